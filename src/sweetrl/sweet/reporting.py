@@ -20,10 +20,8 @@ TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say 
 def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
     """Let `trainer` report to what `tracking.report_to` lists, as the run `name`, by transformers' own callbacks.
 
-    Beside MLflow: TensorBoard, Trackio, Weights & Biases. A package that is not installed is a UserError.
+    A package that is not installed is a UserError.
     """
-    if not tracking.report_to:
-        return
     from transformers.integrations import get_reporting_integration_callbacks
 
     for service in tracking.report_to:
