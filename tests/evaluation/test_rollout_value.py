@@ -356,7 +356,7 @@ def test_with_a_real_model_it_is_opened_by_its_name(
         turn = AgentTurn(1, text, engine.chat.reply(text), (), "stop")
         said = (Message("user", task.problem_description), Message("assistant", text))
         told.append(Trajectory(task, 0, said, (turn,), reward=0.0))
-    with open_critic(env, None, Agent(engine, engine.chat)) as critic:
+    with open_critic(env, settings, None, Agent(engine, engine.chat)) as critic:
         assert isinstance(critic, RolloutValueCritic)
         reply = Reply(told[0].turns[0].token_ids, told[0].turns[0].raw)
         assert critic.rate([(told[0], [[reply]])]) == critic.rate([(told[0], [[reply]])])

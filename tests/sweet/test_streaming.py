@@ -16,7 +16,14 @@ from sweetrl.api.learning import rank_replies, training_job
 from sweetrl.backend.domain import Backend
 from sweetrl.colbench import store as stores
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings, parse_settings
+from sweetrl.config.settings import (
+    CriticSettings,
+    MultiTurnSettings,
+    PolicySettings,
+    RankSettings,
+    RftSettings,
+    parse_settings,
+)
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import plan
 from sweetrl.methods.base import find_method
@@ -79,7 +86,10 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
     rules: Any = "all"
 
     def validate() -> None:
-        table, data = TrajectoryTable(domain, 10, SYSTEM), DataCounts(domain)
+        table, data = (
+            TrajectoryTable(domain, 10, SYSTEM),
+            DataCounts(domain, CriticSettings(), RankSettings(), RftSettings()),
+        )
         pairs, _ = data.read(table.watch(store.read(), places(store)))
         pair_rows(pairs, table.rows())
 

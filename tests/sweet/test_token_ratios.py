@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sweetrl.api.calls import settings_of
 from sweetrl.api.learning import TrainedCritic, rank_replies
 from sweetrl.backend import Backend
 from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
@@ -136,7 +137,7 @@ def test_a_trained_critic_in_hand_gives_them_and_others_have_none(
 ) -> None:
     env = domain(tiny_model)
     by_folder = rank_replies(env, adapter, trajectories, out=tmp_path / "folder")
-    in_hand = TrainedCritic(make_critic(env, adapter), adapter)
+    in_hand = TrainedCritic(make_critic(env, settings_of(env), adapter), adapter)
     found: Ranking = rank_replies(env, in_hand, trajectories, out=tmp_path / "in hand")
     assert written(tmp_path / "in hand") == written(tmp_path / "folder")
     by_folder.save(tmp_path / "saved")

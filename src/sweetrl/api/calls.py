@@ -41,6 +41,14 @@ DECIDING = (
 CALL = "call.json"  # in a folder of `out`: which call it belongs to
 
 
+def settings_of(env: Domain) -> Settings:
+    """Return all settings that `env` was configured with; its own methods see those of dialogues only."""
+    from sweetrl.config.settings import Settings
+
+    assert isinstance(env.settings, Settings)
+    return env.settings
+
+
 def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None, env: Any = None) -> str:
     """Return the digest of all that decides the dialogues of a call: settings, tasks, and the content of what is read.
 
@@ -61,7 +69,7 @@ def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapte
 
 def call_of(env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, seed: int | None) -> str:
     """Return the fingerprint of a call with several policies."""
-    settings = env.settings if seed is None else env.settings.model_copy(update={"seed": seed})
+    settings = settings_of(env) if seed is None else settings_of(env).model_copy(update={"seed": seed})
     each = (settings.model_copy(update={"model": one.model, "engine": one.engine}) for one in policies)
     return digest(
         [fingerprint(known, tasks, attempts, one.adapter, env) for known, one in zip(each, policies, strict=True)],
@@ -79,7 +87,7 @@ def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: An
         rows.update(b"\0none" if one is None else b"\0")
         for row in one or ():
             rows.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
-    settings = env.settings
+    settings = settings_of(env)
     return digest(_tree(settings), _contents(settings), rows.hexdigest(), [_code(one) for one in (env, *code)])
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweetrl.api.calls import training_call
+from sweetrl.api.calls import settings_of, training_call
 from sweetrl.config.settings import Settings, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
@@ -96,7 +96,8 @@ def find_pairs(env: Domain, dialogues: Iterable[Trajectory]) -> list[TrajectoryP
     """Return the pairs of attempts at a task that the critic (and Multi-Turn DPO) learns from (`critic.pairs`)."""
     from sweetrl.sweet.pairs import trajectory_pairs
 
-    return trajectory_pairs(dialogues, env.settings.critic.pairs, env.settings.critic.gap)[0]
+    critic = settings_of(env).critic
+    return trajectory_pairs(dialogues, critic.pairs, critic.gap)[0]
 
 
 def train_critic(
@@ -123,9 +124,9 @@ def train_critic(
     pairs = find_pairs(configured, dialogues) if pairs is None else pairs
     folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, pairs]))
     progress = StepProgress("train_critic")
-    result = fit_critic(configured, dialogues, pairs, scratch, progress)
+    result = fit_critic(configured, settings.critic, settings.tracking, dialogues, pairs, scratch, progress)
     place = _moved(result.adapter, folder)
-    return TrainedCritic(make_critic(configured, place), place)
+    return TrainedCritic(make_critic(configured, settings, place), place)
 
 
 def rank(
@@ -172,12 +173,14 @@ def rank_replies(
     from sweetrl.sweet.preferences import Blocks
     from sweetrl.sweet.rank import rank_dialogues
 
+    settings = settings_of(env)
+
     def opened(sampler: LocalSampler | ServerSampler) -> AbstractContextManager[Critic]:
         if critic is None or isinstance(critic, Path):
-            return open_critic(env, critic, sampler.player(), sampler.base)
+            return open_critic(env, settings, critic, sampler.player(), sampler.base)
         return nullcontext(critic.critic if type(critic) is TrainedCritic else critic)
 
-    ranking, ranked = rank_dialogues(env, opened, dialogues, blocks or Blocks(), progress, cache, out)
+    ranking, ranked = rank_dialogues(env, settings, opened, dialogues, blocks or Blocks(), progress, cache, out)
     if blocks is not None and blocks.mine is not None:  # a share: other processes make the rest
         return ranking
     quality = ranking_metrics(ranking.states, ranking.preferences, env)
@@ -267,7 +270,7 @@ def _readable_again(dialogues: Iterable[Trajectory]) -> Iterable[Trajectory]:
 
 def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: Any) -> Settings:
     """Return the domain's settings with the policy's model and engine, and `changes` of sections or keys."""
-    settings = env.settings
+    settings = settings_of(env)
     check_seed(seed)
     update: dict[str, Any] = {"model": policy.model, "engine": policy.engine}
     if seed is not None:

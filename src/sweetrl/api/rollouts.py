@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.api.calls import call_of, claim
+from sweetrl.api.calls import call_of, claim, settings_of
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
@@ -109,7 +109,7 @@ def collect(
     call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost, or
     when `out` belongs to another call.
     """
-    settings = env.settings
+    settings = settings_of(env)
     chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
     count = settings.collect.attempts if attempts is None else attempts
     if count < 1:
@@ -170,7 +170,7 @@ def evaluate(
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
-    chosen = tasks_of(env, tasks, env.settings.evaluate.tasks, seed, "test")
+    chosen = tasks_of(env, tasks, settings_of(env).evaluate.tasks, seed, "test")
     if out is not None:
         claim(Path(out), call_of(env, list(policies.values()), chosen, 1, seed))
     stores = {
@@ -192,7 +192,7 @@ def attempted(
     running: Mapping[str, Running] | None = None,
 ) -> Iterator[OpenEnvironment]:
     """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
-    settings, by_name = env.settings, running or {}
+    settings, by_name = settings_of(env), running or {}
     first = next(iter(by_name.values()), Running())
     with (
         serving(list(policies.values()), first) as served,
@@ -221,14 +221,14 @@ def summarise(
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
     from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
 
-    ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
+    ruler, max_turns = settings_of(env).evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
     results = [
         result_of(dialogue, name, env, max_turns) for name, attempts in dialogues.items() for dialogue in attempts
     ]
     both = {BEFORE, AFTER} <= dialogues.keys()
-    examined = env.examine(dialogues, results, environment.tools) if both else None
+    examined = env.examine(dialogues, results, environment.tools, ruler) if both else None
     scored = {
         name: [result for result in results if result.policy == name and result.reward is not None]
         for name in dialogues

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from sweetrl.backend.rewards import CodeScorer
-    from sweetrl.config.settings import PretrainSettings, Settings
+    from sweetrl.config.settings import DialogueSettings, PretrainSettings
     from sweetrl.protocols import Scorer, UserSimulator
 
 REWARD_TOLERANCE = 1e-6
@@ -64,7 +64,7 @@ class Backend(Domain):
         ("complete", "repeated"),
     )
 
-    def configured(self, settings: Settings) -> Self:
+    def configured(self, settings: DialogueSettings) -> Self:
         """Return the domain with `settings`; a UserError names an option that it does not have."""
         from sweetrl.config.settings import section
 

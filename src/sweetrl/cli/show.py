@@ -115,14 +115,15 @@ def domain_of(one: Trajectory, domain: Domain) -> Domain:
 
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
+    from sweetrl.api.calls import settings_of
     from sweetrl.api.learning import TrainedCritic
     from sweetrl.methods.critics import make_critic
     from sweetrl.models.load import check_adapter
     from sweetrl.stages.parameters import with_values
 
     check_adapter(folder)
-    trained = domain.configured(with_values(domain.settings, {"rank.critic": "trained"}))
-    return TrainedCritic(make_critic(trained, folder), folder)
+    settings = with_values(settings_of(domain), {"rank.critic": "trained"})
+    return TrainedCritic(make_critic(domain.configured(settings), settings, folder), folder)
 
 
 def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:

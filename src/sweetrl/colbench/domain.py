@@ -57,10 +57,11 @@ from sweetrl.types import (
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.config.settings import PretrainSettings, Settings
+    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
     from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
 
 QUESTION, ANSWER = "question", "answer"
+NO_PAGES = "critic.parameterization: `{}` looks at pages; set `suite: frontend` or take another."
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Domain:
     """The domain as params.yaml names it (`suite`)."""
     options: Mapping[str, Any] = {}
     """What params.yaml says under `suite_options`."""
-    _settings: Settings | None = None
+    _settings: DialogueSettings | None = None
 
     @property
     def labels(self) -> Labels:
@@ -183,7 +184,7 @@ class Domain:
             cls.spec = f"{cls.__module__}:{cls.__qualname__}"
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DialogueSettings:
         """The settings that the domain works with; the defaults until `configured` gave it others."""
         if self._settings is None:
             from sweetrl.config.settings import Settings
@@ -191,7 +192,7 @@ class Domain:
             self._settings = Settings.model_validate({"suite": self.spec})
         return self._settings
 
-    def configured(self, settings: Settings) -> Self:
+    def configured(self, settings: DialogueSettings) -> Self:
         """Return this domain with `settings` (its own are `suite_options`)."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
@@ -380,18 +381,29 @@ class Domain:
     # Critics of the domain's own
 
     def fit_critic(
-        self, kind: str, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+        self,
+        critic: CriticSettings,
+        dialogues: Iterable[Trajectory],
+        pairs: Sequence[TrajectoryPair],
+        scratch: Path,
+        where: str,
     ) -> TrainingResult:
         """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
-        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+        raise UserError(NO_PAGES.format(critic.parameterization))
 
-    def load_critic(self, kind: str, folder: Path) -> Critic:
+    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic from `folder`."""
-        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+        raise UserError(NO_PAGES.format(critic.parameterization))
 
     # Evaluation and report
 
-    def examine(self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: Tools) -> Any:
+    def examine(
+        self,
+        dialogues: Mapping[str, Sequence[Trajectory]],
+        results: Sequence[Result],
+        tools: Tools,
+        evaluate: EvaluateSettings,
+    ) -> Any:
         """Look at evaluated dialogues (by policy) while the tools are open; what it returns goes to the two below."""
         return None
 

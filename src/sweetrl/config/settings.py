@@ -206,12 +206,8 @@ def overlaid(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-class Settings(Section):
-    """Everything in params.yaml.
-
-    Sections that train something have all keys of `trainer`; `settings.trainer` itself is read by nothing else, and is
-    no part of a dump, because what it says stands in each of those sections.
-    """
+class DialogueSettings(Section):
+    """What decides how a dialogue goes and what its reward is: all that a domain, its users and its rewards may see."""
 
     seed: Seed = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = Field(
@@ -225,6 +221,33 @@ class Settings(Section):
         "worth asking for, by two words of which neither alone tells it (`grid`), or `plain`, in the words of the "
         "questions (for a pretrained model and little data). Your own domain finds its settings in `self.options`.",
     )
+    tasks: TaskSettings = Field(default_factory=TaskSettings)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    agent: AgentSettings = Field(default_factory=AgentSettings)
+    simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
+    reward: RewardSettings = Field(default_factory=RewardSettings)
+    browser: BrowserSettings = Field(default_factory=BrowserSettings)
+    similarity: SimilaritySettings = Field(default_factory=SimilaritySettings)
+
+
+class RankingSettings(DialogueSettings):
+    """What replies are sampled, rated and ranked by, beside what decides a dialogue: for critics and stage `rank`."""
+
+    trainer: TrainerSettings = Field(default_factory=TrainerSettings, exclude=True)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    collect: CollectSettings = Field(default_factory=CollectSettings)
+    critic: CriticSettings = Field(default_factory=CriticSettings)
+    rank: RankSettings = Field(default_factory=RankSettings)
+    judge: JudgeSettings = Field(default_factory=JudgeSettings)
+
+
+class Settings(RankingSettings):
+    """Everything in params.yaml.
+
+    Sections that train something have all keys of `trainer`; `settings.trainer` itself is read by nothing else, and is
+    no part of a dump, because what it says stands in each of those sections.
+    """
+
     method: str = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
@@ -248,22 +271,9 @@ class Settings(Section):
         "critic.privileged_position `before`, critic.token_set `official`, rank.reference `unconditioned`, "
         "policy.objective `dpo`, policy.loss_tokens `all`.",
     )
-    tasks: TaskSettings = Field(default_factory=TaskSettings)
-    model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
-    trainer: TrainerSettings = Field(default_factory=TrainerSettings, exclude=True)
     warm_start: WarmStartSettings = Field(default_factory=WarmStartSettings)
-    agent: AgentSettings = Field(default_factory=AgentSettings)
-    engine: EngineSettings = Field(default_factory=EngineSettings)
-    simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
-    reward: RewardSettings = Field(default_factory=RewardSettings)
-    browser: BrowserSettings = Field(default_factory=BrowserSettings)
-    similarity: SimilaritySettings = Field(default_factory=SimilaritySettings)
-    collect: CollectSettings = Field(default_factory=CollectSettings)
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
-    critic: CriticSettings = Field(default_factory=CriticSettings)
-    rank: RankSettings = Field(default_factory=RankSettings)
-    judge: JudgeSettings = Field(default_factory=JudgeSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     multi_turn_dpo: MultiTurnSettings = Field(default_factory=MultiTurnSettings)
     rft: RftSettings = Field(default_factory=RftSettings)

@@ -20,7 +20,7 @@ from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, T
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.config.settings import PretrainSettings, Settings
+    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
@@ -50,7 +50,7 @@ class Frontend(Domain):
     model_kind = "vision"
     syntax = "html"
 
-    def configured(self, settings: Settings) -> Self:
+    def configured(self, settings: DialogueSettings) -> Self:
         """Return the domain with `settings`; it has no options of its own, so any is a UserError."""
         for option in sorted(settings.suite_options):
             raise UserError(f"params.yaml: suite_options: the suite `frontend` has no option `{option}`; take it out.")
@@ -186,21 +186,26 @@ class Frontend(Domain):
     # The critic that looks at pages
 
     def fit_critic(
-        self, kind: str, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+        self,
+        critic: CriticSettings,
+        dialogues: Iterable[Trajectory],
+        pairs: Sequence[TrajectoryPair],
+        scratch: Path,
+        where: str,
     ) -> TrainingResult:
         """Train a head on a vision-language model (`vision-head`)."""
         from sweetrl.frontend.vision_critic import fit_vision_critic
 
-        chosen = self.settings
+        settings = self.settings
         return fit_vision_critic(
-            chosen.critic, chosen.model, chosen.browser, chosen.seed, dialogues, pairs, scratch, where
+            critic, settings.model, settings.browser, settings.seed, dialogues, pairs, scratch, where
         )
 
-    def load_critic(self, kind: str, folder: Path) -> Critic:
+    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic."""
         from sweetrl.frontend.vision_critic import load_vision_critic
 
-        return load_vision_critic(self.settings.critic, self.settings.model, self.settings.browser, folder)
+        return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
 
     # Evaluation and report
 
@@ -218,7 +223,11 @@ class Frontend(Domain):
         )
 
     def examine(
-        self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
+        self,
+        dialogues: Mapping[str, Sequence[Trajectory]],
+        results: Sequence[Result],
+        tools: PageTools,
+        evaluate: EvaluateSettings,
     ) -> Any:
         """Look at first pages, a rival's pages, and pictures for the report.
 
@@ -229,7 +238,7 @@ class Frontend(Domain):
             return None
         from sweetrl.frontend.evaluation import look_at_pages
 
-        return look_at_pages(self, dialogues, results, tools)
+        return look_at_pages(self, dialogues, results, tools, evaluate)
 
     def compare(
         self,
@@ -243,7 +252,7 @@ class Frontend(Domain):
             return {}
         from sweetrl.frontend.evaluation import summary
 
-        ruler = self.settings.evaluate
+        ruler = examined.evaluate
         return {"pages": summary(dialogues, results, examined, ruler.confidence, ruler.resamples, self.settings.seed)}
 
     def report(self, report: Report, examined: Any) -> str | None:

@@ -39,6 +39,7 @@ from sweetrl.types import Message, Report, Result, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.config.settings import EvaluateSettings
 
 NOT_RENDERED = ("timeout", "bad")
 WIDTH, TALLEST, COLORS = 360, 600, 64  # of a picture in the report: pixels, pixels, palette
@@ -64,11 +65,12 @@ FAULTS = (
 class Pages:
     """What the report of pages needs beside the results.
 
-    `reward` is the reward's name. `first` is the reward of each dialogue's first page by (policy, task id); without any
-    page it is that of a missing one. `pictures` are small pictures by HTML, as data addresses. `rival` is the rival's
-    name (empty: none) and `rival_rewards` theirs by task id.
+    `evaluate` says how intervals are computed, `reward` is the reward's name. `first` is the reward of each dialogue's
+    first page by (policy, task id); without any page it is that of a missing one. `pictures` are small pictures by
+    HTML, as data addresses. `rival` is the rival's name (empty: none) and `rival_rewards` theirs by task id.
     """
 
+    evaluate: EvaluateSettings
     reward: str
     first: Mapping[tuple[str, str], float]
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -82,10 +84,14 @@ def first_page(messages: Sequence[Message]) -> str | None:
 
 
 def look_at_pages(
-    domain: Domain, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
+    domain: Domain,
+    dialogues: Mapping[str, Sequence[Trajectory]],
+    results: Sequence[Result],
+    tools: PageTools,
+    evaluate: EvaluateSettings,
 ) -> Pages:
     """Return what the report of pages needs; most pages are in the renderer's cache already."""
-    rival_path = domain.settings.evaluate.rival
+    rival_path = evaluate.rival
     scorer = PageScorer(tools.reward, tools.renderer)
     firsts = [
         (name, one.task, first_page(one.messages))
@@ -103,6 +109,7 @@ def look_at_pages(
         )
     pages = needed(results, dialogues[BEFORE], dialogues[AFTER])
     return Pages(
+        evaluate=evaluate,
         reward=scorer.reward.name,
         first={(name, task.id): score.reward for (name, task, _), score in zip(firsts, scores, strict=True)},
         pictures={

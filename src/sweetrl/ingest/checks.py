@@ -84,7 +84,7 @@ class DialogueChecks:
                 yield rewards.given([replace(one, task=named, attempt=attempts[place])])[0]
 
         named = {_name(files, place): place for place in attempts}
-        data = DataCounts(domain)
+        data = DataCounts(domain, settings.critic, settings.rank, settings.rft)
         table = TrajectoryTable(domain, settings.agent.max_turns, domain.system_prompt(settings.agent.prompt))
         with ExitStack() as stack:
             pairs, _ = data.read(table.watch(dialogues(Rewards(domain, stack)), named))

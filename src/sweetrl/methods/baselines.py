@@ -52,7 +52,7 @@ class Rft(Method):
         """It imitates dialogues of a high reward."""
         if counts.imitable:
             return None
-        least = counts.domain.settings.rft.min_reward
+        least = counts.rft.min_reward
         return (
             f"none of the {counts.dialogues} dialogues has a reward of {least:g} (rft.min_reward), so there is nothing "
             "to imitate; bring more dialogues, or lower rft.min_reward"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
-from sweetrl.config.settings import JudgeSettings
+from sweetrl.config.settings import JudgeSettings, RankingSettings
 from sweetrl.errors import UserError
 from sweetrl.protocols import Chat, Engine, Work
 from sweetrl.seeds import state_seed
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from sweetrl.protocols import Critic
 
 
-def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | None = None) -> Critic:
+def make_critic(
+    domain: Domain, settings: RankingSettings, folder: Path | None, base: tuple[Any, Any] | None = None
+) -> Critic:
     """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
 
     `base` is the base model and its tokenizer, if they are loaded already: a trained critic's adapter is put on that
@@ -36,14 +38,13 @@ def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | Non
     from sweetrl.lm.adapters import load_base
     from sweetrl.sweet.critic import load_critic, log_ratio_critic
 
-    settings = domain.settings
     kind, privileged = settings.rank.critic, settings.critic.privileged
     if kind == "random":
         return RandomCritic(settings.seed)
     if kind == "oracle":
         return OracleCritic(domain)
     if kind == "judge":
-        return _judge(domain, base)
+        return _judge(domain, settings, base)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
     if kind == "privileged-ratio":
@@ -53,17 +54,17 @@ def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | Non
                 "set it to true, or take another critic."
             )
         model, tokenizer = base or load_base(settings.model)
-        return log_ratio_critic(domain, model, tokenizer, conditioned_reference=False)
+        return log_ratio_critic(domain, settings.critic, settings.rank, model, tokenizer, conditioned_reference=False)
     if folder is None:
         raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
-    return load_critic(domain, folder, base)
+    return load_critic(domain, settings.critic, settings.rank, folder, base)
 
 
-def _judge(domain: Domain, base: tuple[Any, Any] | None) -> Critic:
+def _judge(domain: Domain, settings: RankingSettings, base: tuple[Any, Any] | None) -> Critic:
     """A judge with a model of its own (`judge.model`), or the base."""
     from sweetrl.engines.transformers import TransformersEngine
 
-    settings, model = domain.settings, domain.settings.model
+    model = settings.model
     own = settings.judge.model
     engine = TransformersEngine(
         own or model.base, None, model.dtype, model.device, model.threads, loaded=None if own else base

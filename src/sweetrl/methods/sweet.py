@@ -30,7 +30,7 @@ class Sweet(Method):
 
     def missing_data(self, counts: DataCounts) -> str | None:
         """A trained critic compares dialogues about one task; what c says cannot be seen where there is no c."""
-        kind, critic = counts.domain.settings.rank.critic, counts.domain.settings.critic
+        kind, critic = counts.rank.critic, counts.critic
         if kind == "trained" and critic.parameterization != "value-head" and (why := counts.missing_pairs()):
             return why
         if counts.without_reference and critic.privileged and kind in ("trained", "privileged-ratio", "judge"):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.api.calls import settings_of
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
@@ -128,7 +129,7 @@ class Player:
         from sweetrl.evaluation.metrics import AFTER, results_of
         from sweetrl.rollout.run import rollout_scored
 
-        settings = self.environment.domain.settings
+        settings = settings_of(self.environment.domain)
         with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
             store = rollout_scored(
                 [(task, 0) for task in tasks],

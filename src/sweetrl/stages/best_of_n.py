@@ -67,7 +67,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             # The critics want token ids from an engine that knows only text, too.
             chat = ChatFormat(load_tokenizer(settings.model.base)) if agent.chat is None else None
             made = {
-                name: stack.enter_context(open_critic(load_domain(own), folder, agent))
+                name: stack.enter_context(open_critic(load_domain(own), own, folder, agent))
                 for name, (own, folder) in critics.items()
             }
             context = environment.context(agent)

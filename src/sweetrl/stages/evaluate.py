@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.api.calls import settings_of
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
@@ -140,7 +141,7 @@ def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
 
 def facts(domain: Domain) -> dict[str, Any]:
     """What the report says about how it was made."""
-    settings = domain.settings
+    settings = settings_of(domain)
     return {
         "Domain": settings.suite,
         "Method": settings.method,

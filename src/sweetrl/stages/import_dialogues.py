@@ -18,6 +18,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweetrl.api.calls import settings_of
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
@@ -86,7 +87,7 @@ class Importer:
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
-        self.settings, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
+        self.settings, self.max_turns = settings_of(domain).collect, domain.settings.agent.max_turns
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
 
@@ -331,18 +332,21 @@ def import_standalone(
         check_free(out)  # by now another process may have made it
         counts = import_dialogues(Importer(domain, files, tasks), store)
         metrics = summarize(store)
-        data = DataCounts(domain)
+        data = DataCounts(domain, settings.critic, settings.rank, settings.rft)
         data.read(store)
         publish(scratch, out)
         shutil.rmtree(scratch)
-    lacks = {f"for {name}": _lacks(name, data) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
+    lacks = {
+        f"for {name}": _lacks(name, data, settings.validate_.minimum_pairs) or "enough"
+        for name in ("rft", "multi-turn-dpo", "sweet")
+    }
     means = {name: metrics[name] for name in ("success", "reward", "turns")}
     return {**counts, **means, "pairs": data.pairs, **lacks, "written": str(out)}
 
 
-def _lacks(name: str, data: DataCounts) -> str | None:
+def _lacks(name: str, data: DataCounts, least: int) -> str | None:
     """What a method lacks, as `validate` finds it."""
-    method, least = find_method(name), data.domain.settings.validate_.minimum_pairs
+    method = find_method(name)
     if why := method.missing_data(data):
         return why
     if "pairs" in method.needs and data.pairs < least:

@@ -19,7 +19,7 @@ from sweetrl.base_agent.pretraining import (
 )
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
-from sweetrl.config.settings import Settings
+from sweetrl.config.settings import PretrainSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.models.load import load_tokenizer
@@ -33,9 +33,9 @@ HELD_OUT = 200
 COPYING_EVERY = 100
 
 
-def _tasks(domain: Domain) -> tuple[list[Task], list[Task]]:
+def _tasks(domain: Domain, wanted: PretrainSettings) -> tuple[list[Task], list[Task]]:
     """Return the tasks to train on, and up to HELD_OUT with contents that those do not have."""
-    wanted, difficulty = domain.settings.pretrain, domain.settings.tasks.difficulty
+    difficulty = domain.settings.tasks.difficulty
 
     def content(task: Task) -> str:
         return domain.reference(task) or task.problem_description
@@ -70,7 +70,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     max_turns = settings.agent.max_turns
     domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
-        tasks, fresh = _tasks(domain)
+        tasks, fresh = _tasks(domain, settings.pretrain)
         tokenizer: Any = (
             load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, max_turns, PROMPT)
         )

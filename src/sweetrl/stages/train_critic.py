@@ -30,7 +30,9 @@ def train_critic(settings: Settings) -> None:
         scratch = run.scratch(TRAJECTORIES, PAIRS, Path(settings.model.base))
         progress = StepProgress(run.stage, run.log_metrics)
         domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
-        result = fit_critic(domain, dialogues, pairs, scratch, progress, REFERENCES, str(PAIRS))
+        result = fit_critic(
+            domain, settings.critic, settings.tracking, dialogues, pairs, scratch, progress, REFERENCES, str(PAIRS)
+        )
         if not first_process():
             return
         publish(result.adapter, CRITIC)

@@ -68,7 +68,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
     table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
-    data, method = DataCounts(domain), find_method(settings.method)
+    data, method = DataCounts(domain, settings.critic, settings.rank, settings.rft), find_method(settings.method)
     pairs, counts = data.read(table.watch(store.read(), places(store)))
     if why := method.missing_data(data):
         raise UserError(f"{TRAJECTORIES}: the method `{method.name}` cannot learn from these: {why}.")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from sweetrl.config.settings import EngineSettings
+from sweetrl.config.settings import EngineSettings, RankingSettings
 from sweetrl.console.progress import Meter
 from sweetrl.engines.background import side_by_side, wait
 from sweetrl.engines.make import Agent, make_agent, serving
@@ -87,16 +87,16 @@ class LocalSampler:
     `limit` is how many tokens the model can read, `base` the model and its tokenizer.
     """
 
-    def __init__(self, env: Domain, cache: Path | None) -> None:
+    def __init__(self, settings: RankingSettings, cache: Path | None) -> None:
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.engines.transformers import TransformersEngine
         from sweetrl.lm.adapters import load_base
         from sweetrl.models.load import context_limit
 
-        model = env.settings.model
+        model = settings.model
         self.base: tuple[Any, Any] | None = load_base(model)
         self.chat, self.limit = ChatFormat(self.base[1]), context_limit(self.base[0])
-        self.sampling, self.seed = _sampling(env), env.settings.seed
+        self.sampling, self.seed = _sampling(settings), settings.seed
         self.engine = TransformersEngine(model.base, threads=model.threads, loaded=self.base)
         self.cache = None if cache is None else SampleCache(cache, *self.base, self.engine.stop_ids)
 
@@ -151,15 +151,15 @@ class ServerSampler:
 
     base: tuple[Any, Any] | None = None
 
-    def __init__(self, env: Domain, folder: Path | None, log: Path) -> None:
+    def __init__(self, env: Domain, settings: RankingSettings, folder: Path | None, log: Path) -> None:
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.models.load import context_of, load_tokenizer
 
-        self.settings, self.log = env.settings, log
-        base = self.settings.model.base
+        self.settings, self.log = settings, log
+        base = settings.model.base
         self.chat, self.limit = ChatFormat(load_tokenizer(base)), context_of(base)
-        self.system = env.system_prompt(self.settings.agent.prompt)
-        self.sampling, self.seed = _sampling(env), self.settings.seed
+        self.system = env.system_prompt(settings.agent.prompt)
+        self.sampling, self.seed = _sampling(settings), settings.seed
         self._temporary = tempfile.TemporaryDirectory(prefix="sweetrl-rank-") if folder is None else None
         self.journal = Path(self._temporary.name if self._temporary else folder or "") / "asked"
         self.usage, self.lost, self.seconds = Usage(), 0, 0.0
@@ -268,10 +268,10 @@ class ServerSampler:
         return cost(self.usage) | {"devices": devices, "gpu_seconds": gpu_seconds, "states_lost": self.lost}
 
 
-def _sampling(env: Domain) -> Sampling:
+def _sampling(settings: RankingSettings) -> Sampling:
     """How candidates are sampled."""
-    agent = env.settings.agent
-    return Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, env.settings.rank.candidates)
+    agent = settings.agent
+    return Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
 
 
 def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterator[State]:

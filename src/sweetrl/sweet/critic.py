@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.settings import CriticSettings
+from sweetrl.config.settings import CriticSettings, RankSettings, TrackingSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout
@@ -156,6 +156,8 @@ def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Rep
 
 def fit_critic(
     domain: Domain,
+    critic: CriticSettings,
+    tracking: TrackingSettings,
     dialogues: Iterable[Trajectory],
     pairs: Sequence[TrajectoryPair],
     scratch: Path,
@@ -163,16 +165,15 @@ def fit_critic(
     cache: Path | None = None,
     where: str = "pairs",
 ) -> TrainingResult:
-    """Train the critic that the domain's settings describe, on its base; the adapter lies in `scratch` afterwards.
+    """Train the critic that `critic` describes, on the domain's base; the adapter lies in `scratch` afterwards.
 
     `where` names the pairs in a message, `cache` keeps the reference's log-probs.
     """
-    settings = domain.settings
-    kind = settings.critic.parameterization
+    settings, kind = domain.settings, critic.parameterization
     if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
         if not first_process():
             return TrainingResult(scratch / "adapter", "")
-        return domain.fit_critic(kind, dialogues, pairs, scratch, where)
+        return domain.fit_critic(critic, dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.lm.adapters import load_base
     from sweetrl.sweet.data import critic_attempts, critic_pairs
@@ -182,19 +183,19 @@ def fit_critic(
     model, tokenizer = load_base(settings.model)
     chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
     if kind == "value-head":
-        data = critic_attempts(dialogues, domain, chat, system, settings.critic)
+        data = critic_attempts(dialogues, domain, chat, system, critic)
     else:
-        data = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
+        data = critic_pairs(pairs, dialogues, domain, chat, system, critic, where)
     trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
     return train_adapter(
         trainers[kind],
         (model, tokenizer),
         data,
-        settings.critic,
+        critic,
         scratch,
         settings.model.base,
         settings.seed,
-        settings.tracking,
+        tracking,
         "train-critic",
         progress,
         cache=cache,
@@ -202,35 +203,46 @@ def fit_critic(
     )
 
 
-def load_critic(domain: Domain, folder: Path, base: tuple[Any, Any] | None = None) -> Critic:
+def load_critic(
+    domain: Domain,
+    critic: CriticSettings,
+    rank: RankSettings,
+    folder: Path,
+    base: tuple[Any, Any] | None = None,
+) -> Critic:
     """Return the trained critic whose adapter is in `folder`.
 
     `base` is the base model and its tokenizer, if they are loaded already: the adapter is put on that model.
     """
     from sweetrl.lm.adapters import load_adapter, load_base
 
-    settings = domain.settings
-    kind = settings.critic.parameterization
+    kind = critic.parameterization
     if kind not in TRAINED_HERE:
-        return domain.load_critic(kind, folder)
-    model, tokenizer = base or load_base(settings.model)
+        return domain.load_critic(critic, folder)
+    model, tokenizer = base or load_base(domain.settings.model)
     model = load_adapter(model, folder)
     if kind == "log-ratio":
-        return log_ratio_critic(domain, model, tokenizer, settings.rank.reference == "conditioned")
+        return log_ratio_critic(domain, critic, rank, model, tokenizer, rank.reference == "conditioned")
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.sweet.head_critics import HeadCritic
 
-    layout = Layout(None, settings.rank.tokens, tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(settings.agent.prompt)
-    return HeadCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout)
+    layout = Layout(None, rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(domain.settings.agent.prompt)
+    return HeadCritic(model, domain, ChatFormat(tokenizer), system, critic, layout)
 
 
-def log_ratio_critic(domain: Domain, model: Any, tokenizer: Any, conditioned_reference: bool) -> LogRatioCritic:
+def log_ratio_critic(
+    domain: Domain,
+    critic: CriticSettings,
+    rank: RankSettings,
+    model: Any,
+    tokenizer: Any,
+    conditioned_reference: bool,
+) -> LogRatioCritic:
     """Return the critic of Eq. 3 that `model` is, with its adapter or without."""
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.lm.passes import model_layout
 
-    settings = domain.settings
-    layout = model_layout(model, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(settings.agent.prompt)
-    return LogRatioCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout, conditioned_reference)
+    layout = model_layout(model, rank.layout, rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(domain.settings.agent.prompt)
+    return LogRatioCritic(model, domain, ChatFormat(tokenizer), system, critic, layout, conditioned_reference)

@@ -19,6 +19,7 @@ from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.config.settings import CriticSettings, RankSettings, RftSettings
 
 Rule = Literal["official", "all"]
 
@@ -102,6 +103,9 @@ class DataCounts:
     """
 
     domain: Domain
+    critic: CriticSettings
+    rank: RankSettings
+    rft: RftSettings
     dialogues: int = 0
     imitable: int = 0
     without_reference: int = 0
@@ -109,13 +113,12 @@ class DataCounts:
 
     def read(self, trajectories: Iterable[Trajectory]) -> tuple[list[TrajectoryPair], PairCounts]:
         """Count `trajectories`, and return what `trajectory_pairs` makes of them by the settings of the critic."""
-        critic = self.domain.settings.critic
-        pairs, counts = trajectory_pairs(self._counted(trajectories), critic.pairs, critic.gap)
+        pairs, counts = trajectory_pairs(self._counted(trajectories), self.critic.pairs, self.critic.gap)
         self.pairs += len(pairs)
         return pairs, counts
 
     def _counted(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-        least = self.domain.settings.rft.min_reward
+        least = self.rft.min_reward
         for trajectory in trajectories:
             if usable(trajectory):
                 self.dialogues += 1
@@ -127,14 +130,13 @@ class DataCounts:
         """Say that there are no two attempts to compare, or None."""
         if self.pairs:
             return None
-        critic = self.domain.settings.critic
         comparable = {
             "official": "one that succeeds and one with a lower reward",
-            "all": f"two whose rewards differ by {critic.gap:g} (critic.gap)",
-        }[critic.pairs]
+            "all": f"two whose rewards differ by {self.critic.gap:g} (critic.gap)",
+        }[self.critic.pairs]
         return (
-            f"of the {self.dialogues} dialogues no task has {comparable} (critic.pairs: {critic.pairs}), so nothing "
-            "can be compared; bring more attempts at each task, or change critic.pairs"
+            f"of the {self.dialogues} dialogues no task has {comparable} (critic.pairs: {self.critic.pairs}), so "
+            "nothing can be compared; bring more attempts at each task, or change critic.pairs"
         )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from sweetrl.colbench.domain import QUESTION
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import CriticSettings, RankSettings
+from sweetrl.config.settings import CriticSettings, RankingSettings, RankSettings
 from sweetrl.console.progress import Meter
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.rows import Listed
@@ -46,6 +46,7 @@ OpenCritic = Callable[[LocalSampler | ServerSampler], AbstractContextManager[Cri
 
 def rank_dialogues(
     env: Domain,
+    settings: RankingSettings,
     open_critic: OpenCritic,
     dialogues: Iterable[Trajectory],
     blocks: Blocks,
@@ -53,16 +54,15 @@ def rank_dialogues(
     cache: Path | None = None,
     out: Path | None = None,
 ) -> tuple[Ranking, Sequence[Trajectory]]:
-    """Rank candidates at the turns of a share of `dialogues`, by `env.settings`; return that, and which dialogues.
+    """Rank candidates at the turns of a share of `dialogues`, by `settings`; return that, and which dialogues.
 
     `dialogues` are read several times, a block at a time. The critic is opened when servers have been asked for all
     replies. The ranking is written to the folder `out` (by default a temporary one), and read from there. In the folder
     `cache` replies that were sampled in this process are kept for other critics. `metrics` are what it has cost.
     """
     started = time.monotonic()
-    settings = env.settings
     in_process = settings.engine.kind == "transformers"
-    sampler = LocalSampler(env, cache) if in_process else ServerSampler(env, blocks.folder, blocks.log)
+    sampler = LocalSampler(settings, cache) if in_process else ServerSampler(env, settings, blocks.folder, blocks.log)
     chat, system = sampler.chat, env.system_prompt(settings.agent.prompt)
     chosen = choose_dialogues(dialogues, settings.rank.share, settings.seed)
     privileged = settings.critic.privileged

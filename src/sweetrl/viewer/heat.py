@@ -70,7 +70,7 @@ class Heat:
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
         trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
-        critic = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
+        critic = make_critic(self.domains.of(settings.suite).configured(trained), trained, self.folder)
         assert isinstance(critic, LogRatioCritic)
         return critic, weights
 
