@@ -30,7 +30,7 @@ from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_l
 from sweetrl.lm.head import base_of
 from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
 from sweetrl.lm.reference import reference_logprobs, starts_trained
-from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores
+from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
 Metrics = dict[str, float]
