@@ -122,11 +122,6 @@ def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
     assert len(rank.choose_pairs(found, BACKEND, whole, random.Random(0))) == 64
 
 
-def test_one_dominant_reply_gives_no_pair_with_itself() -> None:
-    rules = RankSettings(distinct=False)
-    assert rank.choose_pairs([Candidate((1,), "a", 16, 1.0)], BACKEND, rules, random.Random(0)) == []
-
-
 class FakeEngine:
     """Draws from TEXTS by the prompt's seed; remembers what it saw."""
 

@@ -148,16 +148,6 @@ def test_ranking_reads_dialogues_block_by_block(
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
 
 
-def test_the_store_picks_what_is_asked_for(store: TrajectoryStore, living: Living) -> None:
-    everything = list(TrajectoryStore(store.folder))
-    for wanted in ([], [0], [29, 30, 149], list(range(0, COUNT, 7)), list(range(COUNT))):
-        before = living.made
-        assert list(store.pick(wanted)) == [everything[place] for place in wanted]
-        assert living.made - before == len(wanted), "others are not made"
-    outlines = [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in store.outlines()]
-    assert outlines == [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in everything]
-
-
 # Memory: what is kept of a dialogue of 400 tokens, which would be 14 KB as a tuple of numbers
 
 KEPT = 2500  # bytes a dialogue
