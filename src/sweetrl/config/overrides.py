@@ -37,11 +37,11 @@ def profile_changes(name: str, root: Path = Path()) -> dict[str, Any]:
     `sources.base` goes with it.
     """
     path = root / PROFILES / name / "params.yaml"
-    known = sorted(profile.parent.name for profile in (root / PROFILES).glob("*/params.yaml"))
-    if name not in known:
+    profiles = sorted(profile.parent.name for profile in (root / PROFILES).glob("*/params.yaml"))
+    if name not in profiles:
         raise UserError(
-            f"--profile {name[:100]}: there is no {PROFILES}/{name[:100]}/params.yaml{did_you_mean(name, known)}; "
-            f"known are {', '.join(known) or 'none'}."
+            f"--profile {name[:100]}: there is no {PROFILES}/{name[:100]}/params.yaml{did_you_mean(name, profiles)}; "
+            f"known are {', '.join(profiles) or 'none'}."
         )
     settings = value_of(read_yaml(path), "settings")
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):

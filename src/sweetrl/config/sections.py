@@ -89,13 +89,17 @@ class SimulatorSettings(Section):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
-        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
+        parts: dict[str, Any] = {
+            "kind": self.kind,
+            "reply_characters": self.reply_characters,
+            "options": self.options,
+        }
         if self.kind == "replay":
-            said["recording"] = self.recording
+            parts["recording"] = self.recording
         if self.kind in ("llm", "vision"):
             model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
-            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
-        return said
+            parts |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+        return parts
 
 
 class RewardSettings(Section):

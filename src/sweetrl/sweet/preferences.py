@@ -82,8 +82,8 @@ class Blocks:
 
     def missing(self, number: int) -> bool:
         """Whether block `number` is to be made here."""
-        made = self.folder is not None and _block(self.folder, number).exists()
-        return not made and (self.mine is None or self.mine(number))
+        finished = self.folder is not None and _block(self.folder, number).exists()
+        return not finished and (self.mine is None or self.mine(number))
 
     def states(self, number: int, make: Callable[[], list[RankedState]]) -> Iterable[RankedState]:
         """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""

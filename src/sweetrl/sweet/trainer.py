@@ -184,13 +184,15 @@ class PreferenceTrainer(Trainer):
             own = share_of_step(self.data, step, self.layout, process_rank, processes)
             return cut_step(self.data, own, self.layout, self.settings.micro_batch_size)
 
-        made = []
+        micro_batches = []
         for part in parts(self.args.process_index):
             batch = collate_pairs(self.data, part, self.reference, lay_out=self.layout.collate)
             share = (len(part.pairs) / len(step.pairs), len(part.replay) / max(1, len(step.replay)))
-            made.append(batch | {"share": share})
-        most = max(len(parts(process_rank)) for process_rank in range(processes)) if self.sharded else len(made)
-        return made + [made[-1] | {"idle": True}] * (most - len(made))
+            micro_batches.append(batch | {"share": share})
+        if not self.sharded:
+            return micro_batches
+        most = max(len(parts(process_rank)) for process_rank in range(processes))
+        return micro_batches + [micro_batches[-1] | {"idle": True}] * (most - len(micro_batches))
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """What the loss is made of: the log-probs [N] of a micro-batch's reply tokens."""
