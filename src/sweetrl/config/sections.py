@@ -89,16 +89,12 @@ class SimulatorSettings(Section):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
-        parts: dict[str, Any] = {
-            "kind": self.kind,
-            "reply_characters": self.reply_characters,
-            "options": self.options,
-        }
+        parts = self.model_dump(include={"kind", "reply_characters", "options"})
         if self.kind == "replay":
             parts["recording"] = self.recording
         if self.kind in ("llm", "vision"):
-            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
-            parts |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+            parts |= self.model_dump(include={"prompt", "leaks"})
+            parts |= self.server.model_dump(include={"model", "max_new_tokens", "temperature"})
         return parts
 
 
