@@ -10,7 +10,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from sweetrl.config.settings import Settings, is_section, known_keys, section
+from sweetrl.config.sections import is_section
+from sweetrl.config.settings import Settings, known_keys, section
 from sweetrl.config.yaml_files import parse_yaml, read_yaml
 from sweetrl.errors import UserError, did_you_mean
 

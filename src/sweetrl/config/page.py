@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sweetrl.config.settings import TrainerSettings, is_section
+from sweetrl.config.sections import is_section
+from sweetrl.config.training import TrainerSettings
 
 HEAD = """# Parameters
 

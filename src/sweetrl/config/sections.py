@@ -7,7 +7,7 @@ sweetrl.config.settings.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,11 @@ class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether a setting's type is a section of settings."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 class ServerSettings(Section):

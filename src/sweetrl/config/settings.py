@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -19,7 +19,7 @@ from sweetrl.config.sections import EngineSettings as EngineSettings
 from sweetrl.config.sections import EvaluateSettings as EvaluateSettings
 from sweetrl.config.sections import GateSettings as GateSettings
 from sweetrl.config.sections import IngestSettings as IngestSettings
-from sweetrl.config.sections import Positive, Probability, Rate, Section, Seed
+from sweetrl.config.sections import Positive, Probability, Rate, Section, Seed, is_section
 from sweetrl.config.sections import RewardSettings as RewardSettings
 from sweetrl.config.sections import ServerSettings as ServerSettings
 from sweetrl.config.sections import SimilaritySettings as SimilaritySettings
@@ -304,11 +304,6 @@ def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
             meant = did_you_mean(key, known_keys(kind))
             raise UserError(f"{where}: unknown parameter `{key}`{meant}; {listed}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
-
-
-def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
-    """Whether a setting's type is a section of settings."""
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def known_keys(kind: type[BaseModel] = Settings) -> list[str]:
