@@ -113,7 +113,7 @@ class GroupTrainer(PreferenceTrainer):
             self,
             model=model,
             args=arguments,
-            train_dataset=list(range(self.steps)),  # type: ignore[arg-type]
+            train_dataset=list(range(self.steps)),
             data_collator=lambda items: {"step": torch.tensor(items[0])},
             callbacks=[Checkpoints()],
         )

@@ -156,7 +156,7 @@ class PreferenceTrainer(Trainer):
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=list(plan_),  # type: ignore[arg-type]
+            train_dataset=list(plan_),
             data_collator=lambda items: {"micro_batches": self.make_micro_batches(items[0])},
             callbacks=[Checkpoints()],
         )
