@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 DialogueRows = Sequence[tuple[Trajectory, Row]]  # the dialogues of a block, and what the actor saw of each
-Blocks = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
+BlockReader = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
 ROWS = 256  # dialogues that an engine in this process is to have room for
 
@@ -100,7 +100,7 @@ class LocalSampler:
         self.engine = TransformersEngine(model.base, threads=model.threads, loaded=self.base)
         self.cache = None if cache is None else SampleCache(cache, *self.base, self.engine.stop_ids)
 
-    def begin(self, blocks: Blocks, missing: Callable[[int], bool]) -> None:
+    def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
         """Nothing: replies are sampled when they are rated."""
 
     def player(self) -> Agent | None:
@@ -164,7 +164,7 @@ class ServerSampler:
         self.journal = Path(self._temporary.name if self._temporary else folder or "") / "asked"
         self.usage, self.lost, self.seconds = Usage(), 0, 0.0
 
-    def begin(self, blocks: Blocks, missing: Callable[[int], bool]) -> None:
+    def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
         """Ask for replies at every agent's turn of the blocks that are `missing`.
 
         More lost states than `collect.lost_share` are a UserError; running again asks for those again.
