@@ -24,7 +24,7 @@ from sweetrl.config.settings import EngineSettings, RankingSettings
 from sweetrl.console.progress import Meter
 from sweetrl.engines.background import side_by_side, wait
 from sweetrl.engines.make import Agent, make_agent, serving
-from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.errors import EngineError, NoRoom
 from sweetrl.io import append_row, read_rows
 from sweetrl.lm.data import Row, encode
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine
@@ -134,11 +134,10 @@ class LocalSampler:
 
 @dataclass(frozen=True)
 class State:
-    """An agent's turn (from 0) of `dialogue`, number `number` of `block`, and what the server is asked there."""
+    """An agent's turn (from 0) of dialogue `number` of `block`, and what the server is asked there."""
 
     block: int
     number: int
-    dialogue: Trajectory
     turn: int
     prompt: Prompt
 
@@ -176,7 +175,7 @@ class ServerSampler:
             for block, dialogues in enumerate(blocks()):
                 if missing(block):
                     rows = [(dialogue, encode(dialogue, self.chat, self.system)) for dialogue in dialogues]
-                    recorded = self._recorded(block, rows)
+                    recorded = self._recorded(block)
                     for state in states_of(block, rows, self.system, self.seed):
                         yield state, (state.number, state.turn) in recorded
 
@@ -223,24 +222,19 @@ class ServerSampler:
             limit = f"their limit of {self.sampling.max_new_tokens} tokens"
             lost(f"all replies end at {limit} without a word; raise agent.max_new_tokens")
             return
-        task, attempt = state.dialogue.task.id, state.dialogue.attempt
-        where = {"number": state.number, "task": task, "attempt": attempt, "turn": state.turn}
         listed = [[list(ids), text, count] for ids, (text, count) in replies.items()]
-        append_row(self._file(state.block), where | {"replies": listed})
+        append_row(self._file(state.block), {"number": state.number, "turn": state.turn, "replies": listed})
 
     def _file(self, block: int) -> Path:
         return self.journal / f"{block:06d}.jsonl"
 
-    def _recorded(self, block: int, rows: DialogueRows) -> dict[tuple[int, int], Distinct]:
+    def _recorded(self, block: int) -> dict[tuple[int, int], Distinct]:
         """The replies of a block's states by number of dialogue and turn; a broken end is cut off."""
         replies: dict[tuple[int, int], Distinct] = {}
 
         def take(row: dict[str, Any]) -> None:
-            number, turn = int(row["number"]), int(row["turn"])
-            dialogue = rows[number][0]
-            if (row["task"], row["attempt"]) != (dialogue.task.id, dialogue.attempt):
-                raise UserError(f"{self._file(block)}: its replies belong to other dialogues; remove this file.")
-            replies[number, turn] = {tuple(ids): (str(text), int(count)) for ids, text, count in row["replies"]}
+            distinct = {tuple(ids): (str(text), int(count)) for ids, text, count in row["replies"]}
+            replies[int(row["number"]), int(row["turn"])] = distinct
 
         read_rows(self._file(block), take)
         return replies
@@ -253,7 +247,7 @@ class ServerSampler:
 
     def samples(self, block: int, rows: DialogueRows, critic: Critic) -> Samples:
         """Return the replies at every turn of a block's dialogues; a lost state has none."""
-        replies = self._recorded(block, rows)
+        replies = self._recorded(block)
         return [
             [replies.get((number, turn), {}) for turn in range(len(row.spans))] for number, (_, row) in enumerate(rows)
         ]
@@ -287,8 +281,7 @@ def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterato
             prompt_seed = candidates_seed(seed, dialogue, turn)
             # All turns of a dialogue begin alike: one server has them in its cache.
             group = f"{dialogue.task.id} {dialogue.attempt}"
-            prompt = Prompt(row.token_ids[:start], prompt_seed, tuple(texts), group)
-            yield State(block, number, dialogue, turn, prompt)
+            yield State(block, number, turn, Prompt(row.token_ids[:start], prompt_seed, tuple(texts), group))
             reply = 2 * turn + 1
             texts.append(("assistant", raw.get(reply, messages[reply].content)))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]
