@@ -213,13 +213,6 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
-def test_a_place_that_takes_no_folder_is_one_sentence(project: Path, settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    for out in (tmp_path / "file/x", tmp_path / "file/x/y", Path("/proc/x")):
-        with pytest.raises(UserError, match=rf"{out}: no folder can be made here"):
-            handover.export("models/policy", settings, out)
-
-
 @pytest.mark.parametrize("said", [{}, {"do_sample": False}])
 def test_a_base_that_has_sampling_values_alone_is_merged(
     said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path
@@ -245,7 +238,6 @@ def test_a_base_that_has_sampling_values_alone_is_merged(
     ("text", "said"),
     [
         ("flavors: {sklearn: {}}", "version 3: its MLmodel does not say how an agent talks, so sweetrl has not"),
-        ("flavors: {python_function: {config: {max_turns: 3}}}", "version 3: its MLmodel does not say"),
         ("[]", "version 3: its MLmodel does not say"),
         ("a: [", "MLmodel: line 1: this is not YAML"),
     ],

@@ -18,7 +18,8 @@ import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.types import AgentTurn, Message, RankedState, Task, Trajectory
 
 PARAMS = """
 seed: 7
@@ -119,8 +120,9 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
             )
             for one in trajectories[:12]
         ]
-        files.write_preferences(folder / "data/preferences" / files.PREFERENCES, preferences)
-        files.write_replay(folder / "data/preferences" / files.SFT_REPLAY, find_replay(trajectories, chat, "Help."))
+        write_table(folder / "data/preferences" / files.PREFERENCES, Preference, preferences)
+        replay = find_replay(trajectories, chat, "Help.")
+        write_table(folder / "data/preferences" / files.SFT_REPLAY, files.Replay, replay)
         return folder
 
     return make
@@ -375,5 +377,5 @@ def test_a_critic_with_a_head_resumes_and_ranks(
         weights.append(Path("models/critic/adapter_model.safetensors").read_bytes())
     assert weights[0] == weights[1]
     rank(settings)
-    states = files.read_candidates(Path("data/preferences") / files.CANDIDATES)
+    states = Table(Path("data/preferences") / files.CANDIDATES, RankedState)
     assert len({one.advantage for state in states for one in state.candidates}) > len(states)

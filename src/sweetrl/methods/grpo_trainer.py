@@ -28,7 +28,7 @@ from sweetrl.lm.passes import model_layout
 from sweetrl.lm.reference import reference_logprobs, row_logprobs
 from sweetrl.methods.credit import Attempts, privileged_advantages
 from sweetrl.sweet.advantage import segment_mean
-from sweetrl.sweet.trainer import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
+from sweetrl.sweet.trainer import Checkpoints, Metrics, PreferenceTrainer, Report, training_arguments
 
 Sample = Callable[[int, Any], Attempts]  # (iteration from 0, the model with its adapter) -> its attempts
 
@@ -113,7 +113,7 @@ class GroupTrainer(PreferenceTrainer):
             self,
             model=model,
             args=arguments,
-            train_dataset=Steps(range(self.steps)),
+            train_dataset=list(range(self.steps)),
             data_collator=lambda items: {"step": torch.tensor(items[0])},
             callbacks=[Checkpoints()],
         )

@@ -30,11 +30,12 @@ from sweetrl.paths import (
 )
 from sweetrl.stages.run import StageRun, log_costs, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
+from sweetrl.types import RankedState
 
 if TYPE_CHECKING:
     from sweetrl.api.rollouts import Evaluation, Running
     from sweetrl.colbench.domain import Domain
-    from sweetrl.types import RankedState, Trajectory
+    from sweetrl.types import Trajectory
 
 
 def evaluate(settings: Settings) -> None:
@@ -157,10 +158,11 @@ def facts(domain: Domain) -> dict[str, Any]:
 
 def read_states(folder: Path) -> Sequence[RankedState]:
     """Return what the critic thought of candidate replies; nothing where there is no ranking."""
-    from sweetrl.sweet.preferences import CANDIDATES, read_candidates
+    from sweetrl.sweet.preferences import CANDIDATES
+    from sweetrl.sweet.tables import Table
 
     path = folder / CANDIDATES
-    return read_candidates(path) if path.exists() else []
+    return Table(path, RankedState) if path.exists() else []
 
 
 def read_contexts(states: Sequence[RankedState]) -> dict[tuple[str, int], Trajectory]:

@@ -13,10 +13,11 @@ from sweetrl.io import publish
 from sweetrl.methods.base import find_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.types import Preference, RankedState
 
 if TYPE_CHECKING:
     from sweetrl.sweet.preferences import Replay
-    from sweetrl.types import Preference, RankedState, Task, Trajectory, TrajectoryPair
+    from sweetrl.types import Task, Trajectory, TrajectoryPair
 
 # Where what methods learn from lies.
 FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "preferences": PREFERENCES}
@@ -48,16 +49,17 @@ class Files:
     def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
         from sweetrl.sweet import preferences as files
+        from sweetrl.sweet.tables import Table
 
-        return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_replay(
-            PREFERENCES / files.SFT_REPLAY
-        )
+        pairs = Table(PREFERENCES / files.PREFERENCES, Preference)
+        return pairs, Table(PREFERENCES / files.SFT_REPLAY, files.Replay)
 
     def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states."""
-        from sweetrl.sweet import preferences as files
+        from sweetrl.sweet.preferences import CANDIDATES
+        from sweetrl.sweet.tables import Table
 
-        return files.read_candidates(PREFERENCES / files.CANDIDATES)
+        return Table(PREFERENCES / CANDIDATES, RankedState)
 
 
 def train_policy(settings: Settings) -> None:
