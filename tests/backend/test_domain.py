@@ -77,6 +77,6 @@ def test_a_diagnosis_fills_columns_of_a_result() -> None:
 def test_a_program_needs_tests() -> None:
     row = {"problem_description": "halve", "ground_truth": FOREIGN.ground_truth, "test_cases": {"a": "f(1)"}}
     assert BACKEND.parse_task(row, "here", "x").suite == "backend"
-    with pytest.raises(UserError, match="here: the key `test_cases` is missing; add it"):
+    with pytest.raises(UserError, match="here: `test_cases` is missing or empty"):
         BACKEND.parse_task({key: row[key] for key in ("problem_description", "ground_truth")}, "here", "x")
     assert isinstance(find_domain("backend"), Backend)

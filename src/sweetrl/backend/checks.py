@@ -45,23 +45,23 @@ class Check:
 
 def parse_check(name: str, expression: str, official: bool) -> Check:
     """Split `expression`. `official` keeps an equality whole; else the first call, out of any print(), counts."""
-    try:
-        tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Check(name, (("call", expression),))
-    sides = [tree]
+    tree, operands = parsed(expression), (("call", expression),)
     if isinstance(tree, ast.Compare) and all(isinstance(operator, ast.Eq) for operator in tree.ops):
-        sides = [tree.left, *tree.comparators]
-    if len(sides) == 1:
-        operands: tuple[tuple[str, Any], ...] = (("call", expression),)
-    else:
-        operands = tuple(_operand(side) for side in sides)
-    if not official:
-        operands = tuple(operand for operand in operands if operand[0] == "call")[:1] or operands[:1]
-        operands = tuple((kind, _unprinted(text) if kind == "call" else text) for kind, text in operands)
-    if all(kind == "constant" for kind, _ in operands):
+        operands = tuple(_operand(side) for side in (tree.left, *tree.comparators))
+    calls = [text for kind, text in operands if kind == "call"]
+    if not calls or tree is None:
         operands = (("call", expression),)
+    elif not official:
+        operands = (("call", _unprinted(calls[0])),)
     return Check(name, operands)
+
+
+def parsed(expression: str) -> ast.expr | None:
+    """The expression's tree; None for what is none, or too much for the parser."""
+    try:
+        return ast.parse(expression.lstrip(" \t"), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _operand(side: ast.expr) -> tuple[str, Any]:
@@ -73,28 +73,16 @@ def _operand(side: ast.expr) -> tuple[str, Any]:
 
 def _unprinted(expression: str) -> str:
     """`print(f(1))` has no value of its own: test f(1)."""
-    try:
-        tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return expression
-    if (
-        isinstance(tree, ast.Call)
-        and isinstance(tree.func, ast.Name)
-        and tree.func.id == "print"
-        and len(tree.args) == 1
-    ):
-        return ast.unparse(tree.args[0])
-    return expression
+    tree = parsed(expression)
+    printed = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "print"
+    return ast.unparse(tree.args[0]) if printed and len(tree.args) == 1 else expression
 
 
 def function_name(expressions: Sequence[str]) -> str:
     """The name of the function under test: the first that is called and no builtin."""
     for expression in expressions:
-        try:
-            tree = ast.parse(expression.lstrip(" \t"), mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in ast.walk(tree):
+        tree = parsed(expression)
+        for node in () if tree is None else ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id):
                 return node.func.id
     return ""
