@@ -138,14 +138,14 @@ def test_success_is_said_where_the_reward_does_not_say_it(tmp_path: Path) -> Non
     assert "`solved` must be a valid boolean" in complaint(path)
 
 
-# A file of no blocks, and attempts that make none
+# Files in another order, and attempts that make no blocks
 
 
-def test_blocks_that_do_not_repeat_are_no_blocks(tmp_path: Path) -> None:
+def test_attempts_are_counted_as_they_come(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    write_trajectories(path, blocks(3, 2), 2)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows(path)[:5]))
-    assert "row 4 repeats the task of row 1" in complaint(path)
+    given = [trajectory(number, attempt) for number, attempt in ((0, 0), (0, 1), (1, 0), (0, 2), (2, 0), (1, 1))]
+    path.write_text("".join(json.dumps(trajectory_row(one)) + "\n" for one in given))
+    assert list(read_trajectories(path, BACKEND)) == given
     others = [trajectory(0, 0), trajectory(1, 0, task=replace(task(1), id="task-0"))]
     path.write_text("".join(json.dumps(trajectory_row(one)) + "\n" for one in others))
     assert "line 2: two tasks are called 'task-0'" in complaint(path)

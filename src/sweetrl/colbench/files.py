@@ -5,9 +5,10 @@ Task row:        {"problem_description", "ground_truth", "test_cases": {name: ca
 Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward",
                  "solved"]}
 
-A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
-`input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written for others and ignored here;
-`output` is the agent's raw reply. Both directions keep one row in memory, plus 8 bytes for each task.
+A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i;
+other orders are read, too. `input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written
+for others and ignored here; `output` is the agent's raw reply. Both directions keep one row in memory, and what tells
+tasks apart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from sweetrl.colbench.jsonl import AttemptRow, Row, read_as, read_rows
+from sweetrl.colbench.jsonl import Row, read_as, read_rows
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
@@ -97,9 +98,10 @@ class MessageRow(Row):
     output: str | None = None
 
 
-class TrajectoryRow(AttemptRow):
+class TrajectoryRow(Row):
     """A row of a trajectory file; `answer` is null where there is none."""
 
+    task: dict[str, Any]
     dialogue_history: list[MessageRow] = Field(min_length=1)
     answer: str | None
     reward: float | None = None
@@ -107,22 +109,25 @@ class TrajectoryRow(AttemptRow):
 
 
 def read_trajectories(path: Path, domain: Domain) -> Iterator[Trajectory]:
-    """Yield the trajectories of an official trajectory file in file order, block by block.
+    """Yield the trajectories of an official trajectory file in file order.
 
-    k is the most attempts for which the file repeats its tasks block by block. Attempt b of every task gets the same
-    task id. Token ids are not part of these files, so turns come without. Raises UserError for a bad row, for an empty
-    file, and for rows that repeat a task in no blocks.
+    Attempts at a task are counted from 0 as they come, and have the same task id: without an "id" the row's, it is
+    "<file stem>-<number>", tasks being counted from 0 as they first appear. Token ids are not part of these files, so
+    turns come without. Raises UserError for a bad row, and for an empty file.
     """
     path = Path(path)
-    block = _block_length(path, domain)
     ids: set[str] = set()
-    for index, (number, row) in enumerate(read_rows(path)):
+    seen: dict[int, tuple[str, int]] = {}  # of each task its id, and how many attempts there have been
+    for number, row in read_rows(path):
         where = f"{path}: line {number}"
-        attempt, position = divmod(index, block)
-        trajectory = parse_trajectory(row, attempt, where, domain, f"{path.stem}-{position:05d}")
-        if attempt == 0:
-            _new(trajectory.task, ids, where)
-        yield trajectory
+        trajectory = parse_trajectory(row, where, domain)
+        task, key = trajectory.task, task_digest(trajectory.task)
+        name, attempt = seen.get(key) or (task.id or f"{path.stem}-{len(seen):05d}", 0)
+        seen[key] = name, attempt + 1
+        named = replace(task, id=name)
+        yield replace(trajectory, task=named if attempt else _new(named, ids, where), attempt=attempt)
+    if not seen:
+        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
 
 
 def write_trajectories(
@@ -192,11 +197,8 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
     return row
 
 
-def parse_trajectory(row: dict[str, Any], attempt: int, where: str, domain: Domain, default_id: str = "") -> Trajectory:
-    """Build a Trajectory, attempt `attempt` at its task, from one official row; `where` opens every message.
-
-    A task without an id gets `default_id`.
-    """
+def parse_trajectory(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
+    """Build a Trajectory (attempt 0; a task without an id has none) from one official row; `where` opens messages."""
     read = read_as(TrajectoryRow, row, where)
     messages: list[Message] = []
     turns: list[AgentTurn] = []
@@ -208,8 +210,8 @@ def parse_trajectory(row: dict[str, Any], attempt: int, where: str, domain: Doma
     if outcome == "lost" and answer == NO_ANSWER:
         answer = None
     return Trajectory(
-        task=domain.parse_task(read.task, f"{where}: task", default_id),
-        attempt=attempt,
+        task=domain.parse_task(read.task, f"{where}: task", ""),
+        attempt=0,
         messages=tuple(messages),
         turns=tuple(turns),
         answer=domain.read_answer(answer, messages),
@@ -239,28 +241,6 @@ def within_bounds(reward: float, domain: Domain, where: str) -> float:
             f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g} ({meaning}); scale the rewards to this."
         )
     return reward
-
-
-def _block_length(path: Path, domain: Domain) -> int:
-    """Return how many tasks a block has: the shortest whose repetition is the whole file."""
-    digests = array("Q")
-    for number, row in read_rows(path):
-        where = f"{path}: line {number}"
-        digests.append(task_digest(domain.parse_task(read_as(AttemptRow, row, where).task, f"{where}: task", "")))
-    rows = len(digests)
-    if rows == 0:
-        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
-    for block in range(1, rows):
-        if rows % block == 0 and digests[block:] == digests[: rows - block]:
-            return block
-    first: dict[int, int] = {}
-    for index, digest in enumerate(digests):
-        if (earlier := first.setdefault(digest, index)) != index:
-            raise UserError(
-                f"{path}: row {index + 1} repeats the task of row {earlier + 1}, but rows are no equal blocks; fix the "
-                "file."
-            )
-    return rows
 
 
 def task_digest(task: Task) -> int:

@@ -36,12 +36,6 @@ class TaskRow(Row):
     hidden_information: str | None = None
 
 
-class AttemptRow(Row):
-    """A row about an attempt at a task, which the domain reads (`Domain.parse_task`)."""
-
-    task: dict[str, Any]
-
-
 SomeRow = TypeVar("SomeRow", bound=Row)
 
 

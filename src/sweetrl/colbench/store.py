@@ -96,19 +96,15 @@ class TrajectoryStore:
         names = ((_SHARD.fullmatch(path.name), path) for path in self.folder.glob("shard-*.parquet"))
         return dict(sorted((int(match[1]), path) for match, path in names if match))
 
-    def rows_of(self, index: int) -> Iterator[Trajectory]:
-        """Yield the trajectories of one shard in order, a few in memory at a time."""
-        return _trajectories(self.shards()[index])
-
     def row(self, index: int, row: int) -> Trajectory:
         """Return trajectory number `row` (from 0) of shard `index` without making the others; IndexError for none."""
         for trajectory in _trajectories(self.shards()[index], [row]):
             return trajectory
         raise IndexError(f"{self.folder}: shard {index} has no row {row}")
 
-    def read_shard(self, index: int) -> list[Trajectory]:
-        """Return the trajectories of one shard in order."""
-        return list(self.rows_of(index))
+    def read_shard(self, index: int) -> Iterator[Trajectory]:
+        """Yield the trajectories of one shard in order, a few in memory at a time."""
+        return _trajectories(self.shards()[index])
 
     def lost(self, index: int) -> list[str]:
         """Return why dialogues of one shard were lost, a cause for each; their words are not read."""

@@ -273,7 +273,11 @@ def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> 
     `template` is a shipped prompt's name or a file of your own with {request}, {reference} and {dialogue} in it. The
     result holds the reference: it is for the simulator's model and nobody else.
     """
-    speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
-    dialogue = "\n".join(f"{speaker[message.role]}: {message.content}" for message in messages)
     reference = task.ground_truth or task.hidden_information or ""
-    return render(template, request=task.problem_description, reference=reference, dialogue=dialogue)
+    return render(template, request=task.problem_description, reference=reference, dialogue=transcript(messages))
+
+
+def transcript(messages: Sequence[Message], shown: Callable[[str], str] = str) -> str:
+    """Return a dialogue as models read it, a paragraph for each message, of which `shown` gives the words."""
+    names = {"user": "Person", "assistant": "Assistant", "system": "System"}
+    return "\n".join(f"{names[message.role]}: {shown(message.content)}" for message in messages)

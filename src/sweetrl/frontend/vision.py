@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.colbench.users import transcript
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, without_pages
 from sweetrl.lm.head import base_of
 from sweetrl.lm.heads import HEAD
 from sweetrl.protocols import Work
 from sweetrl.sweet.pairs import index_pairs
-from sweetrl.types import Message, TrainingResult, Trajectory
+from sweetrl.types import TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,9 +41,7 @@ def vision_prompt(
     dialogue: Trajectory, turn: int, reply: str, render: Callable[[str], Page], privileged: bool = True
 ) -> VisionPrompt:
     """Return what the critic is shown of `reply` in the place of agent turn `turn` (from 0)."""
-    speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
-    earlier: Sequence[Message] = dialogue.messages[: 2 * turn + 1]
-    said = "\n".join(f"{speaker[one.role]}: {without_pages(one.content)}" for one in earlier)
+    said = transcript(dialogue.messages[: 2 * turn + 1], without_pages)
     parts: list[str | bytes] = [f"{said}\nAssistant: {without_pages(reply)}\nThe assistant's page:\n"]
     html = find_page(reply)
     parts.append("none" if html is None else render(html).png)

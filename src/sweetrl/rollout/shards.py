@@ -157,7 +157,7 @@ class _Shards:
 
     def _lost_shards(self) -> dict[int, list[Trajectory]]:
         own = (index for index in self.store.shards() if self.mine(index))
-        return {index: self.store.read_shard(index) for index in own if self.store.lost(index)}
+        return {index: list(self.store.read_shard(index)) for index in own if self.store.lost(index)}
 
     def _reopen_all(self) -> None:
         """Turn shards that hold lost dialogues back into journals of the others."""

@@ -160,7 +160,7 @@ class Importer:
         if "messages" in row:
             one = parse_log(row, where, self.domain)
         elif "dialogue_history" in row or "task" in row:
-            one = self._official(parse_trajectory(row, 0, where, self.domain), where)
+            one = self._official(parse_trajectory(row, where, self.domain), where)
         else:
             raise UserError(
                 f"{where}: this is neither a logged dialogue (`messages`) nor an official trajectory (`task` and "

@@ -295,7 +295,7 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
 
         store = TrajectoryStore(source.path)
         for shard in store.shards():
-            for row, one in enumerate(store.rows_of(shard)):
+            for row, one in enumerate(store.read_shard(shard)):
                 yield shard, row, one
         return
     from sweetrl.colbench.files import read_trajectories
@@ -326,8 +326,8 @@ def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
         file.seek(place.at)
         row = json.loads(file.readline())
     where = f"{path}: byte {place.at}"
-    one = parse_trajectory(row, place.attempt, where, domain)
-    return replace(one, task=replace(one.task, id=place.task))
+    one = parse_trajectory(row, where, domain)
+    return replace(one, attempt=place.attempt, task=replace(one.task, id=place.task))
 
 
 def _count(source: Source) -> int:
