@@ -113,13 +113,6 @@ def test_a_whole_surrogate_pair_is_one_character(tmp_path: Path) -> None:
     assert [task.ground_truth for task in read_tasks(path, Backend())] == ["\U0001f600"]
 
 
-def test_the_rows_before_a_bad_one_are_already_there(tmp_path: Path) -> None:
-    tasks = read_tasks(write(tmp_path / "t.jsonl", ROW, "oops"), Backend())
-    assert next(tasks).id == "t-00000"
-    with pytest.raises(UserError):
-        next(tasks)
-
-
 TASKS = st.builds(
     Task,
     id=st.text(min_size=1),
