@@ -99,9 +99,15 @@ class Backend(Domain):
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task, which has at least one unit test."""
+        from sweetrl.backend.rewards import checks_of
+
         task = super().parse_task(row, where, default_id)
         if not task.test_cases:
             raise UserError(f"{where}: `test_cases` is missing or empty; a task needs at least one unit test.")
+        try:
+            checks_of(task.test_cases, self.settings.reward.semantics != "fixed")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
         return task
 
     def system_prompt(self, name_or_path: str) -> str:

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from types import TracebackType
 from typing import Literal
 
-from sweetrl.backend.checks import Check, function_name, parse_check
+from sweetrl.backend.checks import NOT_PLAIN, Check, function_name, parse_check
 from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
 from sweetrl.colbench.files import NO_ANSWER
 from sweetrl.config.settings import RewardSettings
@@ -37,6 +38,7 @@ from sweetrl.sandbox.compare import Rules, equal, render
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 from sweetrl.types import Score, Task, TestResult, TestRun, Trajectory
 
+Pair = tuple[CallResult, CallResult]  # what the reference gives for a test, and an answer
 REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does not agree with a random reference
 
 
@@ -117,7 +119,7 @@ class CodeScorer:
     def _begin(self, task: Task, answer: str | None) -> Future[Score]:
         if not task.test_cases:
             raise UserError(f"task {task.id}: only tasks with unit tests can be scored by running code.")
-        checks = _checks(task.test_cases, self._official)
+        checks = checks_of(task.test_cases, self._official)
         if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
             return self._unrun(checks, "no_answer")
         word = banned_word(answer) if self.settings.semantics == "official" else None
@@ -126,7 +128,7 @@ class CodeScorer:
         calls = tuple(call for check in checks for call in check.calls)
         expected = self._reference(task.ground_truth, calls)
         score: Future[Score] = Future()
-        self.run(task, answer, calls).add_done_callback(lambda done: self._follow(checks, expected, done, score))
+        self.run(task, answer, calls).add_done_callback(lambda done: self._follow(task, checks, expected, done, score))
         return score
 
     def run(self, task: Task, answer: str, calls: tuple[str, ...]) -> Future[Outcome]:
@@ -155,6 +157,7 @@ class CodeScorer:
 
     def _follow(
         self,
+        task: Task,
         checks: tuple[Check, ...],
         expected: Future[Outcome],
         actual: Future[Outcome],
@@ -166,24 +169,49 @@ class CodeScorer:
 
         def judge(done: Future[Outcome]) -> None:
             try:
-                score.set_result(self._judge(checks, done.result().calls, held.pop().result()))
+                outcome = held.pop().result()
+                pairs, questions = self._pairs(checks, done.result().calls, outcome.calls)
+                if not questions:
+                    score.set_result(self._judge(checks, pairs, outcome.isolation))
+                    return
+                job = Job((task.ground_truth,), tuple(questions.values()), "one", REFERENCE_SEED)
+                self._sandbox.submit(job).add_done_callback(partial(finish, outcome, pairs, list(questions)))
             except BaseException as error:  # whoever waits for the score is told
+                score.set_exception(error)
+
+        def finish(outcome: Outcome, pairs: list[Pair], places: list[int], replies: Future[Outcome]) -> None:
+            try:
+                for place, result in zip(places, replies.result().calls, strict=True):
+                    pairs[place] = (pairs[place][0], result)
+                score.set_result(self._judge(checks, pairs, outcome.isolation))
+            except BaseException as error:
                 score.set_exception(error)
 
         expected.add_done_callback(judge)
 
-    def _judge(self, checks: tuple[Check, ...], expected: tuple[CallResult, ...], outcome: Outcome) -> Score:
-        results: list[TestResult] = []
-        position = 0
-        for check in checks:
-            end = position + len(check.calls)
-            reference = check.value(expected[position:end], self._rules)
-            value = check.value(outcome.calls[position:end], self._rules)
-            results.append(self._test(check.name, reference, value))
-            position = end
+    def _pairs(
+        self, checks: tuple[Check, ...], expected: Sequence[CallResult], results: Sequence[CallResult]
+    ) -> tuple[list[Pair], dict[int, str]]:
+        """What reference and answer give for each check; and by place what the reference must still be asked."""
+        pending, given, pairs, questions = iter(expected), iter(results), list[Pair](), dict[int, str]()
+        for place, check in enumerate(checks):
+            theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
+            reference, value = check.value(theirs, self._rules), check.value(ours, self._rules)
+            if check.condition and isinstance(check.question(theirs), str):
+                question = check.question(ours)
+                if isinstance(question, str):
+                    questions[place] = question
+                else:
+                    value = question
+            elif check.decides and reference.kind == "value":
+                reference = CallResult("refused", None, NOT_PLAIN)
+            pairs.append((reference, value))
+        return pairs, questions
+
+    def _judge(self, checks: tuple[Check, ...], pairs: Sequence[Pair], isolation: str) -> Score:
+        results = [self._test(check.name, *pair) for check, pair in zip(checks, pairs, strict=True)]
         passed = sum(test.passed for test in results)
-        semantics = self.settings.semantics
-        return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
+        return Score(passed / len(results), tuple(results), semantics=self.settings.semantics, isolation=isolation)
 
     def _test(self, name: str, reference: CallResult, value: CallResult) -> TestResult:
         if value.kind != "value":
@@ -197,8 +225,18 @@ class CodeScorer:
 
 
 @lru_cache(maxsize=4096)
-def _checks(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
-    return tuple(parse_check(name, call, official) for name, call in tests)
+def checks_of(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
+    """Return the checks of a task's tests; UserError for one that cannot be put to an answer (`fixed` alone)."""
+    function, checks = _name(tests), []
+    for name, call in tests:
+        try:
+            checks.append(parse_check(name, call, official, function))
+        except ValueError as error:
+            raise UserError(
+                f"`test_cases.{name}`: `{call[:100]}` cannot be put to an answer ({error}); write it as "
+                f"`{function or 'f'}(...) == value`."
+            ) from error
+    return tuple(checks)
 
 
 @lru_cache(maxsize=4096)
@@ -225,7 +263,7 @@ def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
     executing the program and the call. Nothing of the answer is run where the scorer would run nothing: one that is
     empty, or banned by the semantics.
     """
-    checks = _checks(task.test_cases, reward.semantics != "fixed")
+    checks = checks_of(task.test_cases, reward.semantics != "fixed")
     runs = []
     with CodeScorer(reward) as scorer:
         (score,) = scorer.score_answers([(task, answer)])
