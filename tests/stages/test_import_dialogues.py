@@ -139,8 +139,8 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (json.dumps(chat("One?", "x")).replace("0.5", "1" * 400), "`reward` is too large a number"),
-        (json.dumps(chat("One?", "x")).replace("0.5", "1e999"), "`reward` is too large a number"),
+        (json.dumps(chat("One?", "x")).replace("0.5", "1" * 400), "`reward` must be a valid number"),
+        (json.dumps(chat("One?", "x")).replace("0.5", "1e999"), "`reward` must be a finite number"),
         ('{"a\\ud800": 1, "a\\ud800": 2}', "is there twice"),
     ],
 )

@@ -108,7 +108,7 @@ def test_other_dialogues_in_the_place_of_those_in_the_table_are_not_shown(
     first = viewer.dialogues.describe(0)
     os.utime(shard, ns=(1, 1))  # written again with the same bytes, as DVC does
     assert viewer.dialogues.describe(0) == first
-    store.write_shard(0, list(reversed(store.read_shard(0))))
+    store.write_shard(0, list(store.read_shard(0))[::-1])
     with pytest.raises(UserError, match=r"data/evaluation/base: .* start `sweetrl view` again"):
         viewer.dialogues.describe(0)
     shard.unlink()

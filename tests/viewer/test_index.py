@@ -110,7 +110,7 @@ def test_the_table_is_made_once_and_again_when_a_file_changes(
     assert open_catalogue(find_sources(other), Domains(settings)).count == 64
     assert made == [], "files of equal content have the table that there is"
     store = TrajectoryStore(other / "data/evaluation/base")
-    store.write_shard(1, store.read_shard(1)[:1])
+    store.write_shard(1, list(store.read_shard(1))[:1])
     again = open_catalogue(find_sources(other), Domains(settings))
     assert made == ["data/evaluation/base"] and again.count == 61
     place = again.place(20)

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from sweetrl.backend import leaks
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
-from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
@@ -100,10 +99,15 @@ class Backend(Domain):
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task, which has at least one unit test."""
-        field(row, "test_cases", dict, where)
+        from sweetrl.backend.rewards import checks_of
+
         task = super().parse_task(row, where, default_id)
         if not task.test_cases:
-            raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
+            raise UserError(f"{where}: `test_cases` is missing or empty; a task needs at least one unit test.")
+        try:
+            checks_of(task.test_cases, self.settings.reward.semantics != "fixed")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
         return task
 
     def system_prompt(self, name_or_path: str) -> str:
@@ -120,12 +124,7 @@ class Backend(Domain):
         """Return the user of the synthetic suite, who answers from a task's hidden facts."""
         from sweetrl.backend.suite import ScriptedSimulator
 
-        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
-        if unknown := options.keys() - {"persona"}:
-            raise UserError(
-                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `persona`."
-            )
-        return ScriptedSimulator(options.get("persona", "plain"))
+        return ScriptedSimulator(self.scripted_option("persona", "plain"))
 
     def knows(self, task: Task) -> bool:
         """Whether `task` is one of the synthetic suite."""

@@ -10,7 +10,7 @@ from typing import Any
 from sweetrl.backend.domain import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.jsonl import field, kind, read_rows
+from sweetrl.colbench.jsonl import Row, TaskRow, read_as, read_rows
 from sweetrl.colbench.store import format_of, read_task_table
 from sweetrl.config.settings import RewardSettings
 from sweetrl.console.progress import Meter
@@ -66,6 +66,14 @@ def score_file(
     return report
 
 
+class AnswerRow(Row):
+    """A row of answers: the task's number, or (from an official trajectory) the task; null where there is no answer."""
+
+    index: int | None = None
+    task: TaskRow | None = None
+    answer: str | None
+
+
 def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tuple[int, str | None]]:
     """Yield (index of the task in `tasks`, answer) for every row of `path`, in order.
 
@@ -79,28 +87,21 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     for number, row in read_rows(path):
         empty = False
         where = f"{path}: line {number}"
-        if "index" in row:
-            index = field(row, "index", int, where)
+        found = read_as(AnswerRow, row, where)
+        if (index := found.index) is not None:
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
-        elif "task" in row:
-            inner = field(row, "task", dict, where)
-            keys = ("problem_description", "ground_truth")
-            request, reference = (field(inner, key, str, f"{where}: task") for key in keys)
-            if (request, reference) not in by_content:
+        elif found.task is not None:
+            place = by_content.get((found.task.problem_description, found.task.ground_truth))
+            if place is None:
                 raise UserError(
                     f"{where}: this task is not in {source}; give the task file the trajectories were made on."
                 )
-            index = by_content[request, reference]
+            index = place
         else:
             raise UserError(
                 f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
             )
-        if "answer" not in row:
-            raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
-        answer = row["answer"]
-        if answer is not None and not isinstance(answer, str):
-            raise UserError(f"{where}: `answer` must be a string or null, found {kind(answer)}.")
-        yield index, answer
+        yield index, found.answer
     if empty:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

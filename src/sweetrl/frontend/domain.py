@@ -114,13 +114,7 @@ class Frontend(Domain):
         """How many differences the scripted user points out at a time."""
         from sweetrl.frontend.users import MOST
 
-        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
-        if unknown := options.keys() - {"differences"}:
-            raise UserError(
-                f"params.yaml: simulator.options: the scripted user of pages has no option `{min(unknown)}`; "
-                "it has `differences`."
-            )
-        many = options.get("differences", MOST)
+        many = self.scripted_option("differences", MOST)
         if type(many) is not int or many < 1:
             raise UserError(f"params.yaml: simulator.options.differences: {many!r} is no number of at least 1.")
         return many
@@ -194,7 +188,7 @@ class Frontend(Domain):
         where: str,
     ) -> TrainingResult:
         """Train a head on a vision-language model (`vision-head`)."""
-        from sweetrl.frontend.vision_critic import fit_vision_critic
+        from sweetrl.frontend.vision import fit_vision_critic
 
         settings = self.settings
         return fit_vision_critic(
@@ -203,7 +197,7 @@ class Frontend(Domain):
 
     def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic."""
-        from sweetrl.frontend.vision_critic import load_vision_critic
+        from sweetrl.frontend.vision import load_vision_critic
 
         return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
 

@@ -7,7 +7,7 @@ pixels and elements; `clip` is the cosine of CLIP's image embeddings, as in the 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -61,9 +61,11 @@ class ClipReward:
     """
 
     def __init__(self, model: str = OFFICIAL_MODEL, view: View = "official", device: str = "auto", batch: int = 16):
+        from sweetrl.models.load import resolve_device
+
         self.name = f"clip {view} {Path(model).name if Path(model).is_dir() else model}"
         self.view = view
-        self._device = _device(device)
+        self._device = resolve_device(device)
         # How numbers are added up depends on how many pictures there are: beside others a page has another reward.
         self.batch = 1 if self._device == "cpu" else batch
         self._model, self._processor = _load(model, self._device)
@@ -114,14 +116,6 @@ def make_reward(settings: SimilaritySettings) -> FrontendReward:
     return ClipReward(settings.model, settings.view, settings.device, settings.batch)
 
 
-class Renders(Protocol):
-    """What renders pages: sweetrl.browser.renderer.Renderer."""
-
-    def render_many(self, htmls: Iterable[str]) -> Iterator[Page]:
-        """Yield the pages in the order given."""
-        ...
-
-
 class PageScorer:
     """Scores (task, answer) pairs: `reward` of the answer's page against the reference's, both rendered by `renderer`.
 
@@ -129,7 +123,7 @@ class PageScorer:
     reward decides about. Raises UserError for a task whose reference is no page, or cannot be rendered.
     """
 
-    def __init__(self, reward: FrontendReward, renderer: Renders) -> None:
+    def __init__(self, reward: FrontendReward, renderer: Renderer) -> None:
         self.reward, self.renderer = reward, renderer
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
@@ -186,14 +180,6 @@ def _open(png: bytes | None) -> Image:
         return Image.new("RGB", MISSING)
     with Image.open(io.BytesIO(png)) as image:
         return image.convert("RGB")
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _load(model: str, device: str) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.find import load_domain
-from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
+from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.stages.import_dialogues import Importer, Naming, Rewards
@@ -117,7 +117,7 @@ class TaskChecks:
         for place, path, line in _lines(files):
             where = f"{path}: line {place[1]}"
             try:
-                row = parse_row(decode_line(line, where), where)
+                row = parse_row(line, where)
                 task = self.domain.parse_task(row, where, "")
             except UserError as error:
                 bad[place] = _without(path, place[1], str(error))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sweetrl.colbench.jsonl import decode_line, parse_row
+from sweetrl.colbench.jsonl import parse_row
 from sweetrl.config.settings import IngestSettings
 from sweetrl.errors import UserError
 from sweetrl.text import excess, printable
@@ -260,7 +260,7 @@ def _look(number: int, line: bytes, limits: IngestSettings) -> Row:
     if len(line) > limits.row_kib * 2**10:
         return Row(number, line, f"the row is longer than {limits.row_kib} KiB (ingest.row_kib)")
     try:
-        values = parse_row(decode_line(line, ""), "")
+        values = parse_row(line, "")
     except UserError as error:
         return Row(number, line, str(error).removeprefix(": ").rstrip("."))
     consent = values.get(CONSENT) is True

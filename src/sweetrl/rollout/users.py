@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.colbench.users import ConsoleUser, RecordedSimulator, Recording, ReplaySimulator, is_recording
+from sweetrl.colbench.users import ConsoleUser, Recording, ReplaySimulator, is_recording
 from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
@@ -117,12 +117,12 @@ def replay(recording: str, domain: Domain) -> UserSimulator:
     if path.is_dir():
         from sweetrl.colbench.store import TrajectoryStore
 
-        return ReplaySimulator(TrajectoryStore(path).read())
+        return ReplaySimulator(Recording.of(TrajectoryStore(path).read()))
     if is_recording(path):
-        return RecordedSimulator(Recording(path))
+        return ReplaySimulator(Recording(path))
     from sweetrl.colbench.files import read_trajectories
 
-    return ReplaySimulator(read_trajectories(path, domain))
+    return ReplaySimulator(Recording.of(read_trajectories(path, domain)))
 
 
 def usage_of(simulator: object) -> Usage | None:

@@ -75,7 +75,7 @@ class Sandbox:
             "unsafe": unsafe,
         }
         self._count = workers
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a result may lead to the next job
         self._reset()
 
     def _reset(self) -> None:
@@ -255,7 +255,7 @@ def _after_fork() -> None:
     for sandbox in list(_LIVE):
         for worker in sandbox._workers():
             worker.forget()
-        sandbox._lock = threading.Lock()
+        sandbox._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from sweetrl.api.calls import settings_of
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.find import load_domain
-from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
-from sweetrl.colbench.jsonl import field as value_of
+from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
@@ -158,12 +157,11 @@ class Importer:
     def parse(self, path: Path, number: int, line: bytes) -> Trajectory:
         """Return one row as a dialogue; without a reward where its answer is to be scored. A bad one is a UserError."""
         where = f"{path}: line {number}"
-        row = parse_row(decode_line(line, where), where)
+        row = parse_row(line, where)
         if "messages" in row:
             one = parse_log(row, where, self.domain)
         elif "dialogue_history" in row or "task" in row:
-            task = self.domain.parse_task(value_of(row, "task", dict, where), f"{where}: task", "")
-            one = self._official(parse_trajectory(row, task, 0, where, self.domain), where)
+            one = self._official(parse_trajectory(row, where, self.domain), where)
         else:
             raise UserError(
                 f"{where}: this is neither a logged dialogue (`messages`) nor an official trajectory (`task` and "
