@@ -79,7 +79,6 @@ def concurrent_shards(
         if all(trajectory.outcome != "lost" for trajectory in trajectories.values()):  # else they may be taken again
             journal.drop(index)
 
-<<<<<<< HEAD
     left = [at for index in missing for at in positions[index] if at not in members[index]]
     writer = ThreadPoolExecutor(1, "sweetrl-shards")
     try:
@@ -92,35 +91,6 @@ def concurrent_shards(
             future.result()
     finally:
         writer.shutdown(wait=True, cancel_futures=True)
-=======
-    def _write_if_complete(self, index: int) -> None:
-        if len(self.members[index]) == self.size(index):
-            members = self.members.pop(index)
-            self.writing.append(self.writer.submit(self._write, index, members))
-
-    def _write(self, index: int, members: dict[int, Trajectory]) -> None:
-        self.store.write_shard(index, scored([members[at] for at in sorted(members)], self.context.scorer))
-        self.journal.drop(index)
-
-    def _reopen(self) -> None:
-        """Count what earlier runs lost; too much of it, and their shards are opened again."""
-        for shard in self._lost_shards().values():
-            self.losses.causes.update(each.error for each in shard if each.outcome == "lost")
-        if self.losses.too_many:
-            self._reopen_all()
-            self.losses.causes.clear()
-
-    def _lost_shards(self) -> dict[int, list[Trajectory]]:
-        own = (index for index in self.store.shards() if self.mine(index))
-        return {index: list(self.store.read_shard(index)) for index in own if self.store.lost(index)}
-
-    def _reopen_all(self) -> None:
-        """Turn shards that hold lost dialogues back into journals of the others."""
-        for index, shard in self._lost_shards().items():
-            start = index * self.shard
-            self.journal.write(index, {start + at: each for at, each in enumerate(shard) if each.outcome != "lost"})
-            self.store.shards()[index].unlink()
->>>>>>> h-rewards
 
 
 class Journal:
