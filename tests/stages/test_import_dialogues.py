@@ -233,9 +233,8 @@ def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
     settings: Settings = parse_settings({"collect": {"shard": 10}})
     name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(200)))
     importer = Importer(load_domain(settings), [Path(name)])
-    survey = importer.survey(Path("bad.jsonl"))
     alive = 0
-    for index, members in importer.read(survey, lambda index: True):
+    for index, members in enumerate(importer.shards()):
         assert len(members) == 10
         if index == 19:
             known = (one for one in gc.get_objects() if type(one) is Trajectory)

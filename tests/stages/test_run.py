@@ -32,9 +32,9 @@ def test_a_finished_stage_writes_its_run_file_and_removes_its_scratch(
 ) -> None:
     (here / "input.txt").write_text("x")
     with stage_run("collect", SETTINGS, torch=False) as run:
-        scratch = run.scratch("input.txt")
-        (scratch / "part").write_text("half")
         run.log_input("input", "input.txt")
+        scratch = run.scratch()
+        (scratch / "part").write_text("half")
         run.log_metrics({"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 9.0}, step=1)
         run.log_metrics({"loss": 1.0}, step=2)
         run.summary = "3 dialogues"
@@ -73,7 +73,7 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
 
     def name(settings, *inputs: str) -> str:
         with stage_run("collect", settings, torch=False) as run:
-            return run.scratch(*inputs).name
+            return run.scratch(*map(Path, inputs)).name
 
     first = name(SETTINGS, "input.txt")
     assert name(SETTINGS, "input.txt") == first

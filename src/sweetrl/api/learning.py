@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import glob
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweetrl.api.calls import training_call
+from sweetrl.api.calls import training_call, unfinished
 from sweetrl.config.settings import Settings, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
+from sweetrl.io import publish
 from sweetrl.seeds import check_seed
 from sweetrl.types import Preference, RankedState, Task, Trajectory
 
@@ -88,7 +87,7 @@ class GivenInputs:
 
 def _given(value: T | None, name: str) -> T:
     if value is None:
-        raise UserError(f"train: the method needs `{name}`; give them to sweetrl.train.")
+        raise UserError(f"train: the method needs `{name}`; give them to sweetrl.train, or name them in its `needs`.")
     return value
 
 
@@ -121,11 +120,9 @@ def train_critic(
     dialogues = _readable_again(dialogues)
     configured = env.configured(settings)
     pairs = find_pairs(configured, dialogues) if pairs is None else pairs
-    folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, pairs]))
-    progress = StepProgress("train_critic")
-    result = fit_critic(configured, dialogues, pairs, scratch, progress)
-    place = _moved(result.adapter, folder)
-    return TrainedCritic(make_critic(configured, place), place)
+    with _making("critic", out, lambda: training_call(configured, [dialogues, pairs])) as (folder, scratch):
+        publish(fit_critic(configured, dialogues, pairs, scratch, StepProgress("train_critic")).adapter, folder)
+    return TrainedCritic(make_critic(configured, folder), folder)
 
 
 def rank(
@@ -216,10 +213,10 @@ def train(
         pairs = find_pairs(configured, dialogues)
     ranked = (None,) if ranking is None else (ranking.states, ranking.preferences, ranking.replay)
     call = partial(training_call, configured, [dialogues, pairs, tasks, *ranked], chosen)
-    folder, scratch = _places("policy", out, call)
-    inputs = GivenInputs(dialogues, pairs, ranking, tasks)
-    job = training_job(chosen, settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
-    return policy.adapted(_moved(chosen.train(job).adapter, folder))
+    inputs, progress = GivenInputs(dialogues, pairs, ranking, tasks), StepProgress(f"train {chosen.name}")
+    with _making("policy", out, call) as (folder, scratch):
+        publish(chosen.train(training_job(chosen, settings, configured, inputs, scratch, progress)).adapter, folder)
+    return policy.adapted(folder)
 
 
 def training_job(
@@ -281,30 +278,17 @@ def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: An
     return settings.model_copy(update=update)
 
 
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+_temporary: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def _places(name: str, out: str | Path | None, call: Callable[[], str]) -> tuple[Path, Path]:
-    """The folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
+@contextmanager
+def _making(name: str, out: str | Path | None, call: Callable[[], str]) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
 
     Without `out` both go with the process.
     """
-    if out is not None:
-        folder = Path(out)
-        return folder, folder.with_name(f".{folder.name}.{call()}")
-    _kept.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
-    return Path(_kept[-1].name) / name, Path(_kept[-1].name) / ".scratch"
-
-
-def _moved(adapter: Path, folder: Path) -> Path:
-    """Put a finished adapter in its place, and remove the unfinished work around it: this call's and earlier ones'."""
-    import shutil
-
-    from sweetrl.io import publish
-
-    publish(adapter, folder)
-    shutil.rmtree(adapter.parent, ignore_errors=True)
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
-        if re.fullmatch(r"[0-9a-f]{16}", left.name.rpartition(".")[2]) and left.is_dir():  # as `_places` calls them
-            shutil.rmtree(left, ignore_errors=True)
-    return folder
+    if out is None:
+        _temporary.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
+    folder = Path(_temporary[-1].name) / name if out is None else Path(out)
+    with unfinished(folder, "unfinished" if out is None else call()) as scratch:
+        yield folder, scratch

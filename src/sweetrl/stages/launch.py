@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -36,8 +36,7 @@ from sweetrl.tracking.runs import PARENT_VARIABLE
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(NamedTuple):
     """How many machines there are, which one this is, and where they meet: host:port of node 0."""
 
     count: int = 1
@@ -55,8 +54,7 @@ def nodes_of_environment() -> Nodes:
         )
     if int(count) == 1:
         return Nodes()
-    host, _, port = rendezvous.rpartition(":")
-    if not host or not port.isdecimal():
+    if not re.fullmatch(r".+:\d+", rendezvous):
         raise UserError(
             f"SWEETRL_RENDEZVOUS={rendezvous}: several machines need host:port of node 0, the same on all of them."
         )
@@ -72,13 +70,13 @@ def check_devices(settings: ModelSettings) -> None:
     """Refuse more processes than there are GPUs, if GPUs are used."""
     import torch
 
-    if settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available()):
-        count = torch.cuda.device_count()
-        if settings.processes > count:
-            raise UserError(
-                f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process "
-                "needs one."
-            )
+    count = torch.cuda.device_count()
+    used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
+    if used and settings.processes > count:
+        raise UserError(
+            f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process needs "
+            "one."
+        )
 
 
 def launch(settings: ModelSettings) -> int:
