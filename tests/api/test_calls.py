@@ -109,35 +109,6 @@ def killed(adapters: list[Path], scratch: Path) -> TrainingResult:
     return TrainingResult(scratch / "adapter", "done")
 
 
-class Killed(sweetrl.Method):
-    name = "killed"
-    needs = frozenset({"trajectories"})
-
-    def __init__(self) -> None:
-        self.seen: list[Path] = []
-
-    def train(self, job: Any) -> TrainingResult:
-        return killed(self.seen, job.scratch)
-
-
-def test_a_killed_training_is_taken_up_by_the_same_call_alone(settings: Settings, tmp_path: Path) -> None:
-    env, policy, method, out = sweetrl.domain("backend"), sweetrl.Policy.load("base"), Killed(), tmp_path / "out"
-
-    def train(reward: float, **options: Any) -> sweetrl.Policy:
-        return sweetrl.train(method, env, policy, dialogues=[dialogue(reward)], out=out, **options)
-
-    for other in ({"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0, "seed": 5}):
-        with pytest.raises(KeyboardInterrupt):
-            train(**other)
-    Path("base/model.safetensors").write_bytes(b"other weights")
-    with pytest.raises(KeyboardInterrupt):
-        train(1.0)
-    assert len(set(method.seen)) == 4, "each of these begins in a folder of its own"
-    Path("base/model.safetensors").write_bytes(b"weights")
-    assert train(1.0).adapter == out and method.seen[-1] == method.seen[0]
-    assert not method.seen[0].exists()
-
-
 def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,20 +121,6 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
             sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic", **options)
     assert sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic").adapter.exists()
     assert seen[0] != seen[1] and seen[2] == seen[0]
-
-
-def test_no_dialogues_lie_in_the_folder_that_a_policy_is_named_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stores(env: Any, policies: Any, tasks: Any, stores: Any, **_: Any) -> Any:
-        raise InterruptedError(*(store.folder for store in stores.values()))
-
-    monkeypatch.setattr("sweetrl.api.rollouts.attempted", stores)
-    policy = sweetrl.Policy.server("http://localhost:1/v1", model=str(tmp_path / "base"))
-    with pytest.raises(InterruptedError) as found:
-        sweetrl.evaluate(sweetrl.domain("backend"), policy, [TASK], out=tmp_path / "out")
-    (folder,) = found.value.args
-    assert folder.parent == tmp_path / "out"
 
 
 def test_policies_have_folders_of_their_own() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.api.calls import claim, dialogues_call
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import load_settings, parse_settings
+from sweetrl.config.settings import EvaluateSettings, load_settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
@@ -47,15 +47,6 @@ class Running:
     ledger: Ledger | None = None
     mine: Callable[[int], bool] | None = None
     spent: Callable[[Mapping[str, float]], None] | None = None
-
-    @contextmanager
-    def watched(self, name: str, total: int) -> Iterator[Running]:
-        """Yield this with a meter of `total` dialogues, unless somebody watches already."""
-        if self.progress is not None:
-            yield self
-            return
-        with Meter(name, total, "dialogues") as meter:
-            yield replace(self, progress=meter)
 
 
 @dataclass(frozen=True)
@@ -122,17 +113,9 @@ def collect(
     if out is not None and running is None:  # with `running` the caller sees to it
         call = dialogues_call(env, [policy], chosen, count, how.batch, how.shard)
         claim(Path(out), call if name is None else digest(call, name))
-    running = running or Running()
-    with (
-        serving([policy], running.log) as (served,),
-        opened(env) as world,
-        running.watched("collect", len(pairs)) as watched,
-    ):
-        name = policy.name if name is None else name
-        attempt(
-            world, served, pairs, store, watched, name=name, batch=how.batch, shard=how.shard, lost_share=how.lost_share
-        )
-    return store
+    called = policy.name if name is None else name
+    with attempted(env, {called: policy}, pairs, {called: store}, {called: running or Running()}, "collect"):
+        return store
 
 
 def play(env: Domain, policy: Policy, task: Task | None = None, *, seed: int = 0) -> Trajectory:
@@ -174,7 +157,7 @@ def evaluate(
         name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / folder_name(name))
         for name in policies
     }
-    with attempted(env, policies, chosen, stores) as environment:
+    with attempted(env, policies, [(task, 0) for task in chosen], stores) as environment:
         return summarise(env, stores, environment)
 
 
@@ -182,22 +165,33 @@ def evaluate(
 def attempted(
     env: Domain,
     policies: Mapping[str, Policy],
-    tasks: Sequence[Task],
+    pairs: Sequence[tuple[Task, int]],
     stores: Mapping[str, TrajectoryStore],
     running: Mapping[str, Running] | None = None,
+    section: Literal["collect", "evaluate"] = "evaluate",
 ) -> Iterator[OpenEnvironment]:
-    """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
-    batch, lost_share = env.settings.evaluate.batch, env.settings.evaluate.lost_share
-    by_name, pairs = running or dict.fromkeys(policies, Running()), [(task, 0) for task in tasks]
+    """Let each of `policies` make all attempts, (task, number), into its store, as `section` of the settings says.
+
+    Yields the environment, which is open still.
+    """
+    chosen = env.settings.evaluate if section == "evaluate" else env.settings.collect
+    shard = chosen.batch if isinstance(chosen, EvaluateSettings) else chosen.shard
+    how: dict[str, Any] = {
+        "batch": chosen.batch,
+        "shard": shard,
+        "lost_share": chosen.lost_share,
+        "seed": env.settings.seed,
+    }
+    by_name = running or dict.fromkeys(policies, Running())
     first = next(iter(by_name.values()))
     with (
         serving(list(policies.values()), first.log) as served,
         opened(env) as world,
-        first.watched("evaluate", len(policies) * len(tasks)) as watched,
+        Meter(section, len(policies) * len(pairs), "dialogues") if first.progress is None else nullcontext() as meter,
     ):
         for name, policy in zip(policies, served, strict=True):
-            own = replace(by_name[name], progress=watched.progress)
-            attempt(world, policy, pairs, stores[name], own, name=name, batch=batch, shard=batch, lost_share=lost_share)
+            own = replace(by_name[name], progress=meter or first.progress)
+            attempt(world, policy, pairs, stores[name], own, name=name, **how)
         yield world
 
 
@@ -231,11 +225,12 @@ def attempt(
     *,
     name: str,
     batch: int,
-    shard: int,
-    seed: int | None = None,
-    lost_share: float = 1.0,
+    **how: Any,
 ) -> None:
-    """Let one policy attempt each (task, attempt number) in an open environment; a complete store is left as it is."""
+    """Let one policy make all attempts, (task, number), in an open environment; a complete store is left as it is.
+
+    `how` are the seed, the size of a shard and the share that may be lost (sweetrl.rollout.run.rollout_scored).
+    """
     from sweetrl.rollout.ledger import cost
     from sweetrl.rollout.run import rollout_scored
     from sweetrl.rollout.users import usage_of
@@ -246,14 +241,12 @@ def attempt(
             pairs,
             environment.context(agent),
             store,
-            seed=environment.domain.settings.seed if seed is None else seed,
             policy_name=name,
             batch=batch,
-            shard=shard,
             progress=running.progress,
-            lost_share=lost_share,
             ledger=running.ledger,
             mine=running.mine,
+            **how,
         )
     finally:
         if running.spent is not None:

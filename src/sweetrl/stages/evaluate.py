@@ -59,7 +59,7 @@ def evaluate(settings: Settings) -> None:
         policies = {BEFORE: before, AFTER: before.adapted(POLICY)}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in policies}
         running = {name: run.running(scratch, name) for name in policies}
-        with rollouts.attempted(domain, policies, tasks, stores, running=running) as environment:
+        with rollouts.attempted(domain, policies, [(task, 0) for task in tasks], stores, running) as environment:
             if not run.share.whole:
                 return
             result = rollouts.summarise(domain, stores, environment)

@@ -28,7 +28,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from sweetrl.api.calls import chosen, named_files
@@ -249,7 +248,7 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
     any_letters()
     show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not first_process():
         os.environ["SWEETRL_TRACKING"] = "off"
     if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
@@ -284,7 +283,3 @@ def _has_ended(process: str) -> bool:
     except OSError:
         return True
     return state.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -9,7 +9,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
-from sweetrl.methods.base import find_method
+from sweetrl.methods.base import Inputs, find_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
 
@@ -23,7 +23,7 @@ FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "pr
 def train_policy(settings: Settings) -> None:
     """Read what the method learns from, train an adapter, write models/policy/."""
     with stage_run("train-policy", settings) as run:
-        from sweetrl.api.learning import GivenInputs, training_job
+        from sweetrl.api.learning import training_job
         from sweetrl.colbench.store import TrajectoryStore, read_task_table
         from sweetrl.sweet.pairs import read_pairs
 
@@ -34,7 +34,7 @@ def train_policy(settings: Settings) -> None:
         run.log_input("base", settings.model.base)
         # The offline dialogues follow from all that decides those that a method makes itself.
         scratch = run.scratch(*([TRAJECTORIES] if "tasks" in needs else []))
-        inputs = GivenInputs(
+        inputs = Inputs(
             TrajectoryStore(TRAJECTORIES),
             read_pairs(PAIRS) if "pairs" in needs else None,
             read_ranking(PREFERENCES) if "preferences" in needs else None,
