@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,8 +168,7 @@ def test_a_stage_whose_starter_has_ended_while_it_was_importing_does_not_run(her
     for command, ran in ("exit", False), ("sleep 60", True):
         starter = subprocess.Popen(["bash", "-c", command])
         if not ran:
-            while Path(f"/proc/{starter.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                time.sleep(0.01)  # nobody has waited for it: it is dead all the same
+            starter.wait()
         environment = os.environ | {"SWEETRL_DIE_WITH_PARENT": str(starter.pid)}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
         starter.kill()

@@ -52,7 +52,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
 
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
-        scratch = run.scratch(*(folder for _, folder in critics.values() if folder.exists()))
+        scratch = run.scratch(*(folder for _, folder in critics.values()))
         numbers = [2**power for power in range(how.max_n.bit_length())]
         points: list[core.Point] = []
         with (

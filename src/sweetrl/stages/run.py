@@ -110,7 +110,8 @@ class StageRun:
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        hashes = [dvc_hash(path) for path in (*others, *named_files(self.settings))]
+        files = (*others, *named_files(self.settings))
+        hashes = [dvc_hash(path) if path.exists() else str(path) for path in files]
         folder = private_folder(SCRATCH / f"{self.stage}-{digest(self.parameters, self._read, hashes)}")
         self.folders.append(folder)
         return folder
@@ -254,7 +255,7 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
     if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-            if _has_ended(starter):  # while this process was still importing
+            if not Path(f"/proc/{starter}").exists():  # it has ended while this process was still importing
                 return 128 + signal.SIGTERM
     try:
         settings = load_settings()
@@ -274,12 +275,3 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
         print(f"error: {sentence}", file=sys.stderr, flush=True)
         return 1
     return 0
-
-
-def _has_ended(process: str) -> bool:
-    """Whether the process of this number is no more, or waits as a zombie to be asked for its status; on Linux."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return True
-    return state.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])

@@ -102,13 +102,11 @@ def evaluate_standalone(
         check_free(out)
         if several and out.suffix == ".jsonl":
             raise UserError(f"{out}: a file holds the dialogues of one temperature; name a folder for several.")
-    if not tasks.exists():
-        raise UserError(f"{tasks}: there is no such file; name another one, or let `sweetrl tasks` write some.")
     task_list = _tasks_of(settings, tasks, limit)
     if len(task_list) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     with _attempted("evaluate", each, task_list, 1, out, adapter) as attempted:
-        rows = [_measured(made, tasks) for made in attempted]
+        rows = [_measured(made) for made in attempted]
         if out is not None:
             for made, row in zip(attempted, rows, strict=True):
                 row["written"] = str(out / made.store.folder.name if several else out)
@@ -193,7 +191,7 @@ def _attempt(
     return _Made(settings, store, {**facts, **summarize(store), **spent})
 
 
-def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
+def _measured(made: _Made) -> dict[str, Any]:
     """What `evaluate` says of the dialogues at one temperature."""
     from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
 
@@ -201,9 +199,7 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
     ruler, agent = settings.evaluate, settings.agent
     scored = [(one.reward, one.success, len(domain.questions(one))) for one in made.store if one.reward is not None]
     if len(scored) < 2:
-        raise UserError(
-            f"{tasks}: intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks."
-        )
+        raise UserError(f"intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks.")
     rewards, success, asked = zip(*scored, strict=True)
     successes, questions = sum(success), sum(asked)
     intervals = {
@@ -224,13 +220,22 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
     }
 
 
-def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
-    """The tasks to attempt, of which the user knows enough."""
+def _tasks_of(settings: Settings, path: Path, limit: int | None) -> list[Task]:
+    """The tasks to attempt; UserError where the user would have to answer about what they know nothing about."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     domain = load_domain(settings)
-    task_list = read_any_tasks(tasks, domain)[:limit]
-    check_user(domain, task_list, tasks)
-    return task_list
+    tasks = read_any_tasks(path, domain)[:limit]
+    if any(task.suite != domain.spec for task in tasks):
+        raise UserError(
+            f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` in params.yaml to that of the tasks."
+        )
+    if domain.settings.simulator.kind == "scripted" and not all(domain.knows(task) for task in tasks):
+        raise UserError(
+            f"{path}: the scripted user knows nothing about these tasks, which are not of the synthetic suite; name "
+            "a model (--user-url and --user-model), a --recording (--user replay), or play the user yourself "
+            "(--user human)."
+        )
+    return tasks
 
 
 def check_free(out: Path) -> None:
@@ -246,18 +251,3 @@ def read_any_tasks(path: Path, domain: Domain) -> list[Task]:
 
     own = path.suffix == ".parquet" and format_of(path) is not None
     return read_task_table(path) if own else list(read_tasks(path, domain))
-
-
-def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:
-    """UserError where the scripted user would have to answer about tasks that they know nothing about."""
-    if any(task.suite != domain.spec for task in tasks):
-        raise UserError(
-            f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` in params.yaml to that of the "
-            "tasks."
-        )
-    if domain.settings.simulator.kind == "scripted" and not all(domain.knows(task) for task in tasks):
-        raise UserError(
-            f"{path}: the scripted user knows nothing about these tasks, which are not of the synthetic suite; name "
-            "a model (--user-url and --user-model), a --recording (--user replay), or play the user yourself "
-            "(--user human)."
-        )
