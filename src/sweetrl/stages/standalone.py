@@ -227,7 +227,7 @@ def _tasks_of(settings: Settings, path: Path, limit: int | None) -> list[Task]:
     tasks = read_any_tasks(path, domain)[:limit]
     if any(task.suite != domain.spec for task in tasks):
         raise UserError(
-            f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` in params.yaml to that of the tasks."
+            f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` in params.yaml to the tasks' own."
         )
     if domain.settings.simulator.kind == "scripted" and not all(domain.knows(task) for task in tasks):
         raise UserError(
