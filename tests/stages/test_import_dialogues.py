@@ -170,13 +170,6 @@ def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
     assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
 
 
-def test_bytes_that_are_no_text_are_a_bad_row() -> None:
-    Path("a.jsonl").write_bytes(json.dumps(chat("One?", "x")).encode() + b"\n\xff\xfe\n")
-    with pytest.raises(UserError, match=r"a\.jsonl: line 2: byte 1 is not UTF-8"):
-        import_("a.jsonl")
-    assert len(import_("a.jsonl", "--skip-bad", 1)[1]) == 1
-
-
 def test_dialogues_about_held_out_tasks_are_left_out(write_tasks: Callable[..., Path]) -> None:
     tasks = list(generate("train", 4, seed=1))
     write_tasks(Path("test.jsonl"), [replace(task, id="") for task in tasks[:1]])

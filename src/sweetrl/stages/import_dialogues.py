@@ -100,15 +100,11 @@ class Importer:
         Raises UserError where there are more than `collect.skip_bad` of them, where more than `collect.lost_share` of
         the dialogues break off, and where nothing is left.
         """
-        counts, reasons, bad_rows, tasks = Counter[str](), list[str](), list[str](), set[str]()
-        for (path, number, line), dialogue in self.rows():
+        counts, bad, tasks = Counter[str](), list[tuple[Row, UserError]](), set[str]()
+        for row, dialogue in self.rows():
             if isinstance(dialogue, UserError):
                 counts["bad_rows"] += 1
-                reasons += [str(dialogue)] if len(reasons) < SHOWN else []
-                if len(bad_rows) < self.settings.skip_bad:
-                    facts = {"file": str(path), "line": number, "why": without_place(dialogue, path, number)}
-                    facts["row"] = line.decode("utf-8", "replace").rstrip("\n")
-                    bad_rows.append(dumps(facts, ensure_ascii=False) + "\n")
+                bad += [(row, dialogue)] if len(bad) < max(SHOWN, self.settings.skip_bad) else []
             elif dialogue is None:
                 counts["held_out"] += 1
             else:
@@ -117,9 +113,11 @@ class Importer:
                 counts["lost"] += dialogue.outcome == "lost"
                 counts["recorded_rewards"] += dialogue.reward is not None
         counts["tasks"] = len(tasks)
-        self._check(counts, reasons)
-        if bad_rows:
-            write_text(quarantine, "".join(bad_rows))
+        if fault := self._fault(counts, [str(error) for _, error in bad[:SHOWN]]):
+            more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+            raise UserError(f"{self.files[0]}{more}: {fault}")
+        if bad:
+            write_text(quarantine, "".join(map(_bad_row, bad)))
         return counts
 
     def shards(self) -> Iterator[list[Trajectory]]:
@@ -170,25 +168,20 @@ class Importer:
             )
         return replace(dialogue, answer=answer)
 
-    def _check(self, counts: Counter[str], reasons: Sequence[str]) -> None:
+    def _fault(self, counts: Counter[str], reasons: Sequence[str]) -> str:
+        """What is wrong with the files as a whole, "" where nothing is."""
         bad, allowed, taken, lost = counts["bad_rows"], self.settings.skip_bad, counts["dialogues"], counts["lost"]
-        places = ", ".join(map(str, self.files[:3])) + (f" and {len(self.files) - 3} more" if self.files[3:] else "")
         if bad > allowed:
             more = [f"and {bad - len(reasons)} more"] if bad > len(reasons) else []
             listed = "".join(f"\n- {why}" for why in [*reasons, *more])
-            fault = (
-                f"bad rows: {bad}, of which {allowed} may be left out (--skip-bad, collect.skip_bad); mend them, or "
-            )
-            fault += f"allow more:{listed}"
-        elif not taken:
-            fault = f"there are no dialogues to take ({counts['held_out']} are about held-out tasks); name other files."
-        elif lost > self.settings.lost_share * taken:
-            share = f"{self.settings.lost_share:g} (collect.lost_share)"
-            fault = f"{lost} of {taken} dialogues end before the agent replies, more than the share of {share}; take "
-            fault += "them out, or allow more."
-        else:
-            return
-        raise UserError(f"{places}: {fault}")
+            limit = f"{allowed} may be left out (--skip-bad, collect.skip_bad)"
+            return f"bad rows: {bad}, of which {limit}; mend them, or allow more:{listed}"
+        if not taken:
+            return f"there are no dialogues to take ({counts['held_out']} are about held-out tasks); name other files."
+        if lost > self.settings.lost_share * taken:
+            limit = f"more than the share of {self.settings.lost_share:g} (collect.lost_share)"
+            return f"{lost} of {taken} dialogues end before the agent replies, {limit}; take them out, or allow more."
+        return ""
 
 
 class Naming:
@@ -293,6 +286,12 @@ def import_standalone(
 def without_place(error: UserError, path: Path, number: int) -> str:
     """Return what is wrong with a row without the file and line that it begins with."""
     return str(error).removeprefix(f"{path}: line {number}").removeprefix(": ").rstrip(".")
+
+
+def _bad_row(bad: tuple[Row, UserError]) -> str:
+    (path, number, line), error = bad
+    facts = {"file": str(path), "line": number, "why": without_place(error, path, number)}
+    return dumps({**facts, "row": line.decode("utf-8", "replace").rstrip("\n")}, ensure_ascii=False) + "\n"
 
 
 def _missing(name: str, data: DataCounts) -> str | None:
