@@ -7,6 +7,7 @@ them, and comparison.json, the last iteration minus the first, paired by task.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +69,12 @@ def evaluate_iterations(settings: Settings) -> None:
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     """The last iteration's policy minus the first's, on tasks that both have finished; under 2 is a UserError."""
-    from sweetrl.evaluation.metrics import AFTER, read_results
-    from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, read_results
 
-    before, after = (
-        {row.task_id: row for row in read_results(path) if row.policy == AFTER and row.reward is not None}
-        for path in (first, last)
-    )
-    shared = [(before[task], after[task]) for task in before if task in after]
-    if len(shared) < 2:
-        raise UserError(f"{first}: it has hardly a task in common with {last}; run `dvc repro evaluate` again.")
-    how = settings.evaluate.confidence, settings.evaluate.resamples, settings.seed
-    wins = [row.success for row, _ in shared], [row.success for _, row in shared]
-    rewards = [float(row.reward or 0) for row, _ in shared], [float(row.reward or 0) for _, row in shared]
-    return {
-        "iterations": settings.iterations,
-        "tasks": len(shared),
-        "success": paired_difference(*wins, *how).as_dict() | {"p_value": mcnemar_exact(*wins).p_value},
-        "reward": paired_difference(*rewards, *how).as_dict(),
-    }
+    before, after = ([row for row in read_results(path) if row.policy == AFTER] for path in (first, last))
+    ruler = settings.evaluate.confidence, settings.evaluate.resamples, settings.seed
+    comparison = compare([*(replace(row, policy=BEFORE) for row in before), *after], *ruler)
+    return {"iterations": settings.iterations, "tasks": comparison["tasks"], **comparison["difference"]}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ All of params.yaml has a say here: the domain, its users and rewards, the agent,
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
-ELSEWHERE = ("MLFLOW_REGISTRY_URI", "MLFLOW_WORKSPACE")  # variables that lead MLflow's client to other records
 
 
 def config_of(settings: Settings, project: Path) -> AgentConfig:
@@ -134,9 +132,8 @@ def known_registration(settings: Settings, root: Path) -> Registration | None:
     if database is not None:
         if not database.exists():
             return None
-        if not any(map(os.environ.get, ELSEWHERE)):
-            store = str(database), identity(database), settings.tracking.model
-            question = digest(*store, adapter, config.base_hash, tags)
+        store = str(database), identity(database), settings.tracking.model
+        question = digest(*store, adapter, config.base_hash, tags)
     file = root / REGISTERED
     note = read_json(file) if question and file.exists() else {}
     if note.get("asked") == question != "":

@@ -193,25 +193,23 @@ def _attempt(
 
 def _measured(made: _Made) -> dict[str, Any]:
     """What `evaluate` says of the dialogues at one temperature."""
-    from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
+    from sweetrl.evaluation.metrics import results_of, summarize_policy
 
     settings, domain = made.settings, load_domain(made.settings)
     ruler, agent = settings.evaluate, settings.agent
-    scored = [(one.reward, one.success, len(domain.questions(one))) for one in made.store if one.reward is not None]
+    results = results_of({"": list(made.store)}, domain, agent.max_turns)
+    scored = [result for result in results if result.reward is not None]
     if len(scored) < 2:
         raise UserError(f"intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks.")
-    rewards, success, asked = zip(*scored, strict=True)
-    successes, questions = sum(success), sum(asked)
-    intervals = {
-        "success": wilson_interval(successes, len(scored), ruler.confidence).as_dict(),
-        "reward": bootstrap_mean(rewards, ruler.confidence, ruler.resamples, settings.seed).as_dict(),
-    }
+    summary = summarize_policy(scored, ruler.confidence, ruler.resamples, settings.seed)
+    intervals = {name: summary[name] for name in ("success", "reward")}
+    questions = sum(result.questions for result in scored)
     return {
         **made.summary,
         **{name: interval["value"] for name, interval in intervals.items()},
         "intervals": intervals,
         "questions": questions / len(scored),
-        "success_per_question": successes / questions if questions else None,
+        "success_per_question": sum(result.success for result in scored) / questions if questions else None,
         "temperature": agent.temperature,
         "top_p": agent.top_p,
         "seed": settings.seed,
