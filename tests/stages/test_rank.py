@@ -117,33 +117,6 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
     assert "36 states" in output
 
 
-def test_programs_can_be_compared_without_the_questions(
-    project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`rank.reply_types: no_questions` is for every domain: of what a state holds, only answers get into pairs."""
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.models.load import load_tokenizer
-
-    monkeypatch.chdir(project("programs"))
-    chat = ChatFormat(load_tokenizer("models/base"))
-    questions = ["What is the rate?", "Is there a maximum?", "How should it be rounded?"]
-    answers = ["I WANT TO ANSWER:\ndef f(): 0", "I WANT TO ANSWER:\ndef f(): 1"]
-    sampled = {chat.reply(text): (text, 1) for text in (*questions, *answers)}
-
-    def sample(rows: Any, *more: Any) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
-        return [[sampled for _ in row.spans] for _, row in rows]
-
-    monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
-    compared = {}
-    for types in ("no_questions", "any"):
-        wanted = {"share": 1.0, "pairs": 9, "margin": 0.0, "critic": "random", "reply_types": types}
-        rank(parse_settings({"suite": "backend", "model": {"device": "cpu", "threads": 1}, "rank": wanted}))
-        found = Table(Path("data/preferences") / files.PREFERENCES, Preference)
-        assert len({(one.task_id, one.turn) for one in found}) == 36
-        compared[types] = {sampled[ids][0] for one in found for ids in (one.chosen_ids, one.rejected_ids)}
-    assert compared == {"no_questions": set(answers), "any": {*questions, *answers}}
-
-
 # With a server
 
 STATES = 36  # 12 dialogues of 3 turns

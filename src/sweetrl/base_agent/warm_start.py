@@ -120,11 +120,11 @@ class WarmStartTrainer(PreferenceTrainer):
         return batch.get("share", (1.0,))[0] * nll, metrics
 
 
-def merge_adapter(base: Path | str, adapter: Path, out: Path) -> int:
+def merge_adapter(base: Path | str, adapter: Path, out: Path, dtype: str = "") -> int:
     """Write the model `base` with the adapter in its weights to the folder `out`; return its number of parameters.
 
-    Computed in float32, kept in the precision that the base's own files have, in safetensors, with tokenizer and chat
-    template: a folder like any other.
+    Computed in float32, kept in `dtype` (by default that of the base's own files), in safetensors, with tokenizer and
+    chat template: a folder like any other.
     """
     import torch
 
@@ -132,7 +132,7 @@ def merge_adapter(base: Path | str, adapter: Path, out: Path) -> int:
     from sweetrl.models.load import load_tokenizer, stored_dtype
 
     model = load_model(base, adapter, "float32", "cpu")
-    model.to(getattr(torch, stored_dtype(base))).save_pretrained(out)
+    model.to(getattr(torch, dtype or stored_dtype(base))).save_pretrained(out)
     load_tokenizer(base).save_pretrained(out)
     return sum(parameter.numel() for parameter in model.parameters())
 

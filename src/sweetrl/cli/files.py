@@ -87,10 +87,10 @@ def collect(
     as_json: Json = False,
 ) -> None:
     """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
-    from sweetrl.stages.standalone import Choices, collect_standalone, with_choices
+    from sweetrl.stages.standalone import collect_standalone, with_choices
 
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
-    settings = with_choices(settings_here(suite, changes), choices)
+    choices = engine, url, model, user, user_url, user_model, recording, concurrency, seed
+    settings = with_choices(settings_here(suite, changes), *choices)
     summary = collect_standalone(settings, tasks, out, attempts, limit, adapter)
     print_facts("collect", facts(summary), summary if as_json else None)
 
@@ -159,10 +159,10 @@ def evaluate(
 
     What is not given is as params.yaml says. Several temperatures are compared.
     """
-    from sweetrl.stages.standalone import Choices, evaluate_standalone, with_choices
+    from sweetrl.stages.standalone import evaluate_standalone, with_choices
 
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
-    settings = with_choices(settings_here(suite, changes), choices)
+    choices = engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p
+    settings = with_choices(settings_here(suite, changes), *choices)
     file = None if report == STDOUT else report
     result = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
     if report == STDOUT:

@@ -105,7 +105,7 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
     from sweetrl.api import rollouts
 
     console = user.console
-    with rollouts.opened(domain) as environment, rollouts.serving([agent], None) as (served,):
+    with rollouts.opened(domain) as environment, rollouts.serving([agent]) as (served,):
         one = rollouts.attempt_one(replace(environment, simulator=user), served, task, seed)
     if one.outcome == "lost":
         console.print(f"\nThe dialogue ended without an answer: {one.error}.", style="yellow")

@@ -80,12 +80,15 @@ class PricedScorer:
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""
-        scores = []
-        for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True):
-            cost = price(dialogue, self.turn_cost)
-            parts = {**(score.parts or {TASK: score.reward}), PRICE: 0.0 - cost}
-            scores.append(replace(score, reward=score.reward - cost, parts=parts, solved=_solved(score)))
-        return scores
+        scores = zip(dialogues, self.inner.score(dialogues), strict=True)
+        return [priced(dialogue, score, self.turn_cost) for dialogue, score in scores]
+
+
+def priced(dialogue: Trajectory, score: Score, turn_cost: float) -> Score:
+    """Return a score less the price of the dialogue's questions, which is a part of it."""
+    cost = price(dialogue, turn_cost)
+    parts = {**(score.parts or {TASK: score.reward}), PRICE: 0.0 - cost}
+    return replace(score, reward=score.reward - cost, parts=parts, solved=_solved(score))
 
 
 def price(dialogue: Trajectory, turn_cost: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,14 +16,15 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
-from sweetrl.stages.import_dialogues import Importer, Naming, Rewards
+from sweetrl.rollout.scored import scored
+from sweetrl.stages.import_dialogues import Importer, ImportScorer, without_place
 from sweetrl.sweet.pairs import DataCounts
 from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
 from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import Settings
-    from sweetrl.types import Task, Trajectory
+    from sweetrl.types import Task
 
 Place = tuple[int, int]  # the number of a file in the batch, from 0, and of a line in it, from 1
 NAMELESS = "train-"  # what the stage calls tasks of train.jsonl without an `id`, with their number
@@ -54,40 +54,27 @@ class DialogueChecks:
 
     def faults(self, files: Sequence[Path]) -> dict[Place, str]:
         """Return rows that cannot be read first; where there are none, those that break an expectation."""
-        importer = Importer(self.domain, files, self.held_out)
-        naming, names, places, bad = Naming(), dict[int, str](), list[tuple[Place, int]](), dict[Place, str]()
-        for place, path, line in _lines(files):
-            try:
-                one = importer.parse(path, place[1], line)
-                if importer.is_held_out(one.task):
-                    bad[place] = HELD_OUT
-                else:
-                    places.append((place, naming.attempt(one.task, path, place[1], names)))
-            except UserError as error:
-                bad[place] = _without(path, place[1], str(error))
-        return bad or self._broken(files, importer, names, dict(places))
+        importer, places, bad = Importer(self.domain, files, self.held_out), dict[str, Place](), dict[Place, str]()
+        for (path, number, _), dialogue in importer.rows():
+            place = files.index(path), number
+            places[_name(files, place)] = place
+            if isinstance(dialogue, UserError):
+                bad[place] = without_place(dialogue, path, number)
+            elif dialogue is None:
+                bad[place] = HELD_OUT
+        return bad or self._broken(importer, places)
 
     def finish(self, files: Sequence[Path], out: Path) -> None:
         """Nothing more is needed: `collect` reads a folder of files."""
 
-    def _broken(
-        self, files: Sequence[Path], importer: Importer, names: dict[int, str], attempts: dict[Place, int]
-    ) -> dict[Place, str]:
-        from sweetrl.colbench.files import task_digest
-
+    def _broken(self, importer: Importer, named: dict[str, Place]) -> dict[Place, str]:
         domain, settings, method = self.domain, self.settings, find_method(self.settings.method)
-
-        def dialogues(rewards: Rewards) -> Iterator[Trajectory]:
-            for place, path, line in _lines(files):
-                one = importer.parse(path, place[1], line)
-                named = replace(one.task, id=names[task_digest(one.task)])
-                yield rewards.given([replace(one, task=named, attempt=attempts[place])])[0]
-
-        named = {_name(files, place): place for place in attempts}
         data = DataCounts(domain, settings.critic, settings.rank, settings.rft)
         table = TrajectoryTable(domain, settings.agent.max_turns, domain.system_prompt(settings.agent.prompt))
         with ExitStack() as stack:
-            pairs, _ = data.read(table.watch(dialogues(Rewards(domain, stack)), named))
+            scorer = ImportScorer(domain, stack)
+            dialogues = (dialogue for shard in importer.shards() for dialogue in scored(shard, scorer))
+            pairs, _ = data.read(table.watch(dialogues, named))
         rows = table.rows()
         needed = "pairs" in method.needs
         limits = Limits(None, settings.validate_, reward_range=domain.reward_bounds, pairs_needed=needed)
@@ -120,7 +107,7 @@ class TaskChecks:
                 row = parse_row(line, where)
                 task = self.domain.parse_task(row, where, "")
             except UserError as error:
-                bad[place] = _without(path, place[1], str(error))
+                bad[place] = without_place(error, path, place[1])
                 continue
             content = _content(task)
             if task.id.startswith(NAMELESS) or task.id in known:
@@ -171,10 +158,6 @@ def _lines(files: Sequence[Path], newest_first: bool = False) -> Iterator[tuple[
 
 def _name(files: Sequence[Path], place: Place) -> str:
     return f"{files[place[0]].name} line {place[1]}"
-
-
-def _without(path: Path, number: int, sentence: str) -> str:
-    return sentence.removeprefix(f"{path}: line {number}").removeprefix(": ").rstrip(".")
 
 
 def _content(task: Task) -> str:

@@ -55,7 +55,7 @@ def evaluate(settings: Settings) -> None:
         inputs = [TEST_TASKS, VALIDATION_TASKS, Path(settings.model.base), *([adapter] if adapter else [])]
         for path in inputs:
             run.log_input(path.stem, path)
-        scratch = run.scratch(*inputs, PLAN)
+        scratch = run.scratch(PLAN)
         tried: dict[str, Any] = {}
         measured: list[dict[str, Any]] = []
         with opened_player(settings, Policy(settings.model, settings.engine, adapter), scratch) as player:
@@ -167,10 +167,10 @@ class Player:
 @contextmanager
 def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator[Player]:
     """Yield the policy, loaded once for everything that is measured."""
-    from sweetrl.api.rollouts import Running, opened, serving
+    from sweetrl.api.rollouts import opened, serving
 
     with (
-        serving([policy], Running(log=scratch / "server.log")) as (served,),
+        serving([policy], scratch / "server.log") as (served,),
         opened(load_domain(settings)) as environment,
     ):
         agent = served.open(settings.evaluate.batch)
