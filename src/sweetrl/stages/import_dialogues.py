@@ -128,7 +128,7 @@ class Importer:
     def _parse(self, path: Path, number: int, line: bytes) -> Trajectory:
         """Return one row as a dialogue; without a reward where its answer is to be scored. A bad one is a UserError."""
         where = f"{path}: line {number}"
-        row = parse_row(decode_line(line, where), where)
+        row = parse_row(line, where)
         if "messages" in row:
             dialogue = parse_log(row, where, self.domain)
         elif "dialogue_history" in row or "task" in row:
