@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from sweetrl.config.settings import Settings
@@ -44,7 +45,7 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     count = comparisons.take_number(registry, number, "look", name, tasks, {"key": key})
     confidence, resamples = settings.evaluate.confidence, settings.evaluate.resamples
     found = look(first, now, settings.gate, confidence, resamples, settings.seed, count)
-    row = comparisons.noted(registry, number, "look")[name] | found.as_dict()
+    row = comparisons.noted(registry, number, "look")[name] | asdict(found)
     comparisons.note(registry, number, "look", name, row)
     return found
 

@@ -11,7 +11,7 @@ from sweetrl.backend import Backend
 from sweetrl.colbench.leaks import Fragment
 from sweetrl.config.settings import ValidateSettings
 from sweetrl.types import Message, Task, Trajectory
-from sweetrl.validation.suites import Limits, trajectories_table
+from sweetrl.validation.suites import trajectories_table
 from sweetrl.validation.tables import REMEMBERED, Rows, TrajectoryTable, summarise
 
 
@@ -47,7 +47,7 @@ def test_a_request_that_comes_more_often_is_no_shift() -> None:
     now = summarise(rows, "b2")
     assert (now.mean_reward, now.mean_turns) == (before.mean_reward, before.mean_turns) == (0.1, 2.8)
     assert means(rows) == pytest.approx([now.mean_reward, now.mean_turns])
-    table = trajectories_table(rows, Limits(None, ValidateSettings(), before, now))
+    table = trajectories_table(rows, ValidateSettings(), before=before, now=now)
     shifts = [rule.arguments for rule in table.rules if rule.name.endswith("_shift")]
     assert [one["column"] for one in shifts] == ["reward_by_task", "turns_by_task"]
     for found, one in zip(means(rows), shifts, strict=True):

@@ -37,10 +37,8 @@ def required_tasks(difference: float, discordance: float, alpha: float, power: f
     """Return on how many tasks a true `difference` of mean reward is seen with the chance `power` at two-sided `alpha`.
 
     `discordance` is the mean squared difference on a task; it is no smaller than the square of the mean, so a smaller
-    one is taken for that. At least 2. A difference of 0 is a ValueError: no number of tasks shows it.
+    one is taken for that. At least 2.
     """
-    if difference == 0.0:
-        raise ValueError("no number of tasks shows a difference of 0")
     spread = max(discordance, difference**2)
     reach = quantile(1 - alpha / 2) * math.sqrt(spread) + quantile(power) * math.sqrt(spread - difference**2)
     return max(2, math.ceil(reach**2 / difference**2 - 1e-9))
@@ -82,8 +80,6 @@ def tasks_for_margin(margin: float, discordance: float, alpha: float, power: flo
 
 def share(number: int) -> float:
     """Return which share of the whole chance of error comparison `number` (from 1) may use: 6 / (pi number)^2."""
-    if number < 1:
-        raise ValueError(f"comparisons are counted from 1, and this is {number}")
     return 6.0 / (math.pi * number) ** 2
 
 

@@ -29,7 +29,6 @@ from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.sweet.pairs import DataCounts, write_pairs
 from sweetrl.validation.quality import remember, write_page
 from sweetrl.validation.suites import (
-    Limits,
     Table,
     Verdict,
     pairs_table,
@@ -75,10 +74,13 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
-    bounds, pairs_needed = domain.reward_bounds, "pairs" in method.needs
     attempts = settings.collect.attempts if settings.collect.source == "sampled" else None
-    limits = Limits(attempts, settings.validate_, previous, summary, bounds, pairs_needed)
-    tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
+    least = settings.validate_.minimum_pairs if "pairs" in method.needs else None
+    tables = [
+        shards,
+        trajectories_table(rows, settings.validate_, attempts, domain.reward_bounds, previous, summary),
+        pairs_table(pair_rows(pairs, rows), least),
+    ]
     verdicts = run_tables(tables, DATA_DOCS)
     run.log_metrics(
         {
@@ -107,7 +109,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
 def report(summary: Summary, counts: dict[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """What goes to reports/validation.json: nothing that depends on the clock or on earlier batches."""
     return {
-        "batch": summary.as_dict(),
+        "batch": asdict(summary),
         "pairs": counts,
         "expectations": [
             {"table": one.table, "rule": one.rule, "checked": one.checked, "unexpected": one.unexpected}
@@ -141,7 +143,7 @@ def accepted_before(batch: str) -> Summary | None:
 
 def accept(summary: Summary, previous: Summary | None) -> None:
     """Keep `summary` as the accepted batch, and the one it was compared with."""
-    write_json(ACCEPTED, {"accepted": summary.as_dict(), "previous": previous.as_dict() if previous else None})
+    write_json(ACCEPTED, {"accepted": asdict(summary), "previous": asdict(previous) if previous else None})
 
 
 def _report(tables: Sequence[Table], verdicts: Sequence[Verdict]) -> None:
