@@ -31,7 +31,7 @@ def test_wilson_known_values():
 
 def test_wilson_without_trials_knows_nothing_and_impossible_counts_are_refused():
     assert (wilson_interval(0, 0).low, wilson_interval(0, 0).high) == (0.0, 1.0)
-    with pytest.raises(ValueError, match="11 successes"):
+    with pytest.raises(ValueError, match="11"):
         wilson_interval(11, 10)
 
 
@@ -136,7 +136,7 @@ def test_a_ratio_is_resampled_by_pairs():
     assert found.value == pytest.approx((1 + 2) / (6 + 4))
     assert (found.low, found.high) == pytest.approx(np.quantile(counted[:, 0] / counted[:, 1], [0.1, 0.9]), abs=0.02)
     assert (found.t_low, found.t_high) == pytest.approx(t_interval([1 / 6, 2 / 4], 0.8))
-    with pytest.raises(ValueError, match="ratio to nothing"):
+    with pytest.raises(ValueError, match="nothing"):
         hierarchical_ratio([[(0.0, 0.0), (1.0, 0.0)]])
 
 
@@ -163,7 +163,7 @@ def test_differences_of_seeds_are_paired_by_task():
     assert found.t_low < found.value < found.t_high
     same = hierarchical_difference([[0.1, 0.7]], [[0.1, 0.7]])
     assert (same.value, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
-    with pytest.raises(ValueError, match=r"\[2\] and \[1\]"):
+    with pytest.raises(ValueError, match="shorter"):
         hierarchical_difference([[0.1, 0.7]], [[0.1]])
 
 

@@ -104,7 +104,7 @@ def test_results_of_an_earlier_version_are_refused_by_name(tmp_path: Path) -> No
     keep(tmp_path, "grpo", 7, {"0": results(0.4, 7)}, chosen=0.0)
     path = tmp_path / "measured" / "grpo" / "7" / "t0.parquet"
     pq.write_table(pq.read_table(path).rename_columns({"topic": "domain"}), path)
-    with pytest.raises(UserError, match=r"measured/grpo/7/t0\.parquet: column `topic` is missing; run the stage"):
+    with pytest.raises(UserError, match=r"measured/grpo/7/t0\.parquet: these are no results of an evaluation"):
         read_variant("grpo", [7], tmp_path)
 
 

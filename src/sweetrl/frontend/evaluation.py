@@ -304,6 +304,6 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
         "turn_chart": markup(turn_chart(before, after)),
         "rows": fault_rows(policies, FAULTS),
         "examples": examples(report.results, report.before, report.after, pages),
-        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "critic": critic_section(report.states, report.contexts, report.domain),
         "facts": dict(report.facts),
     }

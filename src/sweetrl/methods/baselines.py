@@ -71,11 +71,7 @@ class ZeroShot(Method):
     name = "zero-shot"
     section, settings_type = "policy", PolicySettings  # whose adapter's shape is taken
     trains = False
-
-    @property
-    def once(self) -> str:  # type: ignore[override]
-        """Further iterations would change nothing."""
-        return f"the method `{self.name}` trains nothing"
+    once = "the method trains nothing"
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Write an adapter that changes nothing."""
@@ -86,7 +82,7 @@ class ZeroShot(Method):
         save_adapter(adapted, job.scratch / "adapter", job.model.base)
         return TrainingResult(
             job.scratch / "adapter",
-            f"the method `{self.name}` trains nothing: the adapter leaves the base as it is",
+            f"{self.once}: the adapter leaves the base as it is",
             model=adapted,
         )
 

@@ -18,7 +18,7 @@ from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
 from sweetrl.methods.base import Method, TrainingJob
-from sweetrl.methods.credit import Attempts, lay_out, turn_gains
+from sweetrl.methods.credit import INFORMED, Attempts, lay_out, turn_gains
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
@@ -137,8 +137,8 @@ def attempts(
     def privileged(dialogue: Trajectory) -> Row:
         return critic_row(dialogue, job.domain, chat, job.system, job.critic)
 
-    dialogues: Sequence[Trajectory] = list(store.read())
+    dialogues: Sequence[Trajectory] = list(filter(usable, store.read()))
     if grpo.credit == "privileged":
-        limit = context_limit(policy)
-        dialogues = rankable(list(filter(usable, dialogues)), job.domain, chat, job.system, True, limit)
-    return lay_out(dialogues, chat, job.system, grpo, gains, privileged)
+        dialogues = rankable(dialogues, job.domain, chat, job.system, True, context_limit(policy))
+        return lay_out(dialogues, chat, job.system, grpo, None, privileged)
+    return lay_out(dialogues, chat, job.system, grpo, gains if grpo.credit in INFORMED else None)
