@@ -107,9 +107,9 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
     lay_out, turn_gains = grpo.lay_out, grpo.turn_gains
     weights: list[float] = []
 
-    def measured(model: Any, *more: Any) -> Any:
+    def measured(model: Any, *given: Any, **more: Any) -> Any:
         weights.append(sum(value.abs().sum().item() for name, value in model.named_parameters() if "lora_B" in name))
-        return turn_gains(model, *more)
+        return turn_gains(model, *given, **more)
 
     def laid_out(*given: Any) -> Any:
         found = lay_out(*given)
@@ -183,9 +183,10 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
         yield
 
     def trainer(model: Any, *_: Any) -> Any:
-        step = {"loss": 0.0, "success": 0.5}
+        step = {"loss": 0.0, "success": 0.5, "tokens_per_second": 1.0}
         args = SimpleNamespace(device=SimpleNamespace(type="cpu"))
-        return SimpleNamespace(model=model, args=args, fit=lambda: [step])
+        state, data = SimpleNamespace(log_history=[step]), SimpleNamespace(pairs=[])
+        return SimpleNamespace(model=model, args=args, state=state, data=data, steps=1, fit=lambda: [step])
 
     monkeypatch.setattr("sweetrl.engines.make.serving", opened)
     monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)

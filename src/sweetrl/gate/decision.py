@@ -279,8 +279,8 @@ def _refusals(parts: Sequence[Slice], costs: Sequence[CostDifference], rules: Ga
 def in_numbers(difference: Estimate, p_value: float, where: str, who: str) -> str:
     """The comparison in numbers, with the p-value in words."""
     return (
-        f"mean reward {difference.value:+.3f} {where}, {percent(difference.confidence)} interval {difference.low:+.3f} "
-        f"to {difference.high:+.3f}; {who} this much {times(p_value)}, p = {p_value:.2g}"
+        f"mean reward {difference.value:+.3f} {where}, {100 * difference.confidence:.6g} % interval "
+        f"{difference.low:+.3f} to {difference.high:+.3f}; {who} this much {times(p_value)}, p = {p_value:.2g}"
     )
 
 
@@ -319,12 +319,6 @@ def times(p_value: float) -> str:
     return f"about once in {round(1 / p_value):,} comparisons"
 
 
-def percent(confidence: float) -> str:
-    """A level of confidence as people write it, with the digits that tell it from 100 %."""
-    digits = next((count for count in range(6) if round(100 * confidence, count) < 100), 6)
-    return f"{100 * confidence:.{digits}f} %"
-
-
 def as_row(decision: Decision) -> dict[str, Any]:
     """Return what is kept of a comparison with the champion's version: numbers, no sentences."""
     row = {name: getattr(decision, name) for name in ("promote", "difference", "p_value", "alpha", "discordance", "n")}
@@ -334,5 +328,5 @@ def as_row(decision: Decision) -> dict[str, Any]:
 def render(decision: Decision, rules: GateSettings, challenger: str, champion: str) -> str:
     """Return the page of a decision about version `challenger` against version `champion` as HTML."""
     values = {"decision": decision, "rules": rules, "challenger": challenger, "champion": champion, "words": WORDS}
-    values |= {"level": percent(decision.confidence), "tone": "better" if decision.promote else "open"}
+    values |= {"level": f"{100 * decision.confidence:.6g} %", "tone": "better" if decision.promote else "open"}
     return fill("gate.html", values, "sweetrl.gate")

@@ -40,11 +40,9 @@ class Rows(Sequence[Row]):
             self.append(row)
 
     def append(self, row: Row) -> None:
-        """Add a row; the first one says which columns there are."""
-        if not self.columns:
-            self.columns = {name: [] for name in row}
-        for name, values in self.columns.items():
-            values.append(row[name])
+        """Add a row."""
+        for name, value in row.items():
+            self.columns.setdefault(name, []).append(value)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -88,12 +86,10 @@ def schema_fault(path: Path) -> str | None:
         schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError):
         return "it is no complete Parquet file"
+    there = {field.name: field.type for field in schema}
     for field in trajectory_schema():
-        index = schema.get_field_index(field.name)
-        if index < 0:
-            return f"column `{field.name}` is missing"
-        if schema.field(index).type != field.type:
-            return f"column `{field.name}` is {schema.field(index).type}, expected {field.type}"
+        if there.get(field.name) != field.type:
+            return f"column `{field.name}` is {there.get(field.name, 'missing')}, expected {field.type}"
     return None
 
 
