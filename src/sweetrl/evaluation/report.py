@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -43,15 +42,11 @@ def render(report: Report) -> str:
 
 def fill(template: str, values: Mapping[str, Any], package: str = "sweetrl.evaluation") -> str:
     """Return a template of `package` (or of this one) with `values` in it, as HTML."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    folders = [resources.files(name) / "templates" for name in (package, "sweetrl.evaluation")]
-
-    def read(name: str) -> str:
-        return next(folder / name for folder in folders if (folder / name).is_file()).read_text(encoding="utf-8")
-
+    loader = ChoiceLoader([PackageLoader(name) for name in (package, "sweetrl.evaluation")])
     options: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FunctionLoader(read), **options)
+    environment = Environment(loader=loader, **options)
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
     environment.globals |= {"viewer": VIEWER, "both_dialogues": both_dialogues}
     return environment.get_template(template).render(**values)
@@ -99,11 +94,10 @@ def page(report: Report) -> dict[str, Any]:
 def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
     """Say in one sentence what the comparison shows about success, or about another difference."""
     gain = comparison["difference"][key]
-    test = "exact McNemar" if key == "success" else gain["test"]
     numbers = (
         f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
         f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
-        f"{test} {p_value(gain['p_value'])})"
+        f"{gain['test']} {p_value(gain['p_value'])})"
     )
     words = {"better": "Training helped", "worse": "Training hurt", "open": "No difference is shown"}
     return f"{words[tone(gain, comparison['confidence'])]}: {what} changed by {numbers}."

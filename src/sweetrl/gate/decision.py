@@ -286,12 +286,10 @@ def in_numbers(difference: Estimate, p_value: float, where: str, who: str) -> st
 
 def _spent(alpha: float, first: float, number: int) -> str:
     """Say which comparison this is, and what that costs."""
-    start = f"This is comparison {number} with this champion on these test tasks"
-    if number == 1:
-        return f"{start}; each further one has a lower limit, so that luck does not win in the end."
     return (
-        f"{start}: its limit is {alpha:.2g} and not the first one's {first:.2g}, because whoever tries often is lucky "
-        "at some time; fresh test tasks (`tasks.test_first`) begin with the first limit again."
+        f"This is comparison {number} with this champion on these test tasks: its limit is {alpha:.2g} (of the first "
+        f"{first:.2g}), and it falls with each, because whoever tries often is lucky at some time; fresh test tasks "
+        "(`tasks.test_first`) begin with the first limit again."
     )
 
 
