@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import mul
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -203,22 +204,18 @@ def examples(
     trained policy came closest. Ties go to the first task.
     """
     earlier, later = ({dialogue.task.id: dialogue for dialogue in dialogues} for dialogues in (old, new))
-    groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for place, (first, second) in enumerate(zip(before, after, strict=True)):
-        gain = (second.reward or 0.0) - (first.reward or 0.0)
-        if second.success and not first.success:
-            groups["won"].append((-gain, place))
-        elif first.success and not second.success:
-            groups["lost"].append((gain, place))
-        elif not second.success:
-            groups["neither"].append((-(second.reward or 0.0), place))
-    labels = {"won": "Won by training", "lost": "Lost by training", "neither": "Failed by both"}
     shown = []
-    for kind in (kind for kind in labels if kind in groups):
-        first, second = (results[min(groups[kind])[1]] for results in (before, after))
-        dialogue = earlier[first.task_id]
-        sides = [side(dialogue, first, "Before training"), side(later[first.task_id], second, "After training")]
-        shown.append({"kind": kind, "label": labels[kind], "task": dialogue.task, "topic": first.topic, "sides": sides})
+    for kind, label, successes, weights in (
+        ("won", "Won by training", (False, True), (-1.0, 1.0)),
+        ("lost", "Lost by training", (True, False), (1.0, -1.0)),
+        ("neither", "Failed by both", (False, False), (0.0, 1.0)),
+    ):
+        pairs = [pair for pair in zip(before, after, strict=True) if (pair[0].success, pair[1].success) == successes]
+        if pairs:
+            first, second = max(pairs, key=lambda pair: sum(map(mul, weights, (one.reward or 0.0 for one in pair))))
+            dialogue = earlier[first.task_id]
+            sides = [side(dialogue, first, "Before training"), side(later[first.task_id], second, "After training")]
+            shown.append({"kind": kind, "label": label, "task": dialogue.task, "topic": first.topic, "sides": sides})
     return shown
 
 

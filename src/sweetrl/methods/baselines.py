@@ -37,10 +37,6 @@ class MultiTurnDpo(Method):
 
         return PolicyTrainer
 
-    def replay(self, settings: MultiTurnSettings) -> float:
-        """As params.yaml says."""
-        return settings.sft_replay
-
 
 class Rft(Method):
     """Rejection Fine-Tuning: the likelihood of every reply of the successful attempts."""
