@@ -70,15 +70,6 @@ def test_without_a_champion_the_challenger_is_promoted() -> None:
     assert not decision.compared
 
 
-def test_the_gate_wrongly_promotes_rarely() -> None:
-    generator = np.random.default_rng(8)
-    promoted = sum(
-        decision_of(generator.choice([0, 1], 50), generator.choice([0, 1], 50), resamples=300, seed=trial).promote
-        for trial in range(200)
-    )
-    assert promoted / 200 <= 0.06  # one side of a two-sided 95 % test
-
-
 def test_a_lost_dialogues_task_is_left_out_and_other_tasks_are_refused() -> None:
     paired = pair_versions(Measured({"a": 1.0, "b": 0.0, "c": 0.5}), Measured({"a": 0.0, "b": 1.0}), PLAIN)
     assert (paired.before, paired.after, paired.discordance) == ([1.0, 0.0], [0.0, 1.0], 1.0)

@@ -7,21 +7,16 @@ finds delta with the chance `power` on
 
     n = (z_{1 - alpha/2} sqrt(m) + z_power sqrt(m - delta^2))^2 / delta^2
 
-tasks: Connor (1987), "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
-207-211, whose share of discordant pairs m is for rewards of 0 and 1. The sign-flip test of the gate has the same
-variances for any rewards. All of it is for many tasks (the normal approximation).
+tasks, if they are many: Connor (1987), "Sample size for testing differences in proportions for the paired-sample
+design", Biometrics 43, 207-211, for rewards of 0 and 1; the gate's sign-flip test has these variances for any rewards.
 
 Whoever tries twenty equally good challengers on the same tasks finds a lucky one. So the chance alpha of a wrong
 promotion is spent over all comparisons with one champion on one set of test tasks: comparison n may use
 
     alpha_n = alpha * 6 / (pi^2 n^2),    sum over n = 1, 2, ... of alpha_n = alpha
 
-(Euler's sum of 1/n^2). By Bonferroni's inequality the chance that any of them is wrong is alpha at most, whatever
-depends on what, and however many there are: nobody has to say beforehand how many that will be. A sequence of shares
-like this one is also what online control of false discoveries comes to as long as nothing was found: Foster & Stine
-(2008), "Alpha-investing: a procedure for sequential control of expected false discoveries", JRSS B 70, 429-444;
-Javanmard & Montanari (2018), "Online rules for control of false discovery rate and false discovery exceedance", Annals
-of Statistics 46, 526-554. docs/decisions/0014-alpha-spending-at-the-gate.md has the reasons for this one.
+By Bonferroni's inequality the chance that any of them is wrong is alpha at most, however many there are: nobody has to
+say beforehand how many that will be (docs/decisions/0014-alpha-spending-at-the-gate.md).
 """
 
 from __future__ import annotations
