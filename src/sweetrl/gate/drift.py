@@ -3,7 +3,8 @@
 The tasks, seeds and rules are equal, so that what differs comes from outside: another user simulator or engine behind
 the same address, another machine. Look n at a champion has the share of the chance of error that comparison n has at
 the gate (sweetrl.gate.power): however often one looks, a champion that has not changed is called worse with the
-chance 1 - `evaluate.confidence` at most.
+chance 1 - `evaluate.confidence` at most. A group-sequential test whose looks nobody has to plan (Jennison & Turnbull
+(2000), "Group sequential methods with applications to clinical trials", chapter 7).
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ promotion is spent over all comparisons with one champion on one set of test tas
     alpha_n = alpha * 6 / (pi^2 n^2),    sum over n = 1, 2, ... of alpha_n = alpha
 
 By Bonferroni's inequality the chance that any of them is wrong is alpha at most, however many there are: nobody has to
-say beforehand how many that will be (docs/decisions/0014-alpha-spending-at-the-gate.md).
+say beforehand how many that will be (docs/decisions/0014-alpha-spending-at-the-gate.md; shares like these are those of
+online control as long as nothing was found: Foster & Stine (2008), JRSS B 70; Javanmard & Montanari (2018), AoS 46).
 """
 
 from __future__ import annotations
