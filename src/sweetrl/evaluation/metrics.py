@@ -175,11 +175,12 @@ def compare(
     """
     before, after = paired(results)
     base, trained = (summarize_policy(results, confidence, resamples, seed) for results in (before, after))
-    rewards = [[result.reward or 0.0 for result in results] for results in (before, after)]
-    successes = [[result.success for result in results] for results in (before, after)]
-    difference = paired_difference(*rewards, confidence, resamples, seed)
-    gain = paired_difference(*successes, confidence, resamples, seed)
-    exact, p_value = mcnemar_exact(*successes), paired_p_value(*rewards, resamples, seed)
+    old, new = ([result.reward or 0.0 for result in results] for results in (before, after))
+    difference = paired_difference(old, new, confidence, resamples, seed)
+    p_value = paired_p_value(old, new, resamples, seed)
+    solved = [[result.success for result in results] for results in (before, after)]
+    gain = paired_difference(solved[0], solved[1], confidence, resamples, seed)
+    exact = mcnemar_exact(solved[0], solved[1])
     content = {
         "tasks": len(before),
         "tasks_lost": len({result.task_id for result in results}) - len(before),

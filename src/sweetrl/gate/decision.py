@@ -136,7 +136,7 @@ def first_decision(challenger: Measured, confidence: float = 0.95) -> Decision:
     """Decide where there is no champion yet: whoever comes first is it."""
     count, mean = len(challenger.rewards), sum(challenger.rewards.values()) / len(challenger.rewards)
     reason = f"promoted: there is no champion yet (the challenger's mean reward is {mean:.3f})."
-    facts = {"confidence": confidence, "alpha": 1.0 - confidence, "challenger_mean": mean}
+    facts: dict[str, Any] = {"confidence": confidence, "alpha": 1.0 - confidence, "challenger_mean": mean}
     return Decision(True, reason, n=count, compared=False, **facts)
 
 

@@ -232,7 +232,7 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
             result_format=form | {"unexpected_index_column_names": [PLACE, *table.keys]},
         )
         (result,) = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame}).run_results.values()
-        outcomes = {each.expectation_config.meta["rule"]: each for each in result.results}
+        outcomes = {each.expectation_config.meta["rule"]: each for each in result.results}  # type: ignore[union-attr]
         verdicts += [_verdict(table, rule, outcomes[rule.name]) for rule in table.rules]
     context.build_data_docs()
     return verdicts
@@ -249,21 +249,20 @@ def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
         raise RuntimeError(f"expectation {rule.name} could not be evaluated: {raised}")
     checked = int(result.get("element_count", len(table.rows)))
     unexpected = int(result.get("unexpected_count", not success))
+    # Of a rule about the table as a whole; those about rows come next.
     broken: tuple[tuple[dict[str, Any], str], ...] = ()
+    observed, found = result.get("observed_value") or 0.0, f"found {_number(result.get('observed_value'))}"
+    low, high = rule.arguments.get("min_value"), rule.arguments.get("max_value")
     if "unexpected_count" in result:
         places = dict.fromkeys(int(row[PLACE]) for row in result.get("unexpected_index_list") or ())
         broken = tuple(_broken(table, rule, place) for place in places)
-        observed, low, high = unexpected / max(1, checked), None, 1.0 - float(rule.arguments.get("mostly", 1.0))
+        observed, low, high = unexpected / max(1, checked), None, 1.0 - rule.arguments.get("mostly", 1.0)
         named = [f"{_name(key)}: {detail}" if detail else _name(key) for key, detail in broken[:SHOWN]]
         more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
         found = f"but {unexpected} of {checked} rows do not: {', '.join(named)}{more}"
-    else:  # a rule about the table as a whole
-        observed = float(result.get("observed_value") or 0.0)
-        low, high = rule.arguments.get("min_value"), rule.arguments.get("max_value")
-        found = f"found {_number(result.get('observed_value'))}"
     fix = f"; {rule.fix}." if rule.fix else "."
     sentence = "" if success else f"{table.name}: {rule.says}, {found}{fix}"
-    return Verdict(table.name, rule.name, success, checked, unexpected, sentence, observed, low, high, broken)
+    return Verdict(table.name, rule.name, success, checked, unexpected, sentence, float(observed), low, high, broken)
 
 
 def _broken(table: Table, rule: Rule, place: int) -> tuple[dict[str, Any], str]:
