@@ -62,27 +62,21 @@ class Inputs(Protocol):
     @property
     def where(self) -> str:
         """What a message names: a file, or what a function was given."""
-        ...
 
     def tasks(self) -> list[Task]:
         """The training tasks."""
-        ...
 
     def trajectories(self) -> Iterable[Trajectory]:
         """The collected dialogues; may be read several times."""
-        ...
 
     def pairs(self) -> list[TrajectoryPair]:
         """Pairs of whole dialogues."""
-        ...
 
     def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and the successful dialogues beside them."""
-        ...
 
     def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states, with their advantages."""
-        ...
 
 
 @dataclass(frozen=True)
