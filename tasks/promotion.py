@@ -13,7 +13,7 @@ import time
 import uuid
 from calendar import timegm
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,7 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
         folder = Path(name)
         text = render(decision, settings.gate, result.version, result.before or "")
         write_text(folder / GATE_REPORT.name, text)
-        write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
+        write_json(folder / "gate.json", asdict(decision) | {"champion": result.before})
         write_text(root / GATE_REPORT, text)
         with comparisons.answering(registry, f"keep the report about version {result.version}"):
             registry.client.log_model_artifacts(model_id(challenger), name, "gate")

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Hierarchical, holm
+from sweetrl.evaluation.statistics import holm
 from sweetrl.reproduce.claims import Claim, judged, read_claims, record, verdict
+from sweetrl.reproduce.hierarchical import Hierarchical
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS

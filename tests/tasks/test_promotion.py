@@ -311,7 +311,7 @@ def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(p
     decide(project.settings, project.root, first)
     second = project.train("second", rewards(0.9, 2))
     result = decide(project.settings, project.root, second)
-    assert result.decision is not None and "as many agent turns as with the champion (3.00)" in result.reason
+    assert result.decision is not None and "3.00 agent turns, +0.00 against the champion" in result.reason
     registry = Registry(project.settings.tracking, project.root)
     version = registry.get(second)
     assert json.loads(version.tags["gate"])["reason"] == result.reason and result.reason in version.description

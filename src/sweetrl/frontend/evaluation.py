@@ -311,7 +311,7 @@ def render(report: Report, pages: Pages) -> str:
         "turn_chart": markup(turn_chart(before, after)),
         "rows": fault_rows(policies, FAULTS),
         "examples": shown,
-        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "critic": critic_section(report.states, report.contexts, report.domain),
         "facts": dict(report.facts),
     }
     return fill("pages.html", facts, "sweetrl.frontend")

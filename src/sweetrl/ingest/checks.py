@@ -19,7 +19,7 @@ from sweetrl.methods.base import find_method
 from sweetrl.rollout.scored import scored
 from sweetrl.stages.import_dialogues import Importer, ImportScorer, without_place
 from sweetrl.sweet.pairs import DataCounts
-from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
+from sweetrl.validation.suites import Table, pairs_table, run_tables, tasks_table, trajectories_table
 from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ class DialogueChecks:
             dialogues = (dialogue for shard in importer.shards() for dialogue in scored(shard, scorer))
             pairs, _ = data.read(table.watch(dialogues, named))
         rows = table.rows()
-        needed = "pairs" in method.needs
-        limits = Limits(None, settings.validate_, reward_range=domain.reward_bounds, pairs_needed=needed)
-        tables = [trajectories_table(rows, limits)] if named else []
-        bad, whole = _run([*tables, pairs_table(pair_rows(pairs, rows), limits)], self.docs, named.get)
+        least = settings.validate_.minimum_pairs if "pairs" in method.needs else None
+        tables = [trajectories_table(rows, settings.validate_, None, domain.reward_bounds)] if named else []
+        bad, whole = _run([*tables, pairs_table(pair_rows(pairs, rows), least)], self.docs, named.get)
         self.lacks = method.missing_data(data) or whole
         return bad
 
@@ -142,7 +141,7 @@ def _run(tables: Sequence[Table], docs: Path, place_of: Callable[[str], Place | 
     for verdict in run_tables(tables, docs) if tables else ():
         if verdict.success:
             continue
-        places = [place for row in verdict.rows if (place := place_of(row)) is not None]
+        places = [place for key, _ in verdict.broken if (place := place_of(key["row"])) is not None]
         for place in places:
             bad.setdefault(place, f"expectation {verdict.rule}: {says[verdict.rule]}")
         if not places:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from sweetrl.config.settings import (
     AgentSettings,
@@ -190,8 +190,8 @@ class Method:
         return ImitationTrainer
 
     def replay(self, settings: Any) -> float:
-        """Return how many rows of `data`'s replay are learnt beside each pair."""
-        return 0.0
+        """Return how many rows of `data`'s replay are learnt beside each pair: `sft_replay`, where it is a setting."""
+        return getattr(settings, "sft_replay", 0.0)
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
@@ -220,5 +220,4 @@ def find_method(name: str) -> Method:
     if not callable(getattr(method, "train", None)):
         raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
     method.name = name
-    found: Method = method
-    return found
+    return cast(Method, method)

@@ -28,7 +28,6 @@ from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.sweet.pairs import DataCounts, write_pairs
 from sweetrl.validation.quality import remember, write_page
 from sweetrl.validation.suites import (
-    Limits,
     Verdict,
     pairs_table,
     run_tables,
@@ -78,9 +77,12 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
     attempts = settings.collect.attempts if settings.collect.source == "sampled" else None
-    pairs_needed = "pairs" in method.needs
-    limits = Limits(attempts, settings.validate_, previous, summary, domain.reward_bounds, pairs_needed)
-    tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
+    least = settings.validate_.minimum_pairs if "pairs" in method.needs else None
+    tables = [
+        shards,
+        trajectories_table(rows, settings.validate_, attempts, domain.reward_bounds, previous, summary),
+        pairs_table(pair_rows(pairs, rows), least),
+    ]
     verdicts = run_tables(tables, DATA_DOCS)
     shown = ("mean_reward", "success_rate", "mean_turns", "lost")
     run.log_metrics({name: getattr(summary, name) for name in shown})
@@ -95,8 +97,8 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         for verdict in verdicts
         if not verdict.rule.endswith("_shift")
     ]
-    write_json(VALIDATION, {"batch": summary.as_dict(), "pairs": asdict(counts), "expectations": expectations})
-    write_json(ACCEPTED, {"accepted": summary.as_dict(), "previous": previous.as_dict() if previous else None})
+    write_json(VALIDATION, {"batch": asdict(summary), "pairs": asdict(counts), "expectations": expectations})
+    write_json(ACCEPTED, {"accepted": asdict(summary), "previous": asdict(previous) if previous else None})
     remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
