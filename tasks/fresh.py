@@ -14,8 +14,8 @@ from pathlib import Path
 from sweetrl.config.settings import Settings
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest
-from sweetrl.tracking.comparisons import answering, entries
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.comparisons import entries
+from sweetrl.tracking.registry import Registry, answering
 
 DAY = 86_400.0
 

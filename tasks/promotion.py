@@ -20,7 +20,16 @@ from sweetrl.io import digest, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, GATE, Registration, Registry, model_id, read_rewards
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    GATE,
+    Registration,
+    Registry,
+    answering,
+    model_id,
+    read_rewards,
+)
 from tasks.fresh import drawing
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
 from tasks.process import TimeLimitExceeded, run_program
@@ -123,7 +132,7 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
         write_text(folder / GATE_REPORT.name, text)
         write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
         write_text(root / GATE_REPORT, text)
-        with comparisons.answering(registry, f"keep the report about version {result.version}"):
+        with answering(registry, f"keep the report about version {result.version}"):
             registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 

@@ -58,17 +58,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def trained(root: Path) -> str:
-    return str(Records(SETTINGS, root).registry.get("@champion").run_id)
+    return str(Registry(SETTINGS, root).get("@champion").run_id)
 
 
 def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
     records = Records(SETTINGS, store)
-    found = records.run(trained(store))
-    assert found is not None and records.run("f" * 32) is None
-    above = records.run(found.parent)
-    assert above is not None and above.facts.params == {"policy.beta": "0.1", "seed": "7"}
-    assert (found.facts.name, found.facts.status) == ("train-policy", "FINISHED") and found.facts.seconds is not None
-    assert [(read.name, read.path, read.context) for read in found.facts.inputs] == [
+    run = records.run(trained(store))
+    assert run is not None and records.run("f" * 32) is None
+    above = records.run(run.parent)
+    assert above is not None and above.params == {"policy.beta": "0.1", "seed": "7"}
+    assert (run.name, run.status) == ("train-policy", "FINISHED") and run.seconds is not None
+    assert [(read.name, read.path, read.context) for read in run.inputs] == [
         (name, (store / "b.txt").as_posix(), "training") for name in ("first", "second")
     ]
     curves = records.histories(trained(store), ("loss", "odd", "absent"))
@@ -79,7 +79,7 @@ def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
 def test_files_of_a_run_are_found(store: Path, tmp_path: Path) -> None:
     for where in (store, tmp_path):  # beside the database, and as a server hands them out
         records = Records(SETTINGS, where)
-        records.registry = Registry(SETTINGS, store)
+        records.store = connect(SETTINGS, store)
         (found,) = records.files(trained(store), "costs", tmp_path)
         assert found.name == "b.txt" and found.read_text() == "b"
         assert records.files(trained(store), "nothing", tmp_path) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,17 @@ def locked_stages(root: Path) -> list[LockedStage]:
         raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
 
 
+def _stage(values: Mapping[str, Any]) -> LockedStage:
+    deps, outs = (
+        {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item} for part in ("deps", "outs")
+    )
+    params = {key: value for file in values.get("params", {}).values() for key, value in file.items()}
+    return LockedStage(deps, outs, params)
+
+
 def data_hashes(root: Path) -> dict[str, str]:
     """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
-    hashes: dict[str, str] = {}
-    for stage in locked_stages(root):
-        hashes |= stage.data
+    hashes = {path: content for stage in locked_stages(root) for path, content in stage.data.items()}
     return dict(sorted(hashes.items()))
 
 
@@ -61,16 +67,3 @@ def stages_behind(stages: list[LockedStage], path: Path, content: str) -> list[L
                 behind.append(stage)
                 results.extend(stage.deps.items())
     return behind
-
-
-def _stage(values: Mapping[str, Any]) -> LockedStage:
-    params: dict[str, Any] = {}
-    for of_file in values.get("params", {}).values():
-        params |= of_file
-    return LockedStage(dict(_hashes(values.get("deps", []))), dict(_hashes(values.get("outs", []))), params)
-
-
-def _hashes(items: list[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    for item in items:
-        if "md5" in item:
-            yield item["path"], item["md5"]

@@ -46,8 +46,8 @@ class Plan:
         yield "test tasks", f"{self.tasks:,}"
         yield "comparison", f"number {self.number} on these tasks; it may be wrong with a chance of {self.alpha:.2g}"
         shown = f"as {self.seen} comparison{'s have' if self.seen > 1 else ' has'} shown"
-        whence = shown if self.seen else "assumed: gate.discordance, or --discordance"
-        yield "versions differ", f"by {self.discordance:.3g} (mean square on a task; {whence})"
+        source = shown if self.seen else "assumed: gate.discordance, or --discordance"
+        yield "versions differ", f"by {self.discordance:.3g} (mean square on a task; {source})"
         chance = f"with a chance of {100 * self.power:.0f} %"
         seen = "nothing" if self.detectable is None else f"a difference of {self.detectable:.3f} or more, {chance}"
         yield "these tasks show", seen
@@ -64,45 +64,37 @@ def plan(
     difference: float | None = None,
     discordance: float | None = None,
 ) -> Plan:
-    """Plan the next comparison on `tasks` test tasks in the project at `root`.
+    """Plan the next comparison on `tasks` test tasks in the project at `root`; no store is made for it.
 
-    What is not given is as the gate's `rules` and the registry say; `confidence` is that of evaluations.
-
-    A registry that does not answer, and a `difference` or `discordance` that cannot be, are a UserError.
+    What is not given is as the gate's `rules` and the registry say; `confidence` is that of evaluations. A registry
+    that does not answer, and a `difference` or `discordance` that cannot be, are a UserError.
     """
-    wanted = rules.smallest_difference if difference is None else difference
-    for name, value in (("--difference", wanted), ("--discordance", discordance)):
+    difference = rules.smallest_difference if difference is None else difference
+    for name, value in (("--difference", difference), ("--discordance", discordance)):
         if value is not None and not 0.0 < value <= 1.0:
             raise UserError(f"{name}: {value:g} cannot be; give a number above 0 and at most 1.")
-    champion, rows = _champion(tracking, root)
-    path = root / TEST_TASKS
+    champion, rows, path = None, list[dict[str, float | str]](), root / TEST_TASKS
+    database = embedded_database(tracking, root)
+    if tracking_enabled() and (database is None or database.exists()):
+        registry = Registry(tracking, root)
+        if champion := registry.aliases().get(CHAMPION):
+            rows = list(noted(registry, champion, "comparison").values())
     here = file_hash(path) if path.exists() else ""
     number = 1 + sum(row["tasks"] == here for row in rows)
     alpha = level(rules, confidence, number)
-    found = [float(row["discordance"]) for row in rows if row.get("discordance")]
-    seen = 0 if discordance is not None else len(found)
-    spread = sum(found) / len(found) if seen else discordance or rules.discordance
+    seen = [float(row["discordance"]) for row in rows if row.get("discordance")] if discordance is None else []
+    spread = sum(seen) / len(seen) if seen else discordance or rules.discordance
     return Plan(
         champion,
         tasks,
         number,
         alpha,
         spread,
-        seen,
+        len(seen),
         detectable_difference(tasks, spread, alpha, rules.power),
         rules.power,
-        wanted,
-        required_tasks(wanted, spread, alpha, rules.power),
+        difference,
+        required_tasks(difference, spread, alpha, rules.power),
         rules.slice_margin,
         tasks_for_margin(rules.slice_margin, spread, 1.0 - confidence, rules.power),
     )
-
-
-def _champion(tracking: TrackingSettings, root: Path) -> tuple[str | None, list[dict[str, float | str]]]:
-    """The champion, and what was compared with it; nothing is made where there is no store yet."""
-    database = embedded_database(tracking, root)
-    if not tracking_enabled() or (database is not None and not database.exists()):
-        return None, []
-    registry = Registry(tracking, root)
-    champion = registry.aliases().get(CHAMPION)
-    return champion, [] if champion is None else list(noted(registry, champion, "comparison").values())
