@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sweetrl.backend.domain import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.jsonl import field, kind, read_rows
+from sweetrl.colbench.jsonl import field, read_rows
 from sweetrl.colbench.store import format_of, read_task_table
 from sweetrl.config.settings import RewardSettings
 from sweetrl.console.progress import Meter
@@ -43,13 +44,9 @@ def score_file(
         scores = scorer.stream((attempted[index], answer) for index, answer in rows)
         for (index, _), score in zip(rows, scores, strict=True):
             meter(1)
-            tests = [
-                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
-                for test in score.tests
-            ]
             reasons.update(test.reason for test in score.tests)
             isolation = score.isolation if score.isolation != "not run" else isolation
-            results.append({"index": index, "score": score.reward, "tests": tests})
+            results.append({"index": index, "score": score.reward, "tests": [asdict(test) for test in score.tests]})
     total = len(results)
     summary = {
         "answers": total,
@@ -73,34 +70,19 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     `source` (the file of `tasks`) does not hold, or an empty file.
     """
     by_content: dict[tuple[str, str], int] = {}
-    for index, task in enumerate(tasks):
-        by_content.setdefault((task.problem_description, task.ground_truth), index)
-    empty = True
+    for place, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), place)
+    number = 0
     for number, row in read_rows(path):
-        empty = False
         where = f"{path}: line {number}"
-        if "index" in row:
-            index = field(row, "index", int, where)
-            if not 0 <= index < len(tasks):
-                raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
-        elif "task" in row:
+        if "task" in row and "index" not in row:
             inner = field(row, "task", dict, where)
-            keys = ("problem_description", "ground_truth")
-            request, reference = (field(inner, key, str, f"{where}: task") for key in keys)
-            if (request, reference) not in by_content:
-                raise UserError(
-                    f"{where}: this task is not in {source}; give the task file the trajectories were made on."
-                )
-            index = by_content[request, reference]
+            content = [field(inner, key, str, f"{where}: task") for key in ("problem_description", "ground_truth")]
+            index = by_content.get((content[0], content[1]), -1)
         else:
-            raise UserError(
-                f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
-            )
-        if "answer" not in row:
-            raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
-        answer = row["answer"]
-        if answer is not None and not isinstance(answer, str):
-            raise UserError(f"{where}: `answer` must be a string or null, found {kind(answer)}.")
-        yield index, answer
-    if empty:
+            index = field(row, "index", int, where)
+        if not 0 <= index < len(tasks):
+            raise UserError(f"{where}: this task is not in {source}, which holds tasks 0 to {len(tasks) - 1}.")
+        yield index, None if row.get("answer", "") is None else field(row, "answer", str, where)
+    if not number:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")
