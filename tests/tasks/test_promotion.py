@@ -18,7 +18,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
-from sweetrl.tracking.gate_plan import plan
+from sweetrl.tracking.comparisons import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
+from sweetrl.tracking.lineage import LockedStage, locked_stages, stages_behind
 
 
 def stage(deps: dict[str, str], outs: dict[str, str], **params: Any) -> dict[str, Any]:

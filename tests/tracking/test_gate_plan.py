@@ -8,7 +8,7 @@ import pytest
 
 from sweetrl.config.settings import GateSettings, TrackingSettings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.tracking.gate_plan import plan
+from sweetrl.tracking.comparisons import plan
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def gate(
     """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
     from dataclasses import asdict
 
-    from sweetrl.tracking.gate_plan import plan
+    from sweetrl.tracking.comparisons import plan
 
     settings = settings_here()
     measuring = settings.evaluate.confidence, tasks or min(settings.evaluate.tasks, settings.tasks.test)

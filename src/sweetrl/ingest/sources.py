@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +31,7 @@ SCHEME = "s3://"
 ATTEMPTS = 5  # at one request
 FOLDERS = 32  # in one another; what lies deeper is passed over
 CONSENT = "consent"
+MD5 = partial(hashlib.md5, usedforsecurity=False)
 VALUES = 100_000  # numbers, texts, lists and objects in a row
 TIMES: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}  # seconds
 
@@ -92,7 +94,7 @@ class Folder:
                 with handle:
                     size = os.fstat(handle.fileno()).st_size
                     small = size <= limit and name_fault(name) is None
-                    yield Entry(name, size, f"md5:{hashlib.file_digest(handle, _md5).hexdigest()}" if small else "")
+                    yield Entry(name, size, f"md5:{hashlib.file_digest(handle, MD5).hexdigest()}" if small else "")
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Copy the file to `target`; Changed where it is another one than was listed, or longer than `limit` bytes."""
@@ -188,13 +190,9 @@ def _one_sentence(place: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _md5() -> Any:
-    return hashlib.md5(usedforsecurity=False)
-
-
 def _copy(chunks: Iterable[bytes], target: Path, limit: int) -> str:
     """Write `chunks` to `target` and return their md5; Changed where they are more than `limit` bytes."""
-    content, left = _md5(), limit
+    content, left = MD5(), limit
     with target.open("wb") as out:
         for chunk in chunks:
             left -= len(chunk)

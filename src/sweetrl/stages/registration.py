@@ -18,7 +18,7 @@ from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
-from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.packing import log_version
 from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, stage_runs
 from sweetrl.tracking.runs import git_state

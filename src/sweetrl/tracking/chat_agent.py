@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,6 @@ class AgentConfig:
         """Whether `base` is a name on the hub: models/base would be the repository of somebody who is called so."""
         was_folder = self.base_hash or Path(self.base).exists()
         return not was_folder and HUB_NAME.fullmatch(self.base) is not None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as MLflow and JSON keep them."""
-        return asdict(self)
 
 
 class ChatAgent:

@@ -1,10 +1,10 @@
-"""What the store knows, read and not changed: runs, and the whole chain behind a registered version."""
+"""How a result came about, read and not changed: what dvc.lock says of it, its runs, and the chain behind a version."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,10 +12,69 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.config.settings import TrackingSettings
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
+from sweetrl.paths import RUNS
 from sweetrl.tracking.registry import open_reference
 from sweetrl.tracking.runs import DataInput
 from sweetrl.tracking.store import Store, allowing, connect, require_store
+
+
+@dataclass(frozen=True)
+class LockedStage:
+    """A stage as dvc.lock has it: path -> DVC hash of what it read and wrote, and the parameters that it saw.
+
+    `params` are nested as in params.yaml, or have dotted names.
+    """
+
+    deps: Mapping[str, str] = field(default_factory=dict)
+    outs: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What it read and wrote, without sources and run files."""
+        files = {**self.deps, **self.outs}.items()
+        return {path: content for path, content in files if not path.startswith(("src/", RUNS.as_posix()))}
+
+
+def locked_stages(root: Path) -> list[LockedStage]:
+    """Return the stages of the project's dvc.lock, none where there is no such file; a broken one is a UserError."""
+    path = root / "dvc.lock"
+    if not path.exists():
+        return []
+    try:
+        return [_stage(values) for values in (read_yaml(path) or {}).get("stages", {}).values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+
+
+def _stage(values: Mapping[str, Any]) -> LockedStage:
+    deps, outs = (
+        {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item} for part in ("deps", "outs")
+    )
+    params = {key: value for file in values.get("params", {}).values() for key, value in file.items()}
+    return LockedStage(deps, outs, params)
+
+
+def data_hashes(root: Path) -> dict[str, str]:
+    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
+    hashes = {path: content for stage in locked_stages(root) for path, content in stage.data.items()}
+    return dict(sorted(hashes.items()))
+
+
+def stages_behind(stages: list[LockedStage], path: Path, content: str) -> list[LockedStage]:
+    """Return the stages that made the result with the hash `content` at `path`: its own first, then those before it.
+
+    A stage that has run again since, with another result, is not among them. None made it: the list is empty.
+    """
+    results, behind = [(path.as_posix(), content)], list[LockedStage]()
+    for place, hashed in results:  # it grows on the way
+        for stage in stages:
+            if stage.outs.get(place) == hashed and stage not in behind:
+                behind.append(stage)
+                results.extend(stage.deps.items())
+    return behind
 
 
 @dataclass(frozen=True)
@@ -51,9 +110,27 @@ class Records:
         require_store(self.settings, self.root)
         return connect(self.settings, self.root)
 
-    def run(self, run_id: str) -> RunFacts | None:
+    def run(self, run_id: str | None) -> RunFacts | None:
         """Return what is known about a run; None where the store does not know it."""
-        return run_facts(self.store, run_id)
+        run = self.store.run(run_id) if run_id else None
+        if run is None:
+            return None
+        info, data, inputs = run.info, run.data, []
+        for item in run.inputs.dataset_inputs if run.inputs else ():
+            tags = {tag.key: tag.value for tag in item.tags}
+            context = tags.get("mlflow.data.context", "input")
+            inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
+        return RunFacts(
+            run_id=info.run_id,
+            name=info.run_name,
+            status=info.status,
+            commit=data.tags.get("mlflow.source.git.commit", ""),
+            seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
+            params=dict(sorted(data.params.items())),
+            metrics=dict(sorted(data.metrics.items())),
+            inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
+            parent=data.tags.get("mlflow.parentRunId", ""),
+        )
 
     def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
         """Return the metrics `names` of a run by step, (step, value) in order; unknown runs and metrics have none.
@@ -86,29 +163,6 @@ class Records:
         except MlflowException as error:
             raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
         return []
-
-
-def run_facts(store: Store, run_id: str) -> RunFacts | None:
-    """Return what `store` knows about a run; None where it does not know it."""
-    run = store.run(run_id)
-    if run is None:
-        return None
-    info, data, inputs = run.info, run.data, []
-    for item in run.inputs.dataset_inputs if run.inputs else ():
-        tags = {tag.key: tag.value for tag in item.tags}
-        context = tags.get("mlflow.data.context", "input")
-        inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
-    return RunFacts(
-        run_id=run_id,
-        name=info.run_name,
-        status=info.status,
-        commit=data.tags.get("mlflow.source.git.commit", ""),
-        seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
-        params=dict(sorted(data.params.items())),
-        metrics=dict(sorted(data.metrics.items())),
-        inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
-        parent=data.tags.get("mlflow.parentRunId", ""),
-    )
 
 
 @dataclass(frozen=True)
@@ -180,14 +234,11 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
     """Return the chain behind `reference`, MODEL[@ALIAS] or MODEL/VERSION; an unknown one is a UserError."""
     registry, name = open_reference(reference, settings, root)
     version = registry.get(name)
-    tags, number = version.tags, str(version.version)
-
-    def facts(run_id: str | None) -> RunFacts | None:
-        return run_facts(registry.store, run_id) if run_id else None
-
-    run = facts(version.run_id)
-    parent = facts((run.parent if run else "") or tags.get("parent_run"))
-    stages = map(facts, json.loads(tags.get("stage_runs", "{}")).values())
+    tags, number, records = version.tags, str(version.version), Records(settings, root)
+    records.store = registry.store
+    run = records.run(version.run_id)
+    parent = records.run((run.parent if run else "") or tags.get("parent_run"))
+    stages = map(records.run, json.loads(tags.get("stage_runs", "{}")).values())
     return Lineage(
         model=registry.name,
         version=number,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,7 @@ def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: A
         python_model=str(agent.__file__),
         artifacts=artifacts,
         code_paths=[copied(Path(str(sweetrl.__file__)).parent, "sweetrl", "__pycache__", ".*")],
-        model_config=config.as_dict(),
+        model_config=asdict(config),
         signature=_signature(config),
         input_example=pandas.DataFrame(EXAMPLE),
         pip_requirements=requirements(),
