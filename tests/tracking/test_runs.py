@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
+from sweetrl.tracking.registry import result_table, run_note
 from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, flatten, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
@@ -181,3 +182,17 @@ def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
     (here / "mlflow.db").chmod(0o640)  # shared on purpose
     connect(SETTINGS, here)
     assert (here / "mlflow.db").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
+    success = {"tasks": 1000, "success_before": 0.263, "success_after": 0.839}
+    numbers = success | {"reward_before": 0.391, "reward_after": 0.878}
+    verdict, table, version, report = run_note(numbers, "it wins.", "agent/3", "report.html").split("\n\n")
+    assert verdict == "**Gate:** it wins." and version == "**Registered as** agent/3" and "report.html" in report
+    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after |"
+    assert table.splitlines()[2:] == [
+        "| **tasks solved** | 26.3 % | **83.9 %** |",
+        "| **mean reward** | 0.391 | **0.878** |",
+    ]
+    assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
+    assert result_table({}) == ""
