@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -27,7 +27,9 @@ def score(
     answers: Annotated[
         Path, Option(help='Rows {"index": i, "answer": "..."} (.jsonl, .parquet), or an official trajectory file.')
     ],
-    semantics: Annotated[opt.Semantics, Option(help="By whose rules an answer passes a test.")] = opt.Semantics.fixed,
+    semantics: Annotated[
+        Literal["fixed", "official", "official-noblacklist"], Option(help="By whose rules an answer passes a test.")
+    ] = "fixed",
     report: opt.JsonFile = None,
     changes: opt.Set = None,
 ) -> None:
@@ -35,7 +37,7 @@ def score(
     from sweetrl.cli.score import score_file
 
     file = None if report == opt.STDOUT else report
-    scored = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
+    scored = score_file(tasks, answers, semantics, file, settings_here(None, changes).reward)
     print_facts("score", facts(scored["summary"]), scored if report == opt.STDOUT else None)
     if file is not None:
         note(f"every verdict: {file}")
@@ -147,7 +149,7 @@ def evaluate(
 
 
 def tasks(
-    split: Annotated[opt.Splits, Option(help="Which of the tasks.")],
+    split: Annotated[Literal["train", "validation", "test"], Option(help="Which of the tasks.")],
     out: Annotated[Path, Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
     count: Annotated[
         int | None, Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
@@ -180,12 +182,12 @@ def tasks(
             f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
             f"take fewer than {count} training tasks."
         )
-    sizes[split.value] = max(sizes[split.value], count or 0)
+    sizes[split] = max(sizes[split], count or 0)
     sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
     generated = {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
     settings = with_values(settings, generated)
     domain = load_domain(settings)
-    members = split_tasks(domain)[split.value][:count]
+    members = split_tasks(domain)[split][:count]
     if out.suffix == ".parquet":
         write_task_table(out, members)
     else:

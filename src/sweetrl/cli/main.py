@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -56,13 +55,6 @@ def sweetrl(
     ] = False,
 ) -> None:
     """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
-
-
-class Kinds(StrEnum):
-    """What new files hold."""
-
-    dialogues = "dialogues"
-    tasks = "tasks"
 
 
 def _start_flow(flow: str, *words: str, **options: str | list[str] | bool | None) -> None:
@@ -122,7 +114,9 @@ def ingest(
     source: Annotated[
         str, Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")
     ] = "",
-    kind: Annotated[Kinds | None, Option(help="What the files hold; default: as params.yaml says.")] = None,
+    kind: Annotated[
+        Literal["dialogues", "tasks"] | None, Option(help="What the files hold; default: as params.yaml says.")
+    ] = None,
     again: Annotated[bool, Option("--again", help="Look once more at the files in which something was bad.")] = False,
     no_push: Annotated[bool, Option("--no-push", help="Keep the batch on this machine alone.")] = False,
     no_event: Annotated[bool, Option("--no-event", help="Start no retraining.")] = False,

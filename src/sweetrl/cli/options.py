@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -13,29 +12,7 @@ from sweetrl.seeds import MOST
 STDOUT = Path("-")
 
 
-class Semantics(StrEnum):
-    """The rules by which answers are judged; docs/sandbox.md tells them apart."""
-
-    fixed = "fixed"
-    official = "official"
-    official_noblacklist = "official-noblacklist"
-
-
-class Engines(StrEnum):
-    """Who produces the agent's tokens; docs/real-models.md tells them apart."""
-
-    transformers = "transformers"
-    vllm = "vllm"
-    openai = "openai"
-
-
-class Splits(StrEnum):
-    """The parts that tasks are divided into; no content is in two of them."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
-
+Engines = Literal["transformers", "vllm", "openai"]  # who produces the agent's tokens (docs/real-models.md)
 
 # Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
 Tasks = Annotated[Path, Option(help="Official task file (.jsonl, .parquet) or a table of `sweetrl tasks`.")]
