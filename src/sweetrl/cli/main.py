@@ -33,9 +33,7 @@ ALONE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-app = App(
-    name="sweetrl", help="Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."
-)
+app = App(name="sweetrl")
 sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
 app.add_typer(sandbox_app, name="sandbox")
 browser_app = App(help="Render pages that nobody has read.", add_completion=False)

@@ -125,33 +125,32 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
             f"{config.base}: the base model is not here, and it was too large to be stored with the version; "
             f"run where this path exists or set {BASE_VARIABLE} to a copy of its folder (hash {config.base_hash[:8]})."
         )
-    return _hub_folder(config.base, config.base_revision) if config.base_revision else config.base
-
-
-def _hub_folder(name: str, revision: str) -> str:
+    if not config.base_revision:
+        return config.base
     from huggingface_hub import snapshot_download
 
     try:
-        return snapshot_download(name, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth", "*.ckpt"])
+        ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+        return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
         raise UserError(
-            f"{name}: revision {revision[:12]} of the base model cannot be had from the hub ({str(error)[:200]}); "
-            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to a copy of its folder."
+            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had from the hub "
+            f"({str(error)[:200]}); allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
-def hub_revision(name: str) -> str:
-    """Return the commit of the copy of a hub's model in this machine's cache; empty where there is none."""
+def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
+    """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`.
+
+    Of a hub's model the commit of the copy in this machine's cache is noted, if there is one.
+    """
     from huggingface_hub import try_to_load_from_cache
 
-    copy = try_to_load_from_cache(name, "config.json") if HUB_NAME.fullmatch(name) else None
-    return Path(copy).parent.name if isinstance(copy, str) else ""
-
-
-def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
-    """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`."""
-    folder = project / model.base
-    content = (dvc_hash(folder), "") if folder.is_dir() else ("", hub_revision(model.base))
+    folder, copy = project / model.base, None
+    if not folder.is_dir() and HUB_NAME.fullmatch(model.base):
+        copy = try_to_load_from_cache(model.base, "config.json")
+    revision = Path(copy).parent.name if isinstance(copy, str) else ""
+    content = (dvc_hash(folder) if folder.is_dir() else "", revision)
     loading = model.dtype, model.device, model.threads
     talking = agent.top_p, agent.temperature, agent.max_new_tokens, agent.max_turns
     return AgentConfig(model.base, *content, *loading, *talking, system_prompt)

@@ -92,8 +92,9 @@ def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
     facts = read_json(folder / DIALOGUES) if (folder / DIALOGUES).exists() else {}
     facts = {task: facts[task] for task in rows if task in facts}
     columns_there = next(iter(rows.values()), {}).keys() - set(OUTCOMES)
+    words = {"True": "yes", "False": "no"}  # what is true of a task, or not
     groups = {
-        column: {task: _group(row[column]) for task, row in rows.items()}
+        column: {task: words.get(text := str(row[column]), text) for task, row in rows.items()}
         for column in columns
         if column in columns_there
     }
@@ -105,10 +106,6 @@ def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
         {task: float(dialogue["tokens"]) for task, dialogue in facts.items() if dialogue["tokens"] is not None},
         groups,
     )
-
-
-def _group(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def baseline(registry: Registry, version: ModelVersion, key: str) -> dict[str, float] | None:

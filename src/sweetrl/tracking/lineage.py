@@ -44,17 +44,18 @@ def locked_stages(root: Path) -> list[LockedStage]:
     if not path.exists():
         return []
     try:
-        return [_stage(values) for values in (read_yaml(path) or {}).get("stages", {}).values()]
+        return [
+            LockedStage(
+                *(
+                    {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item}
+                    for part in ("deps", "outs")
+                ),
+                {key: value for file in values.get("params", {}).values() for key, value in file.items()},
+            )
+            for values in (read_yaml(path) or {}).get("stages", {}).values()
+        ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
-
-
-def _stage(values: Mapping[str, Any]) -> LockedStage:
-    deps, outs = (
-        {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item} for part in ("deps", "outs")
-    )
-    params = {key: value for file in values.get("params", {}).values() for key, value in file.items()}
-    return LockedStage(deps, outs, params)
 
 
 def data_hashes(root: Path) -> dict[str, str]:

@@ -47,7 +47,9 @@ def log_version(
     client, name = store.client, tracking.model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        bundled = base if base is not None and folder_bytes(base) <= tracking.base_mib * MIB else None
+        files = base.rglob("*") if base is not None else ()
+        small = sum(path.stat().st_size for path in files if path.is_file()) <= tracking.base_mib * MIB
+        bundled = base if small else None
         _save(path, Path(folder), root / POLICY, bundled, config)
         logged = client.create_logged_model(store.experiment_id, name, source_run_id=source_run, model_type="agent")
         client.log_model_artifacts(logged.model_id, str(path))
@@ -96,6 +98,8 @@ def write_dialogue_facts(root: Path, folder: Path) -> Path:
 def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: AgentConfig) -> None:
     import mlflow
     import pandas
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     import sweetrl
     from sweetrl.tracking import agent
@@ -107,40 +111,21 @@ def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: A
     artifacts = {"adapter": copied(adapter, POLICY.name, *IGNORED)}
     if base is not None:
         artifacts["base"] = copied(base, "base", *IGNORED)
+    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
+    temperature = ParamSpec("temperature", "double", config.temperature)
+    tokens = ParamSpec("max_new_tokens", "long", config.max_new_tokens)
+    params = ParamSchema([temperature, ParamSpec("seed", "long", 0), tokens])
     mlflow.pyfunc.save_model(
         str(path),
         python_model=str(agent.__file__),
         artifacts=artifacts,
         code_paths=[copied(Path(str(sweetrl.__file__)).parent, "sweetrl", "__pycache__", ".*")],
         model_config=asdict(config),
-        signature=_signature(config),
+        signature=ModelSignature(message, Schema([ColSpec("string")]), params),
         input_example=pandas.DataFrame(EXAMPLE),
-        pip_requirements=requirements(),
+        # As a package index has them: behind a plus (torch's 2.8.0+cpu) is a build, which no index of its own has.
+        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED],
     )
-
-
-def _signature(config: AgentConfig) -> Any:
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-
-    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
-    temperature = ParamSpec("temperature", "double", config.temperature)
-    tokens = ParamSpec("max_new_tokens", "long", config.max_new_tokens)
-    params = ParamSchema([temperature, ParamSpec("seed", "long", 0), tokens])
-    return ModelSignature(message, Schema([ColSpec("string")]), params)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below `folder`."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def requirements() -> list[str]:
-    """Return the pinned packages that a machine needs to load a registered policy, as a package index has them.
-
-    The part of a version behind a plus (torch's 2.8.0+cpu) names a build, which no index of its own has.
-    """
-    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED]
 
 
 def description(trained: str, config: AgentConfig, bundled: bool) -> str:

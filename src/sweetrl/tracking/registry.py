@@ -148,8 +148,11 @@ class Registry:
         """
         described = self.client.get_model_version(self.name, version)
         evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
+        verdict = f"**Gate:** {gate['reason']}" if gate else ""
+        if gate and gate["promote"] and not gate["promoted"]:
+            verdict += " (It has yet to become champion.)"
         what_it_is = (described.description or "").rpartition("\n\n")[2]
-        text = "\n\n".join(filter(None, [gate_note(gate), result_table(evaluation or {}), what_it_is]))
+        text = "\n\n".join(filter(None, [verdict, result_table(evaluation or {}), what_it_is]))
         if text != described.description:
             self.client.update_model_version(self.name, version, text)
 
@@ -302,11 +305,3 @@ def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "",
     parts += [f"**Registered as** {version}"] if version else []
     parts += [f"**Report:** `{report}`, under Artifacts"] if report else []
     return "\n\n".join(filter(None, parts))
-
-
-def gate_note(gate: Mapping[str, Any] | None) -> str:
-    """Return what the gate decided about a version (its tag `gate`) in words; "" where it has not yet."""
-    if not gate:
-        return ""
-    waits = gate["promote"] and not gate["promoted"]
-    return f"**Gate:** {gate['reason']}" + (" (It has yet to become champion.)" if waits else "")

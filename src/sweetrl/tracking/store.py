@@ -104,7 +104,7 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     import mlflow
     from mlflow import MlflowClient
 
-    with _one_at_a_time(embedded_database(settings, root)), _opening(uri):
+    with _opening(uri, embedded_database(settings, root)):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(settings.experiment)
@@ -117,13 +117,18 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
 
 
 @contextlib.contextmanager
-def _opening(uri: str) -> Iterator[None]:
-    """Turn what keeps a store from being opened into a sentence: every kind of store has errors of its own."""
+def _opening(uri: str, database: Path | None) -> Iterator[None]:
+    """Let processes open a `database` one by one; what keeps any store from being opened becomes a sentence."""
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            if database is not None:
+                handle = stack.enter_context(private_file(Path(f"{database}.lock")).open("w"))
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                private_file(database)  # empty, it is a new database
+            yield
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # every kind of store has errors of its own
         fix = "start it" if not isinstance(error, ImportError) else "`pip install 'sweetrl[postgres]'` for PostgreSQL"
         raise UserError(
             f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); {fix}, or correct "
@@ -158,14 +163,3 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     inner = re.findall(r"\[Errno \d+\] [^'\")]+|too many \d+ error responses|Read timed out", text)
     return inner[-1].strip() if inner else text[:300] or type(error).__name__
-
-
-@contextlib.contextmanager
-def _one_at_a_time(database: Path | None) -> Iterator[None]:
-    if database is None:
-        yield
-        return
-    with private_file(Path(f"{database}.lock")).open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        private_file(database)  # empty, it is a new database
-        yield
