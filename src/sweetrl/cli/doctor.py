@@ -47,6 +47,8 @@ def examine() -> list[Check]:
     for look in (python, packages, git, machine, torch, isolation, project, browser, services):
         try:
             checks.extend(look())
+        except UserError as error:
+            checks.append(Check(look.__name__, "fail", str(error)))
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             checks.append(Check(look.__name__, "fail", why, "repair the installation: `make run`"))
@@ -120,11 +122,8 @@ def machine() -> Iterator[Check]:
 
 def torch() -> Iterator[Check]:
     """torch loads, and what it computes on."""
-    try:
-        import torch as library
-    except (ImportError, OSError) as error:
-        yield Check("torch", "fail", str(error), f"`pip install -r {LOCK}`")
-        return
+    import torch as library
+
     seen = f"{library.__version__}, {library.get_num_threads()} threads, "
     if library.cuda.is_available():
         properties = library.cuda.get_device_properties(0)
@@ -143,12 +142,8 @@ def isolation() -> Iterator[Check]:
     from sweetrl.sandbox.client import Sandbox
     from sweetrl.sandbox.limits import Job, Limits
 
-    try:
-        with Sandbox(Limits(), workers=1) as sandbox:
-            outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
-    except UserError as error:
-        yield Check("isolation", "fail", str(error), "docs/sandbox.md lists what each layer needs")
-        return
+    with Sandbox(Limits(), workers=1) as sandbox:
+        outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
     if [call.kind for call in outcome.calls] != ["value"]:
         yield Check("isolation", "fail", f"an innocent program did not run: {outcome.calls}", "see docs/sandbox.md")
     elif "namespaces" not in outcome.isolation:
