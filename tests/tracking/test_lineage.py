@@ -12,7 +12,7 @@ import yaml
 
 from sweetrl.cli.main import app
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.errors import UserError
+from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.tracking.lineage import LockedStage, Records, lineage, locked_stages, stages_behind
 from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog
@@ -92,7 +92,7 @@ def test_an_unknown_version_is_answered_with_the_known_ones_and_no_store_is_made
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reference in ("agent@nobody", "agent/2", "agent/9"):
-        with pytest.raises(UserError, match=r"known are @champion, 1, 3\."):
+        with pytest.raises(UnknownVersion, match=r"known are @champion, 1, 3\."):
             lineage(reference, SETTINGS, store)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow sets it when a store is opened
     with pytest.raises(UserError, match="no version is registered yet"):
