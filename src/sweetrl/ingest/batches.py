@@ -157,9 +157,9 @@ def make_batch(
         kept = before[max(0, len(before) - limits.window + 1) :] if limits.window else before
         files, rules = [*(Path(shutil.copyfile(path, out / path.name)) for path in kept), part], checks()
         lacks = _sift(rules, files, taken)
-    if taken.origins:
-        rules.finish(files, out)
-    else:
+        if isinstance(rules, TaskChecks):
+            rules.finish(files, out)
+    if not taken.origins:
         shutil.rmtree(out)
         files, lacks = [], ""
     if not taken.looks:  # all of them have changed while they were read

@@ -90,9 +90,6 @@ class DialogueChecks:
                 as_a_whole.append(verdict.sentence.rstrip("."))
         return bad, method.missing_data(data) or "; ".join(as_a_whole)
 
-    def finish(self, files: Sequence[Path], out: Path) -> None:
-        """Nothing is needed besides the files: `collect` reads a folder of them."""
-
 
 class TaskChecks:
     """Task files, as the stage `tasks` will read them: the newest first, so that validation tasks stay the same."""
