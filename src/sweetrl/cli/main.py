@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -137,8 +139,6 @@ def gate(
     as_json: Json = False,
 ) -> None:
     """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
-    from dataclasses import asdict
-
     from sweetrl.tracking.comparisons import plan
 
     settings = settings_here()
@@ -201,8 +201,6 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
-    from itertools import islice
-
     from sweetrl.cli import show
     from sweetrl.colbench.find import load_domain
 
@@ -264,8 +262,6 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
-    from dataclasses import asdict
-
     from sweetrl.tracking.lineage import lineage as find
 
     settings = settings_here().tracking
@@ -323,12 +319,8 @@ def serve(
 
 
 @app.command()
-def doctor(
-    as_json: Json = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
-    from dataclasses import asdict
-
     from sweetrl.cli.doctor import examine, report
 
     checks = examine()
