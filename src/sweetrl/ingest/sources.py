@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sweetrl.colbench.jsonl import decode_line, parse_row
 from sweetrl.config.settings import IngestSettings
@@ -115,7 +116,7 @@ class Folder:
                 logger.warning("%s is passed over: it lies %d folders deep", printable(str(above))[:200], FOLDERS)
                 folders.clear()
 
-    def _open(self, name: str) -> BinaryIO | None:
+    def _open(self, name: str) -> BufferedReader | None:
         """Open a regular file; None for one that is gone, and for a link or a pipe."""
         try:
             handle = os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")

@@ -151,9 +151,9 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
         copy = try_to_load_from_cache(model.base, "config.json")
     revision = Path(copy).parent.name if isinstance(copy, str) else ""
     content = (dvc_hash(folder) if folder.is_dir() else "", revision)
-    loading = model.dtype, model.device, model.threads
-    talking = agent.top_p, agent.temperature, agent.max_new_tokens, agent.max_turns
-    return AgentConfig(model.base, *content, *loading, *talking, system_prompt)
+    loading = model.model_dump(include={"dtype", "device", "threads"})
+    talking = agent.model_dump(include={"top_p", "temperature", "max_new_tokens", "max_turns"})
+    return AgentConfig(model.base, *content, **loading, **talking, system_prompt=system_prompt)
 
 
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:

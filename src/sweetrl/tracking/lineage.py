@@ -44,18 +44,18 @@ def locked_stages(root: Path) -> list[LockedStage]:
     if not path.exists():
         return []
     try:
-        return [
-            LockedStage(
-                *(
-                    {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item}
-                    for part in ("deps", "outs")
-                ),
-                {key: value for file in values.get("params", {}).values() for key, value in file.items()},
-            )
-            for values in (read_yaml(path) or {}).get("stages", {}).values()
-        ]
+        return [_stage(values) for values in (read_yaml(path) or {}).get("stages", {}).values()]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+
+
+def _stage(values: Mapping[str, Any]) -> LockedStage:
+    deps, outs = (
+        {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item} for part in ("deps", "outs")
+    )
+    return LockedStage(
+        deps, outs, {key: value for file in values.get("params", {}).values() for key, value in file.items()}
+    )
 
 
 def data_hashes(root: Path) -> dict[str, str]:
@@ -239,6 +239,8 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
     records.store = registry.store
     run = records.run(version.run_id)
     parent = records.run((run.parent if run else "") or tags.get("parent_run"))
+    noted: dict[str, Any] = {key: tags.get(key, "") for key in ("dvc_lock", "adapter_hash", "base", "base_hash")}
+    noted |= {key: json.loads(tags.get(key, "{}")) for key in ("code", "data", "evaluation", "cost")}
     stages = map(records.run, json.loads(tags.get("stage_runs", "{}")).values())
     return Lineage(
         model=registry.name,
@@ -251,6 +253,5 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
         parent=parent,
         stages=tuple(stage for stage in stages if stage is not None),
         params=next((each.params for each in (parent, run) if each is not None and each.params), {}),
-        **{key: tags.get(key, "") for key in ("dvc_lock", "adapter_hash", "base", "base_hash")},
-        **{key: json.loads(tags.get(key, "{}")) for key in ("code", "data", "evaluation", "cost")},
+        **noted,
     )

@@ -113,6 +113,7 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
             with allowing("RESOURCE_ALREADY_EXISTS"):  # another machine was faster on a shared server
                 client.create_experiment(settings.experiment, artifact_location=here, tags=EXPERIMENT)
             experiment = client.get_experiment_by_name(settings.experiment)
+        assert experiment is not None
         return Store(client, uri, experiment.experiment_id)
 
 
