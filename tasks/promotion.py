@@ -27,7 +27,16 @@ from sweetrl.io import digest, private_folder, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, GATE, Registration, Registry, model_id, read_rewards
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    GATE,
+    Registration,
+    Registry,
+    answering,
+    model_id,
+    read_rewards,
+)
 from tasks.pipeline import run_command, stage_environment
 
 if TYPE_CHECKING:
@@ -120,7 +129,7 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
         write_text(folder / GATE_REPORT.name, text)
         write_json(folder / "gate.json", asdict(decision) | {"champion": result.before})
         write_text(root / GATE_REPORT, text)
-        with comparisons.answering(registry, f"keep the report about version {result.version}"):
+        with answering(registry, f"keep the report about version {result.version}"):
             registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 
@@ -230,7 +239,7 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     found = look(
         first, now, settings.gate, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed, count
     )
-    row = comparisons.noted(registry, number, "look")[name] | found.as_dict()
+    row = comparisons.noted(registry, number, "look")[name] | asdict(found)
     comparisons.note(registry, number, "look", name, row)
     return found
 
@@ -256,7 +265,7 @@ def fresh_test_first(settings: Settings, root: Path) -> int:
     if not rules.fresh_after_comparisons and not rules.fresh_after_days:
         return first
     registry = Registry(settings.tracking, root)
-    with comparisons.answering(registry, "say how often the test tasks have served"):
+    with answering(registry, "say how often the test tasks have served"):
         versions = registry.versions()
     rows = [row for version in versions for row in comparisons.entries(version.tags, "comparison").values()]
     rows = [row for row in rows if row["drawing"] == drawing(settings, root)]

@@ -11,10 +11,10 @@ import pytest
 
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.ingest import batches
+from sweetrl.ingest import batches, checks
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import Changed, Folder
-from tests.ingest.made import chat, write
+from tests.ingest.made import chat, check_plainly, write
 
 
 class Intake:
@@ -64,7 +64,8 @@ class Intake:
 
 
 @pytest.fixture
-def intake(tmp_path: Path, plain_rules: None) -> Intake:
+def intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Intake:
+    monkeypatch.setattr(checks, "run_tables", check_plainly)
     return Intake(tmp_path)
 
 

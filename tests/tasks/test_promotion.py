@@ -16,7 +16,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
-from sweetrl.tracking.gate_plan import plan
+from sweetrl.tracking.comparisons import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
@@ -296,7 +296,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     registry = Registry(project.settings.tracking, project.root)
     for method, broken in (("get_model_version", get), ("set_model_version_tag", failing)):
         monkeypatch.setattr(MlflowClient, method, broken)
-        with pytest.raises(UserError, match=r"the registry cannot .* nothing was promoted, so try again when it"):
+        with pytest.raises(UserError, match=r"the registry cannot .* nothing was changed, so try again when it"):
             decide(project.settings, project.root, second)
         monkeypatch.setattr(MlflowClient, "get_model_version", asked)
         monkeypatch.setattr(MlflowClient, "set_model_version_tag", written)

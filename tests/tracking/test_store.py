@@ -90,5 +90,5 @@ def test_a_password_in_the_address_is_in_no_message(monkeypatch: pytest.MonkeyPa
 def test_a_database_without_its_driver_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@127.0.0.1/mlflow")
-    with pytest.raises(UserError, match=r"postgresql://127.*driver of this database is missing .*postgres"):
+    with pytest.raises(UserError, match=r"postgresql://127.*`pip install 'sweetrl\[postgres\]'`"):
         connect(Settings().tracking)

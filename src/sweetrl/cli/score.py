@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,9 @@ def score_file(
         scores = scorer.stream((attempted[index], answer) for index, answer in rows)
         for (index, _), score in zip(rows, scores, strict=True):
             meter(1)
-            tests = [
-                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
-                for test in score.tests
-            ]
             reasons.update(test.reason for test in score.tests)
             isolation = score.isolation if score.isolation != "not run" else isolation
-            results.append({"index": index, "score": score.reward, "tests": tests})
+            results.append({"index": index, "score": score.reward, "tests": [asdict(test) for test in score.tests]})
     total = len(results)
     summary = {
         "answers": total,
@@ -81,11 +78,10 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     `source` (the file of `tasks`) does not hold, or an empty file.
     """
     by_content: dict[tuple[str, str], int] = {}
-    for index, task in enumerate(tasks):
-        by_content.setdefault((task.problem_description, task.ground_truth), index)
-    empty = True
+    for place, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), place)
+    number = 0
     for number, row in read_rows(path):
-        empty = False
         where = f"{path}: line {number}"
         found = read_as(AnswerRow, row, where)
         if (index := found.index) is not None:

@@ -18,9 +18,9 @@ from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
-from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.packing import log_version
-from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, existing_run, headline, stage_runs
+from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, stage_runs
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import check_active, embedded_database
 
@@ -97,7 +97,8 @@ def register_policy(
         "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
         "parent_run": parent_run or "",
     }
-    source_run = existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
+    candidates = (runs.get("train-policy", {}).get("run_id"), parent_run)
+    source_run = next((run for run in candidates if run and registry.store.run(run)), None)
     base = (home or root) / config.base
     check_active(registry.store)
     number = log_version(

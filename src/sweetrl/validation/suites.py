@@ -174,17 +174,6 @@ def pairs_table(rows: Rows, least: int | None) -> Table:
     return Table("pairs", rows, rules, ("row", "task_id", "chosen_attempt", "rejected_attempt"))
 
 
-def tasks_table(rows: Rows) -> Table:
-    """Tasks of others: every one has a name of its own and a content of its own, and none is a test task."""
-    leave = "leave the row out"
-    rules = (
-        Rule("unique_ids", UNIQUE, {"column": "id"}, "every task must have its own `id`", leave),
-        Rule("unique_contents", UNIQUE, {"column": "content"}, "no task may be there twice", leave),
-        _empty("held_out", "nothing may be learnt from what is measured on", leave),
-    )
-    return Table("tasks", rows, rules, ("row",))
-
-
 def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     """Run every rule of `tables` with Great Expectations and write its Data Docs to `docs` (replacing older ones).
 
