@@ -88,16 +88,15 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
         elif found.task is not None:
-            place = by_content.get((found.task.problem_description, found.task.ground_truth))
-            if place is None:
+            index = by_content.get((found.task.problem_description, found.task.ground_truth))
+            if index is None:
                 raise UserError(
                     f"{where}: this task is not in {source}; give the task file the trajectories were made on."
                 )
-            index = place
         else:
             raise UserError(
                 f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
             )
         yield index, found.answer
-    if empty:
+    if not number:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

@@ -46,7 +46,7 @@ def _read(source: Path, domain: Domain) -> Iterator[Trajectory]:
         return
     beside = TrajectoryStore(source.parent)
     number = next((index for index, path in beside.shards().items() if path.name == source.name), None)
-    yield from read_trajectories(source, domain) if number is None else beside.rows_of(number)
+    yield from read_trajectories(source, domain) if number is None else beside.read_shard(number)
 
 
 def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | None = None) -> Trajectory:
