@@ -210,9 +210,7 @@ def push(root: Path, branch: str | None = None) -> list[str]:
 
     In this order nobody ever sees a commit whose data are missing.
     """
-    done = [
-        push_data(root, "--run-cache", "--with-deps", PIPELINE)
-    ]  # other pipelines' results may never have been made here
+    done = [push_data(root, "--with-deps", PIPELINE)]  # other pipelines' results may never have been made here
     if remote_name(root):
         _push_run_cache(root)
     if branch:
