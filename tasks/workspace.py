@@ -341,19 +341,19 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
         )
     before, kept = _records(root), ""
     with tempfile.TemporaryDirectory() as name:
-        wanted = _records(fetch(Path(name)))
-    if before != wanted:
+        records = _records(fetch(Path(name)))
+    if before != records:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         folder = private_folder(root / BEFORE_ROLLBACK / now)
         _write_records(folder, before)
         kept = f" (as they were: {folder.relative_to(root)})"
-    _write_records(root, wanted)
+    _write_records(root, records)
     try:
         if remote_name(root):
             dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
         dvc(root, "checkout", "--with-deps", PIPELINE)
     except UserError as error:
-        for name in set(wanted) - set(before):
+        for name in set(records) - set(before):
             (root / name).unlink()
         _write_records(root, before)
         with contextlib.suppress(UserError):
