@@ -18,7 +18,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.ingest.batches import kind_of
 from tasks import ingestion
-from tasks.ingestion import Ingested, settings_for, in_a_line
+from tasks.ingestion import Ingested, in_a_line, settings_for
 from tasks.steps import announce as send
 from tasks.steps import step
 
