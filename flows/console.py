@@ -195,12 +195,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], **options: Any) 
     """Return a table for the terminal; the text on its two sides is broken where it is long, the figures never."""
     from rich.table import Table
 
-    found = Table(**{"box": None, "padding": (0, 2), "header_style": "bold"} | options)
+    rich_table = Table(**{"box": None, "padding": (0, 2), "header_style": "bold"} | options)
     for name in header:
-        found.add_column(name, no_wrap=name not in (header[0], header[-1]))
+        rich_table.add_column(name, no_wrap=name not in (header[0], header[-1]))
     for row in rows:
-        found.add_row(*row)
-    return found
+        rich_table.add_row(*row)
+    return rich_table
 
 
 def estimate(value: Mapping[str, float], signed: bool = False) -> str:

@@ -18,7 +18,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.ingest.batches import kind_of
 from tasks import ingestion
-from tasks.ingestion import Ingested, asked, in_a_line
+from tasks.ingestion import Ingested, in_a_line, settings_for
 from tasks.steps import announce as send
 from tasks.steps import step
 
@@ -55,7 +55,7 @@ def main() -> int:
     given = arguments.parse_args()
 
     def run() -> None:
-        asked(Path.cwd(), given.source, given.kind)  # said before Prefect starts
+        settings_for(Path.cwd(), given.source, given.kind)  # said before Prefect starts
         done = ingest(".", given.source, given.kind, given.again, not given.no_push, not given.no_event)
         if given.as_json:
             print_json(asdict(done))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def ingest(
 
     Without `push` nothing leaves this machine. With `again`, files in which something was bad are looked at once more.
     """
-    settings = asked(home, source, kind)
+    settings = settings_for(home, source, kind)
     files, remote = open_source(settings.ingest.source, home), git_remote(home) if push else ""
     pushed: list[str] = []
     with one_at_a_time(home, "ingest"):
@@ -89,7 +89,7 @@ def ingest(
                 return Ingested(made, next_batch(home, remote, settings.ingest.kind) or "", tuple(pushed))
 
 
-def asked(home: Path, source: str, kind: str) -> Settings:
+def settings_for(home: Path, source: str, kind: str) -> Settings:
     """Return the settings of the project at `home` with what the caller asks for; no source is a UserError."""
     settings = load_settings(home / "params.yaml")
     if kind not in ("", "dialogues", "tasks"):
@@ -114,8 +114,8 @@ def in_a_line(made: Made) -> str:
 def ingests(home: Path, tip: str) -> list[Made]:
     """Return what the ingests came to whose chain ends at `tip`, newest first."""
     rows = facts_of(home, [tip] if tip else [])
-    found = [{field.name: row[field.name] for field in fields(Made)} for row in rows]
-    return [Made(**{**row, "holds": tuple(row["holds"])}) for row in found]
+    made = [Made(**{field.name: row[field.name] for field in fields(Made)}) for row in rows]
+    return [replace(row, holds=tuple(row.holds)) for row in made]
 
 
 def next_batch(home: Path, remote: str, kind: str, taken: Sequence[Batch] | None = None) -> str | None:
@@ -125,17 +125,17 @@ def next_batch(home: Path, remote: str, kind: str, taken: Sequence[Batch] | None
     for that, the oldest. "" where none is left that can be trained on, None where none of `kind` was ever made.
     """
     tip = _newest(home, remote_tip(home, remote, REF))
-    made = [one for one in ingests(home, tip) if one.batch and one.kind == kind]
+    made = [row for row in ingests(home, tip) if row.batch and row.kind == kind]
     if not made:
         return None
     if taken is None:
         tips = (remote_tip(home, remote, batches.REF), head(home, batches.REF))
         taken = batches.batches_of(home, [end for end in tips if end])
     used = {batch.data for batch in taken}
-    learnt = {name for one in made if one.batch in used for name in one.holds}
-    fresh = [one for one in made if one.batch not in learnt]
-    fit = [one for one in fresh if not one.lacks]
-    return next((one.batch for one in fit if fresh[-1].batch in one.holds), fit[-1].batch if fit else "")
+    learnt = {name for row in made if row.batch in used for name in row.holds}
+    fresh = [row for row in made if row.batch not in learnt]
+    fit = [row for row in fresh if not row.lacks]
+    return next((row.batch for row in fit if fresh[-1].batch in row.holds), fit[-1].batch if fit else "")
 
 
 def batch_parameters(batch: str) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _workplace(home: Path, tip: str) -> Iterator[Path]:
 
 def _earlier(tree: Path, tip: str, kind: str) -> list[Path]:
     """The files of the newest batch of `kind`, oldest first."""
-    last = next((one for one in ingests(tree, tip) if one.batch and one.kind == kind), None)
+    last = next((row for row in ingests(tree, tip) if row.batch and row.kind == kind), None)
     if last is None:
         return []
     check_out(tree, BATCHES / last.batch)

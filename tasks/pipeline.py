@@ -97,14 +97,14 @@ class StageResult:
 
 
 class StageFailed(UserError):
-    """A stage failed; `told` says whether the stage itself explained it (then trying again is pointless)."""
+    """A stage failed; `explained`: by the stage itself (then trying again is pointless)."""
 
-    def __init__(self, stage: str, reason: str, told: bool = False):
-        self.stage, self.reason, self.told = stage, reason, told
+    def __init__(self, stage: str, reason: str, explained: bool = False):
+        self.stage, self.reason, self.explained = stage, reason, explained
         super().__init__(f"stage {stage} failed: {reason}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StageFailed, (self.stage, self.reason, self.told)
+        return StageFailed, (self.stage, self.reason, self.explained)
 
 
 def policy_of(stage: str) -> Policy:
@@ -310,20 +310,20 @@ def _not_stored(root: Path, file: str, stage: str) -> bool:
 
 def _storing_failed(stage: str) -> StageFailed:
     hint = "make room or mend it (`dvc cache dir` says where it is) and run the same command again: the work is kept."
-    return StageFailed(stage, f"DVC could not put its result into the cache; {hint}", told=True)
+    return StageFailed(stage, f"DVC could not put its result into the cache; {hint}", explained=True)
 
 
 def failure(stage: str, lines: Sequence[str], code: int) -> StageFailed:
     """Turn the last lines of a failed stage into one sentence: its own error, or what DVC or the system says."""
     own = [text.removeprefix("error: ") for text in lines if text.startswith("error: ")]
     if own:
-        return StageFailed(stage, own[-1], told=True)
-    said = "\n".join(lines)
-    if LOST in said:
+        return StageFailed(stage, own[-1], explained=True)
+    output = "\n".join(lines)
+    if LOST in output:
         return _storing_failed(stage)
-    if "Unable to acquire lock" in said or "is busy" in said:
-        return StageFailed(stage, "another run is at work in this folder; wait for it to end.", told=True)
-    exited = re.search(r"exited with (-?\d+)", said)
+    if "Unable to acquire lock" in output or "is busy" in output:
+        return StageFailed(stage, "another run is at work in this folder; wait for it to end.", explained=True)
+    exited = re.search(r"exited with (-?\d+)", output)
     if number := _signal(code) or (_signal(int(exited[1])) if exited else 0):
         why = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
         return StageFailed(stage, f"it was killed (signal {number}{why}); run the same command again to go on.")
@@ -332,7 +332,7 @@ def failure(stage: str, lines: Sequence[str], code: int) -> StageFailed:
         return StageFailed(stage, f"{_one_line(crashed[-1])} (the full trace is in the log)")
     errors = [text.removeprefix("ERROR: ") for text in lines if text.startswith("ERROR: ")]
     reason = (errors or lines or [f"exit status {code}"])[-1]
-    return StageFailed(stage, _one_line(reason), told=bool(errors) and "failed to run" not in reason)
+    return StageFailed(stage, _one_line(reason), explained=bool(errors) and "failed to run" not in reason)
 
 
 def _signal(code: int) -> int:

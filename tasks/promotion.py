@@ -236,12 +236,12 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     now = evaluate_version(settings, root, registry, version, line)
     name, tasks = uuid.uuid4().hex[:16], f"{file_hash(root / TEST_TASKS)} {key}"
     count = comparisons.take_number(registry, number, "look", name, tasks, {"key": key})
-    found = look(
+    seen = look(
         first, now, settings.gate, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed, count
     )
-    row = comparisons.noted(registry, number, "look")[name] | asdict(found)
+    row = comparisons.noted(registry, number, "look")[name] | asdict(seen)
     comparisons.note(registry, number, "look", name, row)
-    return found
+    return seen
 
 
 def drawing(settings: Settings, root: Path) -> str:

@@ -335,8 +335,8 @@ class PipelineRecord:
         if self.log is None:
             return
         self._write_stages(results)
-        for path, found in data_hashes(self.root).items():
-            self.log.add_input(DataInput(path, path, found, "pipeline"))
+        for path, content in data_hashes(self.root).items():
+            self.log.add_input(DataInput(path, path, content, "pipeline"))
         for name in ("dvc.lock", "params.yaml", str(REPORT), str(EVALUATION)):
             if (self.root / name).exists():
                 self.log.log_artifact(self.root / name)

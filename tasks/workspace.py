@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +210,9 @@ def push(root: Path, branch: str | None = None) -> list[str]:
 
     In this order nobody ever sees a commit whose data are missing.
     """
-    done = [
-        push_data(root, "--run-cache", "--with-deps", PIPELINE)
-    ]  # other pipelines' results may never have been made here
+    done = [push_data(root, "--with-deps", PIPELINE)]  # other pipelines' results may never have been made here
+    if remote_name(root):
+        _push_run_cache(root)
     if branch:
         name = git_remote(root)
         if name:
@@ -239,6 +239,15 @@ def push_data(root: Path, *targets: str) -> str:
             "them again if they are missing here, too, else look at the remote."
         )
     return f"data to {remote}" + (f" ({output[-1].strip().rstrip('.').lower()})" if output else "")
+
+
+def _push_run_cache(root: Path) -> None:
+    """Push what DVC's run cache knows and the remote does not; `dvc push --run-cache` pushes all of it each time."""
+    from dvc.stage.cache import RunCacheNotSupported
+
+    with open_repo(root) as repo, contextlib.suppress(RunCacheNotSupported):  # remotes by http keep none
+        remote = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
+        repo.stage_cache.transfer(repo.cache.legacy, remote, force=False)
 
 
 def remote_name(root: Path) -> str | None:
@@ -332,19 +341,19 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
         )
     before, kept = _records(root), ""
     with tempfile.TemporaryDirectory() as name:
-        wanted = _records(fetch(Path(name)))
-    if before != wanted:
-        stamp = time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime())
-        folder = Path(tempfile.mkdtemp(prefix=stamp, dir=private_folder(root / BEFORE_ROLLBACK)))
+        records = _records(fetch(Path(name)))
+    if before != records:
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        folder = private_folder(root / BEFORE_ROLLBACK / now)
         _write_records(folder, before)
         kept = f" (as they were: {folder.relative_to(root)})"
-    _write_records(root, wanted)
+    _write_records(root, records)
     try:
         if remote_name(root):
             dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
         dvc(root, "checkout", "--with-deps", PIPELINE)
     except UserError as error:
-        for name in set(wanted) - set(before):
+        for name in set(records) - set(before):
             (root / name).unlink()
         _write_records(root, before)
         with contextlib.suppress(UserError):

@@ -368,7 +368,7 @@ def test_with_dvc_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     git(home, "commit", "-qm", "first")
     git(home, "push", "-q", "origin", "main")
     done = ingest(home, say=quiet)
-    assert done.waiting == "dialogues-000001" and done.pushed[0] == "data to store"
+    assert done.waiting == "dialogues-000001" and done.pushed[0].startswith("data to store (")
     assert git(home, "status", "--porcelain") == ""
 
     git(tmp_path, "clone", "-q", str(tmp_path / "origin.git"), "other")

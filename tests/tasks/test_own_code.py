@@ -83,7 +83,7 @@ def test_a_stage_refuses_to_run_where_dvc_would_not_see_a_change(project: Path) 
     set_parameters(project, {})
     with pytest.raises(StageFailed) as failed:
         execute_stage(project, "tasks", {}, quiet)
-    assert failed.value.told
+    assert failed.value.explained
     assert failed.value.reason == (
         "params.yaml: `suite: mine.suite:Forms` is written in mine/suite.py, but `sources.suite` is "
         "src/sweetrl/backend; set it to mine/suite.py, so that DVC sees its changes."

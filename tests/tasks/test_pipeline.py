@@ -82,7 +82,7 @@ def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sente
         run_pipeline(toy.root, STEPS)
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
-    assert caught.value.told is told
+    assert caught.value.explained is told
     assert toy.runs() == ["first"]
     toy.set(second="a")
     assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}

@@ -322,17 +322,6 @@ def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(p
     assert (project.root / "reports/gate.html").read_text() == (kept / "gate.html").read_text()
 
 
-def test_a_loss_in_a_slice_keeps_the_winner_from_becoming_champion(project: Project) -> None:
-    boat = TASKS[45:]
-    before, after = {task: float(task in boat) for task in TASKS}, {task: float(task not in boat) for task in TASKS}
-    gate = {"slice_rule": "refuse-loss", "spending": "none"}
-    settings = parse_settings({"evaluate": {"resamples": 2000}, "gate": gate})
-    project.settings = settings
-    decide(settings, project.root, project.train("first", before))
-    result = decide(settings, project.root, project.train("second", after))
-    assert not result.promoted and "it loses more than 0.1 in topic boat" in result.reason
-
-
 def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

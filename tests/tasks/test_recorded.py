@@ -46,7 +46,7 @@ def test_a_result_that_dvc_could_not_store_is_no_result(toy, stage: str, content
         with pytest.raises(StageFailed) as caught:
             execute_stage(toy.root, stage, {}, quiet)
         assert str(caught.value).startswith(f"stage {stage} failed: DVC could not put its result into the cache; make")
-        assert caught.value.told and "\n" not in str(caught.value)
+        assert caught.value.explained and "\n" not in str(caught.value)
         assert (lock.read_bytes() if lock.exists() else None) == before, "dvc.lock names no data that are nowhere"
         if before is None:
             execute_stage(toy.root, "before", {}, quiet)
