@@ -149,11 +149,11 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
     folder, copy = project / model.base, None
     if not folder.is_dir() and HUB_NAME.fullmatch(model.base):
         copy = try_to_load_from_cache(model.base, "config.json")
+    content = dvc_hash(folder) if folder.is_dir() else ""
     revision = Path(copy).parent.name if isinstance(copy, str) else ""
-    content = (dvc_hash(folder) if folder.is_dir() else "", revision)
     loading = model.model_dump(include={"dtype", "device", "threads"})
     talking = agent.model_dump(include={"top_p", "temperature", "max_new_tokens", "max_turns"})
-    return AgentConfig(model.base, *content, **loading, **talking, system_prompt=system_prompt)
+    return AgentConfig(model.base, content, revision, system_prompt=system_prompt, **loading, **talking)
 
 
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
