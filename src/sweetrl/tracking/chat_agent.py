@@ -133,9 +133,10 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
         ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
         return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had from the hub "
-            f"({str(error)[:200]}); allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
+            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had from the hub ({why}); "
+            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
