@@ -135,7 +135,7 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had from the hub ({why}); "
+            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had ({why}); "
             f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
