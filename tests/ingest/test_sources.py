@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,22 +119,15 @@ def test_a_hundred_thousand_keys_are_listed_without_holding_them(bucket: Any) ->
     source = Bucket("team", "served/")
     asked = list[str]()
 
-    class Paged:
-        """As much of a client as listing needs: 100 pages of 1000 keys."""
+    def pages(**options: Any) -> Iterator[dict[str, Any]]:
+        for page in range(100):
+            asked.append(options["Prefix"])
+            numbers = range(options["PaginationConfig"]["PageSize"])
+            keys = (f"served/{page:03d}-{number:03d}.jsonl" for number in numbers)
+            yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"'} for key in keys]}
+        yield {}  # an empty page has no contents
 
-        def get_paginator(self, name: str) -> Paged:
-            return self
-
-        def paginate(self, **options: Any) -> Iterator[dict[str, Any]]:
-            for page in range(100):
-                asked.append(options["Prefix"])
-                keys = (
-                    f"served/{page:03d}-{number:03d}.jsonl" for number in range(options["PaginationConfig"]["PageSize"])
-                )
-                yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"'} for key in keys]}
-            yield {}  # an empty page has no contents
-
-    source.client = Paged()
+    source.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=pages))
     entries = source.entries(LIMIT)
     assert next(entries) == Entry("served/000-000.jsonl", 5, "e") and len(asked) == 1
     assert sum(1 for _ in entries) == 99_999 and len(asked) == 100

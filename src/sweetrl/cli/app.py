@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
@@ -72,31 +71,24 @@ def first_sentence(text: str) -> str:
 def _with_quiet(function: Callable[..., None], name: str, kept: str) -> Callable[..., None]:
     @wraps(function)
     def run(*arguments: Any, quiet: bool = False, **options: Any) -> None:
-        with _quietly(quiet), own_words_only(name):
-            try:
+        is_new = quiet and QUIET not in os.environ
+        if quiet:
+            os.environ[QUIET] = "1"  # also for programs that are started
+        try:
+            with own_words_only(name):
                 function(*arguments, **options)
-            except KeyboardInterrupt:
-                print(f"interrupted; {kept}.", file=sys.stderr)
-                raise typer.Exit(130) from None
+        except KeyboardInterrupt:
+            print(f"interrupted; {kept}.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        finally:
+            if is_new:
+                del os.environ[QUIET]
 
     signature = inspect.signature(function, eval_str=True)
     more = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
     run.__annotations__ = {**function.__annotations__, "quiet": Quiet}
     return run
-
-
-@contextmanager
-def _quietly(quiet: bool) -> Iterator[None]:
-    """Say to everything below, also to programs that are started, that nothing but results is wanted."""
-    before = os.environ.get(QUIET)
-    if quiet:
-        os.environ[QUIET] = "1"
-    try:
-        yield
-    finally:
-        if quiet and before is None:
-            del os.environ[QUIET]
 
 
 def run_app(app: Callable[..., Any]) -> int:

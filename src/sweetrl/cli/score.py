@@ -10,13 +10,12 @@ from typing import Any
 
 from sweetrl.backend.domain import Backend
 from sweetrl.backend.rewards import CodeScorer
-from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.jsonl import Row, TaskRow, read_as, read_rows
-from sweetrl.colbench.store import format_of, read_task_table
 from sweetrl.config.settings import RewardSettings
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
+from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.types import Task
 
 
@@ -34,8 +33,7 @@ def score_file(
     ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
     """
     reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
-    own = tasks.suffix == ".parquet" and format_of(tasks) is not None
-    attempted = read_task_table(tasks) if own else list(read_tasks(tasks, Backend()))
+    attempted = read_any_tasks(tasks, Backend())
     rows = list(read_answers(answers, attempted, tasks))
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()

@@ -133,9 +133,10 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
         ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
         return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had from the hub "
-            f"({str(error)[:200]}); allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
+            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had ({why}); "
+            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
@@ -149,11 +150,11 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
     folder, copy = project / model.base, None
     if not folder.is_dir() and HUB_NAME.fullmatch(model.base):
         copy = try_to_load_from_cache(model.base, "config.json")
+    content = dvc_hash(folder) if folder.is_dir() else ""
     revision = Path(copy).parent.name if isinstance(copy, str) else ""
-    content = (dvc_hash(folder) if folder.is_dir() else "", revision)
     loading = model.model_dump(include={"dtype", "device", "threads"})
     talking = agent.model_dump(include={"top_p", "temperature", "max_new_tokens", "max_turns"})
-    return AgentConfig(model.base, *content, **loading, **talking, system_prompt=system_prompt)
+    return AgentConfig(model.base, content, revision, system_prompt=system_prompt, **loading, **talking)
 
 
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:

@@ -299,7 +299,6 @@ def _write_trace(store: Store, run_id: str, policy: str, dialogue: Trajectory) -
         **({} if dialogue.reward is None else {"sweetrl.reward": dialogue.reward}),
     }
     # The moments are those of logging: dialogues are not timed, so that equal runs give equal files.
-    now = time.time_ns()
     root: Any = client.start_trace(
         name=f"{policy} {task}",
         span_type="AGENT",
@@ -307,7 +306,6 @@ def _write_trace(store: Store, run_id: str, policy: str, dialogue: Trajectory) -
         attributes=attributes,
         tags={"sweetrl.task": task, "sweetrl.policy": policy, "sweetrl.outcome": dialogue.outcome},
         experiment_id=store.experiment_id,
-        start_time_ns=now,
         run_id=run_id,
     )
     for number, turn in enumerate(dialogue.turns, start=1):
@@ -318,15 +316,10 @@ def _write_trace(store: Store, run_id: str, policy: str, dialogue: Trajectory) -
             span_type="CHAT_MODEL",
             inputs={"user": _plain(dialogue.messages[turn.message_index - 1].content)},
             attributes={"sweetrl.tokens": len(turn.token_ids), "sweetrl.finish_reason": turn.finish_reason},
-            start_time_ns=now + number,
         )
-        client.end_span(root.trace_id, span.span_id, outputs={"agent": _plain(turn.raw)}, end_time_ns=now + number + 1)
-    client.end_trace(
-        root.trace_id,
-        outputs={"answer": _plain(dialogue.answer or ""), "error": _plain(dialogue.error)},
-        status="ERROR" if dialogue.outcome == "lost" else "OK",
-        end_time_ns=now + len(dialogue.turns) + 2,
-    )
+        client.end_span(root.trace_id, span.span_id, outputs={"agent": _plain(turn.raw)})
+    outputs = {"answer": _plain(dialogue.answer or ""), "error": _plain(dialogue.error)}
+    client.end_trace(root.trace_id, outputs, status="ERROR" if dialogue.outcome == "lost" else "OK")
 
 
 def _plain(text: str) -> str:
