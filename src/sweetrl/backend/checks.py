@@ -45,7 +45,8 @@ class Check:
 
 def parse_check(name: str, expression: str, official: bool) -> Check:
     """Split `expression`. `official` keeps an equality whole; else the first call, out of any print(), counts."""
-    tree, operands = parsed(expression), (("call", expression),)
+    tree = parsed(expression)
+    operands: tuple[tuple[str, Any], ...] = (("call", expression),)
     if isinstance(tree, ast.Compare) and all(isinstance(operator, ast.Eq) for operator in tree.ops):
         operands = tuple(_operand(side) for side in (tree.left, *tree.comparators))
     calls = [text for kind, text in operands if kind == "call"]
@@ -74,8 +75,14 @@ def _operand(side: ast.expr) -> tuple[str, Any]:
 def _unprinted(expression: str) -> str:
     """`print(f(1))` has no value of its own: test f(1)."""
     tree = parsed(expression)
-    printed = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "print"
-    return ast.unparse(tree.args[0]) if printed and len(tree.args) == 1 else expression
+    if (
+        isinstance(tree, ast.Call)
+        and isinstance(tree.func, ast.Name)
+        and tree.func.id == "print"
+        and len(tree.args) == 1
+    ):
+        return ast.unparse(tree.args[0])
+    return expression
 
 
 def function_name(expressions: Sequence[str]) -> str:

@@ -81,23 +81,23 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     `source` (the file of `tasks`) does not hold, or an empty file.
     """
     by_content: dict[tuple[str, str], int] = {}
-    for index, task in enumerate(tasks):
-        by_content.setdefault((task.problem_description, task.ground_truth), index)
+    for place, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), place)
     empty = True
     for number, row in read_rows(path):
         empty = False
         where = f"{path}: line {number}"
         found = read_as(AnswerRow, row, where)
-        if (index := found.index) is not None:
+        index = found.index
+        if index is not None:
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
         elif found.task is not None:
-            place = by_content.get((found.task.problem_description, found.task.ground_truth))
-            if place is None:
+            index = by_content.get((found.task.problem_description, found.task.ground_truth))
+            if index is None:
                 raise UserError(
                     f"{where}: this task is not in {source}; give the task file the trajectories were made on."
                 )
-            index = place
         else:
             raise UserError(
                 f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
