@@ -74,14 +74,9 @@ def _operand(side: ast.expr) -> tuple[str, Any]:
 
 def _unprinted(expression: str) -> str:
     """`print(f(1))` has no value of its own: test f(1)."""
-    tree = parsed(expression)
-    if (
-        isinstance(tree, ast.Call)
-        and isinstance(tree.func, ast.Name)
-        and tree.func.id == "print"
-        and len(tree.args) == 1
-    ):
-        return ast.unparse(tree.args[0])
+    match parsed(expression):
+        case ast.Call(func=ast.Name(id="print"), args=[printed]):
+            return ast.unparse(printed)
     return expression
 
 
