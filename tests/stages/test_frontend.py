@@ -170,7 +170,7 @@ def test_a_reference_that_cannot_be_rendered_is_named() -> None:
 
     with pytest.raises(UserError, match=f"task {TASKS[0].id}: the reference cannot be rendered .timeout"):
         PageScorer(Equal(), Bad()).score_answers([(TASKS[0], None)])
-    with pytest.raises(UserError, match="task b: the reference cannot be rendered .no page"):
+    with pytest.raises(UserError, match=r"task b: the reference cannot be rendered .no page"):
         PageScorer(Equal(), Bad()).score_answers([(Task("b", "", ""), None)])
 
 
