@@ -170,15 +170,15 @@ def test_rows_are_made_again_when_the_code_of_an_own_domain_changes(own_code: An
 def test_a_batch_as_it_was_ingested_does_not_hide_the_rest(
     project: Path, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its rows are of any number of attempts, so it is no official file of equal blocks."""
+    """Its rows may be of any kind, so that it is no official file."""
     shutil.copytree(project / "data/evaluation", tmp_path / "data/evaluation")
     batch = tmp_path / "data/batches/dialogues-000001/dialogues-000001.jsonl"
     write_trajectories(batch, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
-    batch.write_text(batch.read_text() + batch.read_text().splitlines(keepends=True)[0])
+    batch.write_text(batch.read_text() + '{"messages": []}\n')
     assert open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues.catalogue.count == 48
     said = " ".join(capsys.readouterr().err.split())
-    assert "left out: " in said and "row 4 repeats the task of row 1" in said
-    with pytest.raises(UserError, match="row 4 repeats"):
+    assert "left out: " in said and "line 4: the key `task` is missing" in said
+    with pytest.raises(UserError, match="line 4: the key `task` is missing"):
         open_viewer(str(batch), settings, tmp_path / "links")
 
 

@@ -202,8 +202,10 @@ def _operand(side: ast.expr) -> tuple[str, Any]:
 
 def _unprinted(side: ast.expr) -> ast.expr:
     """`print(f(1))` has no value of its own: test f(1)."""
-    printed = isinstance(side, ast.Call) and isinstance(side.func, ast.Name) and side.func.id == "print"
-    return side.args[0] if printed and len(side.args) == 1 else side
+    match side:
+        case ast.Call(func=ast.Name(id="print"), args=[printed]):
+            return printed
+    return side
 
 
 def function_name(expressions: Sequence[str]) -> str:

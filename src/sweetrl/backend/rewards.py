@@ -22,10 +22,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
-from types import TracebackType
 from typing import Literal
 
 from sweetrl.backend.checks import NOT_PLAIN, Check, function_name, parse_check
@@ -42,7 +42,7 @@ Pair = tuple[CallResult, CallResult]  # what the reference gives for a test, and
 REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does not agree with a random reference
 
 
-class CodeScorer:
+class CodeScorer(AbstractContextManager["CodeScorer"]):
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
     A `sandbox` of the caller's is used instead of a new one (and closed with this).
@@ -68,12 +68,7 @@ class CodeScorer:
         self._references: dict[tuple[str, tuple[str, ...]], Future[Outcome]] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> CodeScorer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -246,11 +241,7 @@ def _name(tests: tuple[tuple[str, str], ...]) -> str:
 
 def limits_of(reward: RewardSettings) -> Limits:
     """The sandbox's limits that the settings ask for."""
-    return Limits(
-        wall_seconds=reward.wall_seconds,
-        call_seconds=reward.call_seconds,
-        memory_mib=reward.memory_mib,
-    )
+    return Limits(reward.wall_seconds, reward.call_seconds, reward.memory_mib)
 
 
 # Hidden tests run once more, for people

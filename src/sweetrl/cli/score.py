@@ -82,7 +82,8 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     for number, row in read_rows(path):
         where = f"{path}: line {number}"
         found = read_as(AnswerRow, row, where)
-        if (index := found.index) is not None:
+        index = found.index
+        if index is not None:
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
         elif found.task is not None:

@@ -8,16 +8,30 @@ dialogue and of what its answer is (`Domain.answers`, `Domain.final_answer`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.protocols import UserSimulator
 from sweetrl.seeds import simulator_seed
-from sweetrl.types import Message, Outcome, Task
+from sweetrl.types import ANSWER_MARKER, Message, Outcome, Task
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+
+
+def converse(
+    act: Callable[[Task, Sequence[Message]], str], user: UserSimulator, task: Task, max_turns: int, seed: int
+) -> tuple[Message, ...]:
+    """Let an agent that says when it answers talk with a user; return the dialogue."""
+    messages = [Message("user", task.problem_description)]
+    for _ in range(max_turns):
+        messages.append(Message("assistant", act(task, messages)))
+        if ANSWER_MARKER in messages[-1].content:
+            break
+        messages.append(Message("user", user.reply(task, messages, seed)))
+    return tuple(messages)
 
 
 class Environment:

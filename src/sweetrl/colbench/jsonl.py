@@ -112,7 +112,8 @@ def _plain(value: Any) -> Any:
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (1-based line number, object) of every line that is not blank; a UserError as `parse_row` says."""
     for number, line in raw_lines(path):
-        yield number, parse_row(line, f"{path}: line {number}")
+        if line.decode("utf-8", "replace").strip():
+            yield number, parse_row(line, f"{path}: line {number}")
 
 
 def parse_row(line: bytes, where: str) -> dict[str, Any]:

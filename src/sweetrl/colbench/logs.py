@@ -43,7 +43,7 @@ class ChatRow(Row):
         ]
         if not all(isinstance(part, str) for part in parts):
             raise ValueError("may hold parts of type `text` alone: write the others as words")
-        return "\n".join(parts)
+        return "\n".join(map(str, parts))
 
 
 class LogRow(Row):

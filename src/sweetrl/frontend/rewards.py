@@ -135,21 +135,14 @@ class PageScorer:
         return [score for start in range(0, len(items), CHUNK) for score in self._chunk(items[start : start + CHUNK])]
 
     def _chunk(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
-        for task, _ in items:
-            if "<" not in task.ground_truth:
-                raise UserError(
-                    f"task {task.id}: only tasks whose reference is a page can be scored by how pages look."
-                )
         htmls = dict.fromkeys(
             html for task, answer in items for html in (task.ground_truth, answer) if html is not None
         )
         pages = dict(zip(htmls, self.renderer.render_many(htmls), strict=True))
         for task, _ in items:
-            status = pages[task.ground_truth].status
-            if status in ("timeout", "bad"):
-                raise UserError(
-                    f"task {task.id}: the reference page cannot be rendered ({status}); leave the task out."
-                )
+            status = pages[task.ground_truth].status if "<" in task.ground_truth else "no page"
+            if status in ("timeout", "bad", "no page"):
+                raise UserError(f"task {task.id}: the reference cannot be rendered ({status}); leave the task out.")
         pairs = [(None if answer is None else pages[answer], pages[task.ground_truth]) for task, answer in items]
         values = self.reward.score(pairs)
         name = self.reward.name
