@@ -26,14 +26,6 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one pass computes: tokens go through the layers, scores are (query, key) pairs that attention looks at."""
-
-    tokens: int
-    scores: int
-
-
-@dataclass(frozen=True)
 class Segments:
     """Unbranched stretches of a forest in layout order, G of them: nodes start..stop, and where the subtree ends.
 
@@ -66,11 +58,6 @@ class Forest:
     target: Ints
     reply: Ints
 
-    @property
-    def cost(self) -> Cost:
-        """What a pass over this forest computes."""
-        return Cost(len(self.token_ids), int(self.position.sum()) + len(self.token_ids))
-
     def ancestors(self) -> NDArray[np.bool_]:
         """Whether node i (row) sees node j (column), [S, S]; for checks and small forests."""
         index = np.arange(len(self.end))
@@ -80,12 +67,6 @@ class Forest:
 def fed(row: Row) -> int:
     """How many tokens of a row are given to the model: the last reply's last token predicts nothing."""
     return row.spans[-1][1] - 1
-
-
-def row_cost(row: Row) -> Cost:
-    """What computing a row alone costs."""
-    count = fed(row)
-    return Cost(count, count * (count + 1) // 2)
 
 
 def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:

@@ -36,10 +36,10 @@ class Losses:
         """Count one lost for each of `causes`; UserError with the causes when there are too many."""
         self.causes.update(causes)
         if self.too_many:
-            causes = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
+            most = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
             raise UserError(
                 f"{self.count} of {self.total} {self.things} are lost, more than the allowed share of {self.share:g} "
-                f"({causes}); fix the cause and run the same command again: what is finished is kept, lost "
+                f"({most}); fix the cause and run the same command again: what is finished is kept, lost "
                 f"{self.things} get another chance."
             )
 
