@@ -17,7 +17,7 @@ from sweetrl.evaluation.report import percent
 from sweetrl.reproduce import report
 from sweetrl.reproduce.outcomes import OUTCOMES, measured_outcome, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import together
+from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import COLD, ROOT, keep, profile_folder, results
 
@@ -140,7 +140,7 @@ def test_the_page_of_ablations_is_made_of_the_outcomes_that_git_has() -> None:
     profile = Profile(ROOT / "reproduce" / "small")
     assert kept and all(profile.still(one) for one in kept.values()), "rows of other settings"
     for name in dict.fromkeys(name for name, _ in kept):
-        own = together(VARIANTS[name], {seed: one for (other, seed), one in kept.items() if other == name})
+        own = Measured(VARIANTS[name], {seed: one for (other, seed), one in kept.items() if other == name})
         rates = [statistics.fmean(one.success for one in some) for some in own.scored(COLD).values()]
         assert re.search(rf"\| {re.escape(VARIANTS[name].label)} \| {percent(statistics.fmean(rates))} \[", page), name
         assert f"| {VARIANTS[name].label} | {', '.join(percent(rate) for rate in rates)} | [" in page, "seed by seed"

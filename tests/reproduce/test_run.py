@@ -294,7 +294,7 @@ def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, mon
         (["tune", "zero-shot", "7"], "`tuning.zero-shot` lists no settings to try"),
         (
             ["tune", "rft", "8"],
-            "seed-data/8: there are no data of this seed; run `python -m sweetrl.reproduce seed-data 8`",
+            "seed-data/8: there is nothing here yet; run the part that makes it",
         ),
         (["tune", "raft", "7"], "there is no variant `raft`"),
         (["measure", "rft"], "is no part; name a part: .*measure NAME SEED.*tune NAME SEED"),
