@@ -76,7 +76,9 @@ class DialogueChecks:
         says = {rule.name: rule.says for each in tables for rule in each.rules}
         as_a_whole = list[str]()
         for verdict in run_tables(tables, self.docs):
-            broken = [] if verdict.success else [places[key["row"]] for key, _ in verdict.broken if key["row"] in places]
+            broken = (
+                [] if verdict.success else [places[key["row"]] for key, _ in verdict.broken if key["row"] in places]
+            )
             for place in broken:
                 bad.setdefault(place, f"expectation {verdict.rule}: {says[verdict.rule]}")
             if not verdict.success and not broken:

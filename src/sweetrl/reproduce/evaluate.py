@@ -145,7 +145,7 @@ class Player:
         values: dict[str, Any] = {"agent.temperature": temperature}
         if persona:
             values["simulator.options"] = {**domain.settings.simulator.options, "persona": persona}
-        other = domain.configured(with_values(domain.settings, values))
+        other = domain.configured(with_values(settings_of(domain), values))
         with ExitStack() as stack:
             simulator = self.environment.simulator
             if persona:

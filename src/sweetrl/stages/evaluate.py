@@ -29,11 +29,12 @@ from sweetrl.paths import (
 )
 from sweetrl.stages.run import stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
+from sweetrl.types import RankedState
 
 if TYPE_CHECKING:
     from sweetrl.api.rollouts import Evaluation
     from sweetrl.colbench.domain import Domain
-    from sweetrl.types import RankedState, Trajectory
+    from sweetrl.types import Trajectory
 
 
 def evaluate(settings: Settings) -> None:

@@ -27,9 +27,7 @@ def train_critic(settings: Settings) -> None:
         progress = StepProgress(run.stage, run.log_metrics)
         domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
         critic, tracking = settings.critic, settings.tracking
-        result = fit_critic(
-            domain, critic, tracking, dialogues, pairs, run.scratch(), progress, REFERENCES, str(PAIRS)
-        )
+        result = fit_critic(domain, critic, tracking, dialogues, pairs, run.scratch(), progress, REFERENCES, str(PAIRS))
         if not first_process():
             return
         publish(result.adapter, CRITIC)
