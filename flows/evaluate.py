@@ -15,8 +15,7 @@ from prefect.logging import get_run_logger
 from flows.console import command_line, parser
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import load_settings
-from sweetrl.tracking.lineage import split_reference
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.registry import Registry, split_reference
 from tasks.promotion import evaluate_version
 from tasks.workspace import only_run
 

@@ -10,8 +10,7 @@ from prefect import flow
 from flows.console import command_line, parser
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.tracking.lineage import split_reference
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry
+from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, split_reference
 from tasks.journal import promoting
 from tasks.promotion import GateResult
 from tasks.steps import announce, prefect_steps

@@ -13,7 +13,7 @@ import time
 import uuid
 from calendar import timegm
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,16 @@ from sweetrl.io import digest, private_folder, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, GATE, Registration, Registry, model_id, read_rewards
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    GATE,
+    Registration,
+    Registry,
+    answering,
+    model_id,
+    read_rewards,
+)
 from tasks.pipeline import run_command, stage_environment
 
 if TYPE_CHECKING:
@@ -118,9 +127,9 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
         folder = Path(name)
         text = render(decision, settings.gate, result.version, result.before or "")
         write_text(folder / GATE_REPORT.name, text)
-        write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
+        write_json(folder / "gate.json", asdict(decision) | {"champion": result.before})
         write_text(root / GATE_REPORT, text)
-        with comparisons.answering(registry, f"keep the report about version {result.version}"):
+        with answering(registry, f"keep the report about version {result.version}"):
             registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 
@@ -230,7 +239,7 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     seen = look(
         first, now, settings.gate, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed, count
     )
-    row = comparisons.noted(registry, number, "look")[name] | seen.as_dict()
+    row = comparisons.noted(registry, number, "look")[name] | asdict(seen)
     comparisons.note(registry, number, "look", name, row)
     return seen
 
@@ -256,7 +265,7 @@ def fresh_test_first(settings: Settings, root: Path) -> int:
     if not rules.fresh_after_comparisons and not rules.fresh_after_days:
         return first
     registry = Registry(settings.tracking, root)
-    with comparisons.answering(registry, "say how often the test tasks have served"):
+    with answering(registry, "say how often the test tasks have served"):
         versions = registry.versions()
     rows = [row for version in versions for row in comparisons.entries(version.tags, "comparison").values()]
     rows = [row for row in rows if row["drawing"] == drawing(settings, root)]

@@ -21,7 +21,7 @@ from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.stages.registration import known_registration, register_policy
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
-from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.registry import Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri

@@ -317,9 +317,8 @@ def test_only_domains_know_domains() -> None:
 
 
 def test_below_the_stages_nothing_takes_all_settings() -> None:
-    """Annotations name sections; only a domain carries the rest, for those who make dialogues and critics with it."""
+    """Annotations name sections, or those sections together that a dialogue or a ranking depends on."""
     above = {"stages", "cli", "api", "viewer", "reproduce", "ingest", "serve", "interop"}
-    carriers = {"colbench/domain.py": 3, "colbench/find.py": 1, "backend/domain.py": 1, "frontend/domain.py": 1}
     taken: Counter[str] = Counter()
     for name, path in files_of("src/sweetrl").items():
         place = name.removeprefix("src/sweetrl/")
@@ -328,7 +327,7 @@ def test_below_the_stages_nothing_takes_all_settings() -> None:
         for node in ast.walk(parsed(path)):
             annotations = [getattr(node, part, None) for part in ("annotation", "returns")]
             taken[place] += sum(bool(re.search(r"\bSettings\b", ast.unparse(one))) for one in annotations if one)
-    assert +taken == carriers
+    assert not +taken
 
 
 def test_importing_the_package_loads_nothing() -> None:

@@ -12,10 +12,9 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels
-from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.users import LlmSimulator
-from sweetrl.config.settings import Settings
+from sweetrl.config.settings import CriticSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak
 from sweetrl.types import Leak, Message, Score, Split, Task, Trajectory
@@ -40,6 +39,7 @@ class Bare(Domain):
 
 
 ECHO, BARE = Echo(), Bare()
+VISION_HEAD = CriticSettings(parameterization="vision-head")
 TASK = next(ECHO.tasks("train", 1, 0, 1))
 RECIPE = Task("r", "What do I cook?", "mix(flour, 200) + mix(water, 120)\nbake(30, at=220)\nand then eat all of it")
 
@@ -190,12 +190,12 @@ def test_a_missing_part_is_one_sentence(ask: Callable[[], Any], sentence: str) -
     "ask",
     [
         lambda: BARE.model_user("vision", pytest.fail, None),
-        lambda: BARE.fit_critic("vision", [], [], Path("none"), "cpu"),
-        lambda: BARE.load_critic("vision", Path("none")),
+        lambda: BARE.fit_critic(VISION_HEAD, [], [], Path("none"), "pairs"),
+        lambda: BARE.load_critic(VISION_HEAD, Path("none")),
     ],
 )
 def test_pages_are_for_domains_that_have_some(ask: Callable[[], Any]) -> None:
-    with pytest.raises(UserError, match="`vision` looks at pages; set `suite: frontend` or take"):
+    with pytest.raises(UserError, match=r"`vision(-head)?` looks at pages; set `suite: frontend` or take"):
         ask()
 
 
@@ -224,13 +224,6 @@ def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:
 
 
 # Files and settings
-
-
-def test_tasks_come_back_from_a_file_as_the_domains_own(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    tasks = [ECHO.own(task) for task in ECHO.tasks("test", 3, 0, 1)]
-    assert {task.suite for task in tasks} == {Echo.spec} and ECHO.own(tasks[0]) is tasks[0]
-    assert list(read_tasks(write_tasks(tmp_path / "t.jsonl", tasks), ECHO)) == tasks
-    assert ECHO.own(TASK) == Task("train-0", "Say my word.", "word0", suite=Echo.spec)
 
 
 def test_settings_are_a_copys_own() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from sweetrl.browser.page import Page
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import Settings
+from sweetrl.config.settings import EvaluateSettings
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import VIEWER
 from sweetrl.frontend import Frontend
@@ -64,7 +64,7 @@ PICTURE = thumbnail(PNG.getvalue())
 @pytest.fixture(scope="module")
 def pages():
     pictures = dict.fromkeys(needed(RESULTS, BEFORE, AFTER), PICTURE)
-    return Pages("layout", FIRST, pictures, "rival.jsonl", {one.task.id: 0.5 for one in AFTER[:4]})
+    return Pages(EvaluateSettings(), "layout", FIRST, pictures, "rival.jsonl", {one.task.id: 0.5 for one in AFTER[:4]})
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +111,9 @@ class Drawn:
 
 
 def looked_at(before, after, rival=""):
-    domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "evaluate": {"rival": rival}}))
     dialogues = {"base": before, "trained": after}
     results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
-    found = look_at_pages(domain, dialogues, results, PageTools(Drawn(), Drawn()))
+    found = look_at_pages(FRONTEND, dialogues, results, PageTools(Drawn(), Drawn()), EvaluateSettings(rival=rival))
     return found, summary(dialogues, results, found, 0.95, 200, 0)["policies"]
 
 

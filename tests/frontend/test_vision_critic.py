@@ -66,7 +66,7 @@ def test_it_is_trained_and_ranks(
     run = json.loads(Path("reports/runs/train-critic.json").read_text())
     assert run["metrics"]["pairs"] == 1
     assert {path.name for path in CRITIC.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    critic = make_critic(load_domain(wanted), CRITIC)
+    critic = make_critic(load_domain(wanted), wanted, CRITIC)
     replies = [Reply((number,), one.messages[-1].content) for number, one in enumerate((good, bad))]
     ((values,),) = critic.rate([(good, [replies])])
     assert len(values) == 2 and values[0] != values[1]
@@ -90,10 +90,11 @@ def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: 
     """Its training is not shared: the others would all train the same, and write to the same folder."""
     from sweetrl.sweet.critic import fit_critic
 
-    domain, trained = load_domain(settings("nowhere")), []
-    monkeypatch.setattr(type(domain), "fit_critic", lambda self, *given: trained.append(given[0]))
+    chosen, trained = settings("nowhere"), []
+    domain = load_domain(chosen)
+    monkeypatch.setattr(type(domain), "fit_critic", lambda self, *given: trained.append(given[0].parameterization))
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
-        fit_critic(domain, [], [], tmp_path)
+        fit_critic(domain, chosen.critic, chosen.tracking, [], [], tmp_path)
         assert trained == (["vision-head"] if rank == "0" else [])

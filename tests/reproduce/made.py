@@ -14,9 +14,9 @@ import yaml
 from sweetrl.evaluation.metrics import write_results
 from sweetrl.io import write_json
 from sweetrl.reproduce.claims import Claim
-from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, measured_outcome
+from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Condition, Outcome, measured_outcome
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import Condition, Measured, together
+from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.types import Result
 
@@ -45,9 +45,32 @@ def measured(
     name: str, rates: Mapping[int, float], condition: Condition = CHOSEN, tasks: int = 200, claims: Sequence[Claim] = ()
 ) -> Measured:
     """A variant with success rates by seed, under one condition."""
-    facts = {seed: {"rank": {"seconds": 2.0, "metrics": {}}} for seed in rates}
     found = {seed: {condition: results(rate, seed, tasks)} for seed, rate in rates.items()}
-    return Measured(VARIANTS[name], found, facts, claims={seed: said(*claims) for seed in rates})
+    return of(name, found, {"rank": {"seconds": 2.0, "metrics": {}}}, claims)
+
+
+def of(
+    name: str,
+    found: Mapping[int, Mapping[Condition, Sequence[Result]]],
+    stages: Mapping[str, Any] | None = None,
+    claims: Sequence[Claim] = (),
+) -> Measured:
+    """A variant with results by seed and condition; the chosen temperature is 0.5."""
+    outcomes = {}
+    for seed, some in found.items():
+        files = {f"{condition}": (condition, rows) for condition, rows in some.items()}
+        listed = [
+            {
+                "file": file,
+                "temperature": 0.5 if condition.temperature == "chosen" else float(condition.temperature),
+                "persona": condition.persona,
+                "reply_tokens": 8.5,
+            }
+            for file, (condition, _) in files.items()
+        ]
+        summary = {"measured": listed, "chosen": 0.5, "validation": {}, "claims": said(*claims), "stages": stages or {}}
+        outcomes[seed] = Outcome(summary, {"stages": {}}, {file: rows for file, (_, rows) in files.items()})
+    return Measured(VARIANTS[name], outcomes)
 
 
 def profile_folder(root: Path, name: str = "small") -> Path:
@@ -109,4 +132,4 @@ def keep(
 def read_variant(name: str, seeds: Sequence[int], folder: Path = Path()) -> Measured:
     """What `keep` has written, on several seeds."""
     found = {seed: measured_outcome(VARIANTS[name], seed, folder) for seed in seeds}
-    return together(VARIANTS[name], {seed: one for seed, one in found.items() if one})
+    return Measured(VARIANTS[name], {seed: one for seed, one in found.items() if one})

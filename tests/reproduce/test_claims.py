@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Hierarchical, holm
+from sweetrl.evaluation.statistics import holm
 from sweetrl.reproduce.claims import Claim, judged, read_claims, record, verdict
+from sweetrl.reproduce.hierarchical import Hierarchical
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import COLD, ROOT, WARM, measured, result, said
+from tests.reproduce.made import COLD, ROOT, WARM, measured, of, result, said
 
 SWEET = Claim(claim="SWEET-RL is above Multi-Turn DPO", better="sweet", worse="multi-turn-dpo")
 DPO = Claim(claim="Multi-Turn DPO is above RFT", better="multi-turn-dpo", worse="rft")
@@ -43,7 +44,7 @@ def test_a_claim_is_about_one_temperature_and_one_kind_of_task() -> None:
             COLD: [result(f"t{n}", cold, held_out=n < 5) for n in range(30)],
             WARM: [result(f"t{n}", cold or n >= 5, held_out=n < 5) for n in range(30)],
         }
-        return Measured(VARIANTS[name], dict.fromkeys(SEEDS, some), {})
+        return of(name, dict.fromkeys(SEEDS, some))
 
     both = {"sweet": told("sweet", True), "multi-turn-dpo": told("multi-turn-dpo", False)}
     places = [{"temperature": 0}, {"temperature": 1}, {"temperature": 1, "held_out": True}]
@@ -69,7 +70,9 @@ def test_a_claim_that_was_not_there_before_says_so() -> None:
     rows = judged([SWEET, DPO], found(SWEET), 0.95, 500)
     assert [one["written"] for one in rows] == ["before", "after"]
     late = found(SWEET)
-    late["sweet"] = replace(late["sweet"], claims={**late["sweet"].claims, 8: said()})
+    before = late["sweet"].outcomes
+    last = replace(before[8], summary={**before[8].summary, "claims": said()})
+    late["sweet"] = replace(late["sweet"], outcomes={**before, 8: last})
     assert judged([SWEET], late, 0.95, 500)[0]["written"] == "after", "one seed had been measured before it stood there"
     assert judged([SWEET], {}, 0.95, 500)[0]["written"] == ""
     reworded = Claim.model_validate(SWEET.model_dump() | {"claim": "other words"})
@@ -117,16 +120,10 @@ def test_the_record_holds_what_the_file_says(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("claims: {}", "this is no list of claims"),
-        ("- [", "this is not YAML"),
         ("- sweet is best", "claim 1: this is no claim"),
         ("- {claim: a, better: sweet, worse: rft, temprature: 0}", "claim 1: unknown parameter `temprature`"),
         ("- {claim: a, better: swet, worse: rft}", "claim 1: there is no variant `swet`"),
-        (
-            "- {claim: a, better: sweet, worse: rft, temperature: 0.3}",
-            "temperature 0.3 is not measured in this profile",
-        ),
         ("- {claim: a, better: sweet, worse: rft, persona: rude}", "persona rude is not measured in this profile"),
-        ("- {claim: a, better: sweet, worse: rft, measure: luck}", "claim 1: parameter `measure` = 'luck'"),
         ("- {claim: a, better: sweet, worse: sweet}", "compares a variant with itself, or is claimed twice"),
         (
             "- &a {claim: a, better: sweet, worse: rft}\n- *a",

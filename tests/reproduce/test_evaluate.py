@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
-from sweetrl.reproduce.evaluate import OUT, PLAN, Player, choose, evaluate, file_name, rates
+from sweetrl.reproduce.evaluate import OUT, PLAN, Player, choose, evaluate, rates
 from sweetrl.types import Score, Trajectory
 from tests.reproduce.made import result
 
@@ -184,4 +184,3 @@ def test_rates_are_of_what_was_scored() -> None:
     some = [result("a", True), result("b", False), result("c", False, reward=None)]
     assert rates(some) == {"tasks": 2, "success": 0.5, "reward": 0.5, "questions": 4.0}
     assert rates([])["success"] == 0.0
-    assert (file_name(0.0, ""), file_name(0.25, "terse")) == ("t0", "t0.25-terse")

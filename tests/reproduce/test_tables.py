@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import t_interval
-from sweetrl.reproduce.tables import Condition, Measured, difference, picking_gap, row_of
-from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import CHOSEN, COLD, WARM, keep, measured, read_variant, result, results
+from sweetrl.reproduce.outcomes import Condition
+from sweetrl.reproduce.tables import Measured, difference, picking_gap, row_of
+from tests.reproduce.made import CHOSEN, COLD, WARM, keep, measured, of, read_variant, result, results
 
 
 def test_a_row_resamples_seeds_and_their_tasks() -> None:
@@ -33,7 +32,7 @@ def test_a_row_resamples_seeds_and_their_tasks() -> None:
 
 def test_every_condition_is_told_apart() -> None:
     some = {COLD: results(0.9, 7), WARM: results(0.2, 7), Condition("1", "terse"): results(0.5, 7)}
-    one = Measured(VARIANTS["sweet"], {7: some}, {})
+    one = of("sweet", {7: some})
     row = row_of(one, None, [COLD, WARM, CHOSEN, Condition("0", "terse"), Condition("1", "terse")], 0.95, 100)
     assert set(row["at"]) == {"0", "1"}
     assert row["at"]["0"]["success"]["value"] > 0.8 > 0.4 > row["at"]["1"]["success"]["value"]
@@ -43,7 +42,7 @@ def test_every_condition_is_told_apart() -> None:
 def test_held_out_domains_are_a_number_of_their_own() -> None:
     def told(known: bool) -> Measured:
         some = [result(f"t{n}", n % 5 > 0 or known, held_out=n % 5 == 0) for n in range(100)]
-        return Measured(VARIANTS["sweet" if known else "rft"], {7: {COLD: some}}, {})
+        return of("sweet" if known else "rft", {7: {COLD: some}})
 
     row = row_of(told(False), told(True), [COLD], 0.95, 100)
     found = row["at"]["0"]
@@ -51,12 +50,12 @@ def test_held_out_domains_are_a_number_of_their_own() -> None:
     assert found["held_out"]["success"]["n"] == 20
     assert found["held_out"]["difference"]["success"]["value"] == -1.0
     assert found["difference"]["success"]["value"] == pytest.approx(-0.2)
-    plain = replace(told(True), results={7: {COLD: [result(f"t{n}", True) for n in range(9)]}})
+    plain = of("sweet", {7: {COLD: [result(f"t{n}", True) for n in range(9)]}})
     assert "held_out" not in row_of(plain, None, [COLD], 0.95, 100)["at"]["0"]
 
 
 def test_who_asks_nothing_has_no_success_for_a_question() -> None:
-    silent = Measured(VARIANTS["single-turn"], {7: {COLD: results(0.5, 7, questions=0)}}, {})
+    silent = of("single-turn", {7: {COLD: results(0.5, 7, questions=0)}})
     assert "success_per_question" not in row_of(silent, None, [COLD], 0.95, 100)["at"]["0"]
 
 
@@ -75,8 +74,8 @@ def test_differences_are_paired_by_seed_and_task() -> None:
 
 def test_lost_dialogues_are_left_out_of_both_sides() -> None:
     one = measured("sweet", {7: 1.0}, tasks=4)
-    lost = replace(one.results[7][CHOSEN][0], reward=None, outcome="lost")
-    other = Measured(VARIANTS["rft"], {7: {CHOSEN: [lost, *one.results[7][CHOSEN][1:]]}}, one.stages)
+    first, *others = one.results(CHOSEN)[7]
+    other = of("rft", {7: {CHOSEN: [replace(first, reward=None, outcome="lost"), *others]}})
     found = difference(one, other, CHOSEN, 0.95, 500)
     assert found is not None
     assert found["success"].n == 3
@@ -88,24 +87,14 @@ def test_what_was_measured_is_read_with_its_training(tmp_path: Path) -> None:
     training = {"stages": {"train-policy": {"seconds": 9.0, "metrics": {"pairs": 5.0}}}, "dialogues": 6000}
     keep(tmp_path, "grpo", 7, {"0": cold, "1": warm, "1-terse": terse}, chosen=0.0, training=training)
     found = read_variant("grpo", [7, 8], tmp_path)
-    assert found.results == {7: {COLD: cold, CHOSEN: cold, WARM: warm, Condition("1", "terse"): terse}}
-    assert (found.chosen, found.dialogues) == ({7: 0.0}, {7: 6000})
+    expected = {COLD: cold, CHOSEN: cold, WARM: warm, Condition("1", "terse"): terse, Condition("0", "terse"): []}
+    assert {condition: found.results(condition).get(7, []) for condition in expected} == expected
     assert set(found.stages[7]) == {"train-policy", "evaluate"}
     row = row_of(found, None, [COLD, WARM, CHOSEN], 0.95, 100)
     assert row["at"]["0"] == row["at"]["chosen"]
     assert (row["chosen"], row["dialogues"], row["at"]["0"]["reply_tokens"]) == ({7: 0.0}, 6000, 8.5)
     assert row["validation"]["0.5"]["success"] == pytest.approx(0.375)
     assert row["training"] == {"pairs": 5.0, "seconds": 69.0, "measuring_seconds": 60.0}
-
-
-def test_results_of_an_earlier_version_are_refused_by_name(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    keep(tmp_path, "grpo", 7, {"0": results(0.4, 7)}, chosen=0.0)
-    path = tmp_path / "measured" / "grpo" / "7" / "t0.parquet"
-    pq.write_table(pq.read_table(path).rename_columns({"topic": "domain"}), path)
-    with pytest.raises(UserError, match=r"measured/grpo/7/t0\.parquet: column `topic` is missing; run the stage"):
-        read_variant("grpo", [7], tmp_path)
 
 
 def test_picks_are_compared_by_task_over_all_n_but_one() -> None:

@@ -319,6 +319,9 @@ class MLflow(Server):
         return get_status(f"{self.url}/health") == 200
 
 
+PREFECT_PASSWORD = "sweetrl:as-in-docs"
+
+
 class Prefect(Server):
     """Prefect's server on PostgreSQL."""
 
@@ -329,6 +332,9 @@ class Prefect(Server):
                 "PREFECT_API_DATABASE_CONNECTION_URL": database,
                 "PREFECT_HOME": str(folder / "home"),
                 "PREFECT_SERVER_UI_ENABLED": "false",
+                "PREFECT_SERVER_API_AUTH_STRING": PREFECT_PASSWORD,
+                "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://localhost:4200",
                 # In memory, the default, a restart of the server loses who holds a place, and it is never free again.
                 "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             },

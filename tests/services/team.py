@@ -19,6 +19,7 @@ from tasks.workspace import git
 from tests.end_to_end.conftest import make_clone
 from tests.services.faults import Proxy
 from tests.services.servers import (
+    PREFECT_PASSWORD,
     MLflow,
     ObjectStore,
     Postgres,
@@ -102,6 +103,7 @@ class Team:
     def environment(self) -> dict[str, str]:
         """What docs/operations.md says to set on every machine."""
         servers = {"MLFLOW_TRACKING_URI": self.mlflow.url, "PREFECT_API_URL": self.prefect.url}
+        servers["PREFECT_API_AUTH_STRING"] = PREFECT_PASSWORD
         servers["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
         return {**plain_environment(), **s3_environment(self.to_s3.url), **servers}
 
@@ -114,7 +116,11 @@ class Team:
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Call Prefect's server."""
-        answer = httpx.request(method, self.prefect.url + path, json=body, trust_env=False, timeout=60)
+        name, _, password = PREFECT_PASSWORD.partition(":")
+        with httpx.Client(trust_env=False, timeout=60, auth=(name, password)) as client:
+            token = client.get(f"{self.prefect.url}/csrf-token", params={"client": "tests"}).json()["token"]
+            headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+            answer = client.request(method, self.prefect.url + path, json=body, headers=headers)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 

@@ -158,8 +158,9 @@ def test_a_real_engine_judges(settings: Settings) -> None:
 
     judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
     rank = settings.rank.model_copy(update={"critic": "judge"})
-    domain = load_domain(settings.model_copy(update={"judge": judge, "rank": rank}))
-    critic = make_critic(domain, Path("no such critic"))
+    settings = settings.model_copy(update={"judge": judge, "rank": rank})
+    domain = load_domain(settings)
+    critic = make_critic(domain, settings, Path("no such critic"))
     assert isinstance(critic, JudgeCritic)
     task = read_task_table(TEST_TASKS)[0]
     dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import rank, train_critic
+from sweetrl.api.learning import train_critic
 from sweetrl.backend import Backend
 from sweetrl.config.settings import CriticSettings, LoraSettings, parse_settings
 from sweetrl.engines.chat import ChatFormat
@@ -100,7 +100,7 @@ def test_the_base_is_the_critic_whatever_a_trained_one_would_be(
                 critic={"parameterization": parameterization},
                 rank={"critic": "privileged-ratio", **changes},
             )
-            critic: Any = make_critic(BACKEND.configured(settings), None)
+            critic: Any = make_critic(BACKEND.configured(settings), settings, None)
             assert isinstance(critic, LogRatioCritic) and not critic.conditioned_reference
             assert not hasattr(critic.model, "disable_adapter"), "there is no adapter to switch off"
             found.append(critic.rate([(trajectories[0], turns)])[0][0])
@@ -111,22 +111,13 @@ def test_the_base_is_the_critic_whatever_a_trained_one_would_be(
 def test_without_c_there_is_no_ratio(tiny_model: Path) -> None:
     settings = settings_of(tiny_model, critic={"privileged": False}, rank={"critic": "privileged-ratio"})
     with pytest.raises(UserError, match=r"`critic\.privileged: false` nobody sees c; set it to true"):
-        make_critic(BACKEND.configured(settings), None)
+        make_critic(BACKEND.configured(settings), settings, None)
 
 
 def test_a_critic_that_plays_dialogues_is_not_made_without_them(tiny_model: Path) -> None:
     settings = settings_of(tiny_model, rank={"critic": "rollout-value"})
     with pytest.raises(UserError, match="there are no agent and user here"):
-        make_critic(BACKEND.configured(settings), None)
-
-
-def test_it_ranks_by_its_name(tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path) -> None:
-    env = BACKEND.configured(settings_of(tiny_model, agent={"max_new_tokens": 8}))
-    policy = Policy.load(tiny_model, threads=1, device="cpu")
-    found = rank(env, policy, "privileged-ratio", trajectories, share=0.1, candidates=4, out=tmp_path / "ranking")
-    values = [one.advantage for state in found.states for one in state.candidates]
-    assert all(values) and len(set(values)) > 0.9 * len(values)
-    assert (tmp_path / "ranking/candidates.parquet").exists()
+        make_critic(BACKEND.configured(settings), settings, None)
 
 
 @pytest.mark.parametrize("token_set", ["replies", "official"])

@@ -16,7 +16,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
-from sweetrl.tracking.gate_plan import plan
+from sweetrl.tracking.comparisons import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
@@ -296,7 +296,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     registry = Registry(project.settings.tracking, project.root)
     for method, broken in (("get_model_version", get), ("set_model_version_tag", failing)):
         monkeypatch.setattr(MlflowClient, method, broken)
-        with pytest.raises(UserError, match=r"the registry cannot .* nothing was promoted, so try again when it"):
+        with pytest.raises(UserError, match=r"the registry cannot .* nothing was changed, so try again when it"):
             decide(project.settings, project.root, second)
         monkeypatch.setattr(MlflowClient, "get_model_version", asked)
         monkeypatch.setattr(MlflowClient, "set_model_version_tag", written)
@@ -311,7 +311,7 @@ def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(p
     decide(project.settings, project.root, first)
     second = project.train("second", rewards(0.9, 2))
     result = decide(project.settings, project.root, second)
-    assert result.decision is not None and "as many agent turns as with the champion (3.00)" in result.reason
+    assert result.decision is not None and "3.00 agent turns, +0.00 against the champion" in result.reason
     registry = Registry(project.settings.tracking, project.root)
     version = registry.get(second)
     assert json.loads(version.tags["gate"])["reason"] == result.reason and result.reason in version.description

@@ -1,22 +1,8 @@
 """What agents and users work on together: a domain has tasks, a user, a reward, and a say in everything about them.
 
-A domain of your own is a class in plain Python:
-
-    class Echo(sweetrl.Domain):
-        prompt = "Find out what the user wants to hear, then say it."
-
-        def tasks(self, split, count, seed, difficulty):
-            for number in range(count):
-                yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"{split}{number}")
-
-        def reply(self, task, messages, seed):          # the user
-            return f"My word is {task.ground_truth}." if "?" in messages[-1].content else "Ask me."
-
-        def reward(self, task, dialogue):
-            return float((dialogue.answer or "").strip() == task.ground_truth)
-
-`params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the
-methods below say; Backend Programming and Frontend Design (sweetrl.backend, sweetrl.frontend) override most of them.
+docs/extending.md shows a domain in ten lines, `params.yaml: suite: my_package.echo:Echo` takes it through every stage.
+Everything but tasks, user and reward has a default; Backend Programming and Frontend Design (sweetrl.backend,
+sweetrl.frontend) override most of them.
 """
 
 from __future__ import annotations
@@ -30,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
-from sweetrl.colbench.jsonl import field, kind
+from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
@@ -57,7 +43,7 @@ from sweetrl.types import (
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.config.settings import PretrainSettings, Settings
+    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
     from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
 
 QUESTION, ANSWER = "question", "answer"
@@ -142,7 +128,7 @@ class Domain:
     """The domain as params.yaml names it (`suite`)."""
     options: Mapping[str, Any] = {}
     """What params.yaml says under `suite_options`."""
-    _settings: Settings | None = None
+    _settings: DialogueSettings | None = None
 
     @property
     def labels(self) -> Labels:
@@ -183,7 +169,7 @@ class Domain:
             cls.spec = f"{cls.__module__}:{cls.__qualname__}"
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DialogueSettings:
         """The settings that the domain works with; the defaults until `configured` gave it others."""
         if self._settings is None:
             from sweetrl.config.settings import Settings
@@ -191,7 +177,7 @@ class Domain:
             self._settings = Settings.model_validate({"suite": self.spec})
         return self._settings
 
-    def configured(self, settings: Settings) -> Self:
+    def configured(self, settings: DialogueSettings) -> Self:
         """Return this domain with `settings` (its own are `suite_options`)."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
@@ -207,19 +193,13 @@ class Domain:
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task from one row of a task file; `where` opens every message."""
-        calls: dict[str, Any] = field(row, "test_cases", dict, where, optional=True) or {}
-        for name, call in calls.items():
-            if not isinstance(call, str):
-                raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
-        identity = field(row, "id", str, where, optional=True)
-        if identity == "":
-            raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
+        read = read_as(TaskRow, row, where)
         return Task(
-            id=default_id if identity is None else identity,
-            problem_description=field(row, "problem_description", str, where),
-            ground_truth=field(row, "ground_truth", str, where),
-            test_cases=tuple(calls.items()),
-            hidden_information=field(row, "hidden_information", str, where, optional=True),
+            id=default_id if read.id is None else read.id,
+            problem_description=read.problem_description,
+            ground_truth=read.ground_truth,
+            test_cases=tuple((read.test_cases or {}).items()),
+            hidden_information=read.hidden_information,
             suite=self.spec,
         )
 
@@ -291,6 +271,15 @@ class Domain:
         """Return the scripted user; by default one who says what `reply` returns."""
         return ScriptedUser(self.reply)
 
+    def scripted_option(self, name: str, default: Any) -> Any:
+        """Return the one option that a scripted user has (`simulator.options`); another one is a UserError."""
+        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
+        if unknown := options.keys() - {name}:
+            raise UserError(
+                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `{name}`."
+            )
+        return options.get(name, default)
+
     def knows(self, task: Task) -> bool:
         """Whether the scripted user can answer about `task`."""
         return True
@@ -301,7 +290,7 @@ class Domain:
         `speaker` makes the model, `how` are LlmSimulator's further arguments.
         """
         if kind != "llm":
-            raise UserError(f"simulator.kind: `{kind}` looks at pages; set `suite: frontend` or take `llm`.")
+            raise _sees_pages("simulator.kind", kind)
         return LlmSimulator(speaker(), self, **how)
 
     # Scores
@@ -380,18 +369,29 @@ class Domain:
     # Critics of the domain's own
 
     def fit_critic(
-        self, kind: str, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+        self,
+        critic: CriticSettings,
+        dialogues: Iterable[Trajectory],
+        pairs: Sequence[TrajectoryPair],
+        scratch: Path,
+        where: str,
     ) -> TrainingResult:
         """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
-        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+        raise _sees_pages("critic.parameterization", critic.parameterization)
 
-    def load_critic(self, kind: str, folder: Path) -> Critic:
+    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic from `folder`."""
-        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+        raise _sees_pages("critic.parameterization", critic.parameterization)
 
     # Evaluation and report
 
-    def examine(self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: Tools) -> Any:
+    def examine(
+        self,
+        dialogues: Mapping[str, Sequence[Trajectory]],
+        results: Sequence[Result],
+        tools: Tools,
+        evaluate: EvaluateSettings,
+    ) -> Any:
         """Look at evaluated dialogues (by policy) while the tools are open; what it returns goes to the two below."""
         return None
 
@@ -441,3 +441,7 @@ class Domain:
     def run_tests(self, task: Task, answer: str) -> list[TestRun]:
         """Run the hidden tests of `task` on `answer` once more, with all values; nothing where there are no tests."""
         return []
+
+
+def _sees_pages(key: str, kind: str) -> UserError:
+    return UserError(f"{key}: `{kind}` looks at pages; set `suite: frontend` or take another.")

@@ -9,10 +9,10 @@ from sweetrl.errors import UserError
 from sweetrl.plugins import construct, find
 
 if TYPE_CHECKING:
-    from sweetrl.config.settings import Settings
+    from sweetrl.config.settings import DialogueSettings
 
 
-def load_domain(settings: Settings) -> Domain:
+def load_domain(settings: DialogueSettings) -> Domain:
     """Return the domain that `suite` names, with `settings`."""
     return find_domain(settings.suite).configured(settings)
 

@@ -22,6 +22,7 @@ from sweetrl.types import Completion, Reply, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.config.settings import RankingSettings
     from sweetrl.engines.make import Agent
 
 
@@ -118,16 +119,19 @@ def _means(rewards: Sequence[Sequence[float]]) -> list[float]:
 
 @contextmanager
 def open_critic(
-    domain: Domain, folder: Path | None, agent: Agent | None, loaded: tuple[Any, Any] | None = None
+    domain: Domain,
+    settings: RankingSettings,
+    folder: Path | None,
+    agent: Agent | None,
+    loaded: tuple[Any, Any] | None = None,
 ) -> Iterator[Critic]:
     """Yield the critic that `rank.critic` names (methods.critics.make_critic), with what it needs while it rates.
 
     `agent` plays the continuations of `rollout-value`, and other critics need none; the user and the scorer are the
     domain's.
     """
-    settings = domain.settings
     if settings.rank.critic != "rollout-value":
-        yield make_critic(domain, folder, loaded)
+        yield make_critic(domain, settings, folder, loaded)
         return
     assert agent is not None
     with open_environment(domain) as environment:

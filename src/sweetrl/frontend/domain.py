@@ -14,13 +14,19 @@ from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, last_page
-from sweetrl.frontend.rewards import PageTools
+from sweetrl.frontend.rewards import PageScorer, PageTools
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
+from sweetrl.frontend.suite.designs import WORDS
+from sweetrl.frontend.suite.judge import page_faults, worth
+from sweetrl.frontend.suite.looks import LOOKS
+from sweetrl.frontend.users import MOST, PageUser, VisionUser
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.config.settings import PretrainSettings, Settings
+    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
@@ -50,7 +56,7 @@ class Frontend(Domain):
     model_kind = "vision"
     syntax = "html"
 
-    def configured(self, settings: Settings) -> Self:
+    def configured(self, settings: DialogueSettings) -> Self:
         """Return the domain with `settings`; it has no options of its own, so any is a UserError."""
         for option in sorted(settings.suite_options):
             raise UserError(f"params.yaml: suite_options: the suite `frontend` has no option `{option}`; take it out.")
@@ -60,8 +66,6 @@ class Frontend(Domain):
 
     def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
         """Yield tasks of the synthetic suite."""
-        from sweetrl.frontend.suite import generate
-
         return generate(split, count, seed, difficulty)
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
@@ -106,29 +110,17 @@ class Frontend(Domain):
 
     def scripted_user(self, tools: PageTools) -> UserSimulator:
         """Return the user who compares two rendered pages by rule."""
-        from sweetrl.frontend.users import PageUser
-
         return PageUser(tools.renderer.render, self._differences())
 
     def _differences(self) -> int:
         """How many differences the scripted user points out at a time."""
-        from sweetrl.frontend.users import MOST
-
-        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
-        if unknown := options.keys() - {"differences"}:
-            raise UserError(
-                f"params.yaml: simulator.options: the scripted user of pages has no option `{min(unknown)}`; "
-                "it has `differences`."
-            )
-        many = options.get("differences", MOST)
+        many = self.scripted_option("differences", MOST)
         if type(many) is not int or many < 1:
             raise UserError(f"params.yaml: simulator.options.differences: {many!r} is no number of at least 1.")
         return many
 
     def model_user(self, kind: str, speaker: Callable[[], Speaker], tools: PageTools, **how: Any) -> UserSimulator:
         """Return the user whom a vision model plays."""
-        from sweetrl.frontend.users import VisionUser
-
         if kind != "vision":
             raise UserError("simulator.kind: `llm` cannot see pages; take `vision` (a vision model) or `scripted`.")
         if not self.settings.simulator.server.urls.strip():
@@ -137,8 +129,6 @@ class Frontend(Domain):
 
     def scorer(self, tools: PageTools) -> Scorer:
         """Return what compares answers with references."""
-        from sweetrl.frontend.rewards import PageScorer
-
         return PageScorer(tools.reward, tools.renderer)
 
     def scoring(self) -> str:
@@ -147,12 +137,9 @@ class Frontend(Domain):
 
     def evaluation_rules(self) -> list[Any]:
         """Return how pages are compared and rendered."""
-        places = ("path", "tabs", "memory_mib", "cache")  # how fast, not what comes out
-        looks = self.settings.browser.model_dump(mode="json")
-        return [
-            self.settings.similarity.model_dump(mode="json"),
-            {name: value for name, value in looks.items() if name not in places},
-        ]
+        speed = {"path", "tabs", "memory_mib", "cache"}  # and not what comes out
+        looks = self.settings.browser.model_dump(mode="json", exclude=speed)
+        return [self.settings.similarity.model_dump(mode="json"), looks]
 
     def find_leak(self, task: Task, words: str) -> Leak | None:
         """Return a fence, an HTML tag or the name of a utility class in `words`; the page's texts may be told."""
@@ -172,35 +159,36 @@ class Frontend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the share of the page's details that a reply has right, for tasks of the synthetic suite."""
-        from sweetrl.frontend.suite.judge import worth
-
         value = worth(task, reply)
         return None if value is None else Judgment(value)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
-        from sweetrl.frontend.suite.judge import page_faults
-
         return page_faults(trajectory, max_turns) or {}
 
     # The critic that looks at pages
 
     def fit_critic(
-        self, kind: str, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+        self,
+        critic: CriticSettings,
+        dialogues: Iterable[Trajectory],
+        pairs: Sequence[TrajectoryPair],
+        scratch: Path,
+        where: str,
     ) -> TrainingResult:
         """Train a head on a vision-language model (`vision-head`)."""
-        from sweetrl.frontend.vision_critic import fit_vision_critic
+        from sweetrl.frontend.vision import fit_vision_critic
 
-        chosen = self.settings
+        settings = self.settings
         return fit_vision_critic(
-            chosen.critic, chosen.model, chosen.browser, chosen.seed, dialogues, pairs, scratch, where
+            critic, settings.model, settings.browser, settings.seed, dialogues, pairs, scratch, where
         )
 
-    def load_critic(self, kind: str, folder: Path) -> Critic:
+    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic."""
-        from sweetrl.frontend.vision_critic import load_vision_critic
+        from sweetrl.frontend.vision import load_vision_critic
 
-        return load_vision_critic(self.settings.critic, self.settings.model, self.settings.browser, folder)
+        return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
 
     # Evaluation and report
 
@@ -218,7 +206,11 @@ class Frontend(Domain):
         )
 
     def examine(
-        self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
+        self,
+        dialogues: Mapping[str, Sequence[Trajectory]],
+        results: Sequence[Result],
+        tools: PageTools,
+        evaluate: EvaluateSettings,
     ) -> Any:
         """Look at first pages, a rival's pages, and pictures for the report.
 
@@ -229,7 +221,7 @@ class Frontend(Domain):
             return None
         from sweetrl.frontend.evaluation import look_at_pages
 
-        return look_at_pages(self, dialogues, results, tools)
+        return look_at_pages(self, dialogues, results, tools, evaluate)
 
     def compare(
         self,
@@ -243,7 +235,7 @@ class Frontend(Domain):
             return {}
         from sweetrl.frontend.evaluation import summary
 
-        ruler = self.settings.evaluate
+        ruler = examined.evaluate
         return {"pages": summary(dialogues, results, examined, ruler.confidence, ruler.resamples, self.settings.seed)}
 
     def report(self, report: Report, examined: Any) -> str | None:
@@ -282,14 +274,9 @@ class Frontend(Domain):
     @property
     def pretraining(self) -> Pretraining:
         """Each reply is the whole page again; what changes in it is what the user said."""
-        from sweetrl.frontend.suite.designs import WORDS
-        from sweetrl.frontend.suite.looks import LOOKS
-
         phrases = [words for look in LOOKS for words in look.words]
         return Pretraining((*WORDS, *phrases), revises=True, pieces=True, positions=4096)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
-        from sweetrl.frontend.suite.agents import demonstrate
-
         return demonstrate(task, settings, max_turns, seed, self._differences())

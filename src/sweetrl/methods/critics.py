@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
-from sweetrl.config.settings import JudgeSettings
+from sweetrl.config.settings import JudgeSettings, RankingSettings
 from sweetrl.errors import UserError
 from sweetrl.protocols import Chat, Engine, Work
 from sweetrl.seeds import state_seed
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from sweetrl.protocols import Critic
 
 
-def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | None = None) -> Critic:
+def make_critic(
+    domain: Domain, settings: RankingSettings, folder: Path | None, base: tuple[Any, Any] | None = None
+) -> Critic:
     """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
 
     `base` is the base model and its tokenizer, if they are loaded already: a trained critic's adapter is put on that
@@ -36,14 +40,13 @@ def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | Non
     from sweetrl.lm.adapters import load_base
     from sweetrl.sweet.critic import load_critic, log_ratio_critic
 
-    settings = domain.settings
     kind, privileged = settings.rank.critic, settings.critic.privileged
     if kind == "random":
         return RandomCritic(settings.seed)
     if kind == "oracle":
         return OracleCritic(domain)
     if kind == "judge":
-        return _judge(domain, base)
+        return _judge(domain, settings, base)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
     if kind == "privileged-ratio":
@@ -53,17 +56,17 @@ def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | Non
                 "set it to true, or take another critic."
             )
         model, tokenizer = base or load_base(settings.model)
-        return log_ratio_critic(domain, model, tokenizer, conditioned_reference=False)
+        return log_ratio_critic(domain, settings.critic, settings.rank, model, tokenizer, conditioned_reference=False)
     if folder is None:
         raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
-    return load_critic(domain, folder, base)
+    return load_critic(domain, settings.critic, settings.rank, folder, base)
 
 
-def _judge(domain: Domain, base: tuple[Any, Any] | None) -> Critic:
+def _judge(domain: Domain, settings: RankingSettings, base: tuple[Any, Any] | None) -> Critic:
     """A judge with a model of its own (`judge.model`), or the base."""
     from sweetrl.engines.transformers import TransformersEngine
 
-    settings, model = domain.settings, domain.settings.model
+    model = settings.model
     own = settings.judge.model
     engine = TransformersEngine(
         own or model.base, None, model.dtype, model.device, model.threads, loaded=None if own else base
@@ -71,26 +74,34 @@ def _judge(domain: Domain, base: tuple[Any, Any] | None) -> Critic:
     return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
 
 
-@dataclass(frozen=True)
-class RandomCritic:
-    """A control: numbers that depend on the seed and the state only."""
-
-    seed: int
+class _OneByOne:
+    """A critic that looks at each reply for itself."""
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """Uniform in [0, 1)."""
+        """What each reply is worth."""
         return [
-            [[self._number(dialogue, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
+            [[self.worth(dialogue, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
             for dialogue, turns in work
         ]
 
-    def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomCritic(_OneByOne):
+    """A control: numbers that depend on the seed and the state only, uniform in [0, 1)."""
+
+    seed: int
+
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        """A number by the state and the reply."""
         purpose = f"random:{reply.token_ids}"
         return random.Random(state_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
 
 
 @dataclass(frozen=True)
-class OracleCritic:
+class OracleCritic(_OneByOne):
     """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
 
     Replies of equal worth are equal.
@@ -98,15 +109,9 @@ class OracleCritic:
 
     domain: Domain
 
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
         """The worth of `Domain.judge`; a task that it does not know is a UserError."""
-        return [
-            [[self._worth(dialogue, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
-            for dialogue, turns in work
-        ]
-
-    def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
-        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
+        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], reply.text)
         if judgment is None:
             raise UserError(
                 f"task {dialogue.task.id}: the oracle knows only how tasks of a synthetic suite were made; set "
@@ -140,26 +145,24 @@ class JudgeCritic:
         for number, (dialogue, turns) in enumerate(work):
             for turn, replies in enumerate(turns):
                 seed = state_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
-                for first, second in rivals(len(replies), self.settings.comparisons, seed):
-                    for one, other in ((first, second), (second, first)):
-                        text = self._question(dialogue, turn, replies[one].text, replies[other].text)
+                for pair in rivals(len(replies), self.settings.comparisons, seed):
+                    for first, second in (pair, pair[::-1]):
+                        text = self._question(dialogue, turn, replies[first].text, replies[second].text)
                         prompts.append(Prompt(self.chat.open(None, text), seed))
-                        comparisons.append((number, turn, one, other))
+                        comparisons.append((number, turn, first, second))
         sampling = Sampling(max_new_tokens=self.settings.max_new_tokens, temperature=0.0)
-        wins = [[[0.0] * len(replies) for replies in turns] for _, turns in work]
-        counts = [[[0] * len(replies) for replies in turns] for _, turns in work]
         verdicts = self.engine.sample(prompts, sampling) if prompts else []
-        for (number, turn, one, other), (verdict,) in zip(comparisons, verdicts, strict=True):
+        shares: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+        for (number, turn, first, second), (verdict,) in zip(comparisons, verdicts, strict=True):
             share = first_wins(verdict.text)
-            for place, won in ((one, share), (other, 1.0 - share)):
-                wins[number][turn][place] += won
-                counts[number][turn][place] += 1
+            shares[number, turn, first].append(share)
+            shares[number, turn, second].append(1.0 - share)
         return [
             [
-                [won / count if count else 0.5 for won, count in zip(*pair, strict=True)]
-                for pair in zip(*both, strict=True)
+                [fmean(shares.get((number, turn, place), [0.5])) for place in range(len(replies))]
+                for turn, replies in enumerate(turns)
             ]
-            for both in zip(wins, counts, strict=True)
+            for number, (_, turns) in enumerate(work)
         ]
 
     def _question(self, dialogue: Trajectory, turn: int, first: str, second: str) -> str:

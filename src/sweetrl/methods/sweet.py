@@ -30,7 +30,7 @@ class Sweet(Method):
 
     def missing_data(self, counts: DataCounts) -> str | None:
         """A trained critic compares dialogues about one task; what c says cannot be seen where there is no c."""
-        kind, critic = counts.domain.settings.rank.critic, counts.domain.settings.critic
+        kind, critic = counts.rank.critic, counts.critic
         if kind == "trained" and critic.parameterization != "value-head" and (why := counts.missing_pairs()):
             return why
         if counts.without_reference and critic.privileged and kind in ("trained", "privileged-ratio", "judge"):
@@ -64,7 +64,3 @@ class Sweet(Method):
         from sweetrl.sweet.trainer import ListwiseTrainer, PolicyTrainer
 
         return ListwiseTrainer if settings.objective == "listwise" else PolicyTrainer
-
-    def replay(self, settings: PolicySettings) -> float:
-        """As params.yaml says."""
-        return settings.sft_replay

@@ -25,9 +25,10 @@ def run(arguments: Sequence[str]) -> None:
     alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
     of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
-        case ["all", *count] if len(count) < 2 and all(each.isdigit() and int(each) for each in count):
-            profile = parts.Profile()
-            workers.run_all(profile, int(count[0]) if count else workers.default_workers(profile))
+        case ["all"]:
+            workers.run_all(profile := parts.Profile(), workers.default_workers(profile))
+        case ["all", count] if count.isdigit() and int(count):
+            workers.run_all(parts.Profile(), int(count))
         case [part] if part in alone:
             alone[part](parts.Profile())
         case ["seed-data", seed] if seed.isdigit():

@@ -25,8 +25,10 @@ from sweetrl.config.sections import Section
 from sweetrl.config.settings import section
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Hierarchical, holm
-from sweetrl.reproduce.tables import Condition, Measured, difference
+from sweetrl.evaluation.statistics import holm
+from sweetrl.reproduce.hierarchical import Hierarchical
+from sweetrl.reproduce.outcomes import Condition
+from sweetrl.reproduce.tables import Measured, difference
 from sweetrl.reproduce.variants import VARIANTS
 
 CLAIMS = Path("claims.yaml")
@@ -47,8 +49,7 @@ class Claim(Section):
     @property
     def identity(self) -> str:
         """What is claimed, whatever the words."""
-        where = "held-out" if self.held_out else ""
-        return " ".join([self.better, self.worse, self.at, self.measure, where, self.persona])
+        return f"{self.better} {self.worse} {self.at} {self.measure} {self.held_out} {self.persona}"
 
     @property
     def at(self) -> str:
@@ -63,8 +64,11 @@ class Claim(Section):
 
 def read_claims(path: Path, temperatures: Sequence[str], personas: Sequence[str] = ()) -> list[Claim]:
     """Return the claims of a file, none if there is no file; what cannot be measured is a UserError that names it."""
-    found: list[Claim] = []
-    for number, values in enumerate(_loaded(path), start=1):
+    loaded = (read_yaml(path) or []) if path.exists() else []
+    if not isinstance(loaded, list):
+        raise UserError(f"{path}: this is no list of claims; docs/reproduce.md shows one.")
+    claims: list[Claim] = []
+    for number, values in enumerate(loaded, start=1):
         where = f"{path}: claim {number}"
         if not isinstance(values, Mapping):
             raise UserError(f"{where}: this is no claim; write `claim`, `better`, `worse` and `temperature`.")
@@ -72,26 +76,16 @@ def read_claims(path: Path, temperatures: Sequence[str], personas: Sequence[str]
         for name in (one.better, one.worse):
             if name not in VARIANTS:
                 raise UserError(f"{where}: there is no variant `{name}`; there are {', '.join(VARIANTS)}.")
-        for kind, name, known in (
-            ("temperature", one.at, [*temperatures, CHOSEN]),
-            ("persona", one.persona, ["", *personas]),
+        for what, measured in (
+            (f"temperature {one.at}", one.at in (*temperatures, CHOSEN)),
+            (f"persona {one.persona}", one.persona in ("", *personas)),
         ):
-            if name not in known:
-                those = ", ".join(filter(None, known)) or "none"
-                raise UserError(f"{where}: {kind} {name} is not measured in this profile; measured are {those}.")
-        if one.better == one.worse or any(one.identity == other.identity for other in found):
+            if not measured:
+                raise UserError(f"{where}: {what} is not measured in this profile; add it to params.yaml.")
+        if one.better == one.worse or any(one.identity == other.identity for other in claims):
             raise UserError(f"{where}: `{one.claim}` compares a variant with itself, or is claimed twice.")
-        found.append(one)
-    return found
-
-
-def _loaded(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    loaded = read_yaml(path)
-    if not isinstance(loaded or [], list):
-        raise UserError(f"{path}: this is no list of claims; docs/reproduce.md shows one.")
-    return list(loaded or [])
+        claims.append(one)
+    return claims
 
 
 def record(path: Path, claims: Sequence[Claim]) -> dict[str, Any]:
@@ -113,7 +107,7 @@ def judged(
     counts as p = 1. `written` is "before" if the claim was in the file whenever one of its two variants was measured.
     """
     now = {one.identity: one for one in claims}
-    then = {one.identity: one for one in _then(found)}
+    then = {one.identity: one for row in found.values() for kept in row.claims.values() for one in _claims_in(kept)}
     everything = now | {name: one for name, one in then.items() if name not in now}  # in the words of today
     measured = {
         name: difference(found[one.better], found[one.worse], one.condition, confidence, resamples, one.held_out)
@@ -138,23 +132,17 @@ def judged(
     ]
 
 
-def _then(found: Mapping[str, Measured]) -> list[Claim]:
-    """The claims that stood in the file when something was measured."""
-    kept = [values for one in found.values() for said in one.claims.values() for values in said["claims"]]
-    return [
-        section(Claim, values, "claims kept with results")
-        for values in kept
-        if {values["better"], values["worse"]} <= VARIANTS.keys()
-    ]
+def _claims_in(record: Mapping[str, Any]) -> list[Claim]:
+    """The claims of variants that there are, as they stood in the file when something was measured."""
+    ours = [values for values in record["claims"] if {values["better"], values["worse"]} <= VARIANTS.keys()]
+    return [section(Claim, values, "claims kept with results") for values in ours]
 
 
 def written(claim: Claim, found: Mapping[str, Measured]) -> str:
     """Whether the claim was written down before its variants met a test task: "before", "after", "" (nothing yet)."""
-    records = [said for name in (claim.better, claim.worse) if name in found for said in found[name].claims.values()]
-    if not records:
-        return ""
-    then = [{section(Claim, one, "claims kept with results").identity for one in said["claims"]} for said in records]
-    return "before" if all(claim.identity in one for one in then) else "after"
+    records = [kept for name in (claim.better, claim.worse) if name in found for kept in found[name].claims.values()]
+    there = [any(claim.identity == one.identity for one in _claims_in(kept)) for kept in records]
+    return "" if not records else "before" if all(there) else "after"
 
 
 def verdict(gap: Hierarchical | None, adjusted: float, confidence: float) -> str:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.api.calls import settings_of
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
 from sweetrl.methods.base import find_method
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
+from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def evaluate(settings: Settings) -> None:
         inputs = [TEST_TASKS, VALIDATION_TASKS, Path(settings.model.base), *([adapter] if adapter else [])]
         for path in inputs:
             run.log_input(path.stem, path)
-        scratch = run.scratch(*inputs, PLAN)
+        scratch = run.scratch(PLAN)
         tried: dict[str, Any] = {}
         measured: list[dict[str, Any]] = []
         with opened_player(settings, Policy(settings.model, settings.engine, adapter), scratch) as player:
@@ -67,7 +69,7 @@ def evaluate(settings: Settings) -> None:
             temperatures = sorted({*plan["temperatures"], chosen}) if test else []
             for persona in ("", *plan["personas"]):
                 for temperature in plan["persona_temperatures"] if persona else temperatures:
-                    name = file_name(temperature, persona)
+                    name = f"t{temperature:g}" + (f"-{persona}" if persona else "")
                     found, tokens = player.play(name, test, temperature, persona)
                     write_results(scratch / "measured" / f"{name}.parquet", found)
                     says = {"temperature": temperature, "persona": persona, "reply_tokens": tokens}
@@ -78,12 +80,13 @@ def evaluate(settings: Settings) -> None:
         run.log_metrics({"temperature": chosen})
         run.log_metrics({f"validation/success_t{name}": one["success"] for name, one in tried.items()})
         run.log_metrics({f"test/success_{Path(one['file']).stem}": one["success"] for one in measured})
-        run.summary = told(summary, domain.measure)
-
-
-def file_name(temperature: float, persona: str) -> str:
-    """Return what the results at a temperature, with a user, are called."""
-    return f"t{temperature:g}" + (f"-{persona}" if persona else "")
+        usual = {f"{one['temperature']:g}": one for one in measured if not one["persona"]}
+        parts = {"test": usual, "validation": tried}
+        rates_of = {
+            part: [f"{one[domain.measure]:.1%} at {at}" for at, one in rows.items()] for part, rows in parts.items()
+        }
+        shown = (f"on {part} tasks {', '.join(rates) or 'not measured'}" for part, rates in rates_of.items())
+        run.summary = f"{domain.measure} {'; '.join(shown)}; chosen {chosen:g}"
 
 
 def choose(values: Mapping[float, float]) -> float:
@@ -94,21 +97,8 @@ def choose(values: Mapping[float, float]) -> float:
 def rates(results: Sequence[Result]) -> dict[str, float]:
     """Return means over the dialogues that were scored."""
     scored = [one for one in results if one.reward is not None]
-    return {
-        "tasks": len(scored),
-        "success": statistics.fmean([one.success for one in scored] or [0.0]),
-        "reward": statistics.fmean([one.reward or 0.0 for one in scored] or [0.0]),
-        "questions": statistics.fmean([one.questions for one in scored] or [0.0]),
-    }
-
-
-def told(summary: Mapping[str, Any], measure: str) -> str:
-    """Return the numbers in a line."""
-    tried = ", ".join(f"{one[measure]:.1%} at {name}" for name, one in summary["validation"].items())
-    own = ", ".join(
-        f"{one[measure]:.1%} at {one['temperature']:g}" for one in summary["measured"] if not one["persona"]
-    )
-    return f"{measure} on test tasks {own or 'not measured'}; on validation tasks {tried}; chosen {summary['chosen']:g}"
+    values = {name: [getattr(one, name) for one in scored] or [0.0] for name in ("success", "reward", "questions")}
+    return {"tasks": len(scored), **{name: statistics.fmean(each) for name, each in values.items()}}
 
 
 @dataclass(frozen=True)
@@ -128,7 +118,7 @@ class Player:
         from sweetrl.evaluation.metrics import AFTER, results_of
         from sweetrl.rollout.run import rollout_scored
 
-        settings = self.environment.domain.settings
+        settings = settings_of(self.environment.domain)
         with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
             store = rollout_scored(
                 [(task, 0) for task in tasks],
@@ -152,24 +142,24 @@ class Player:
         from sweetrl.rollout.users import open_user
 
         domain = self.environment.domain
-        changes: dict[str, Any] = {"agent": domain.settings.agent.model_copy(update={"temperature": temperature})}
-        if not persona:
-            yield replace(self.environment, domain=domain.configured(domain.settings.model_copy(update=changes)))
-            return
-        user = domain.settings.simulator
-        changes["simulator"] = user.model_copy(update={"options": {**user.options, "persona": persona}})
-        other = domain.configured(domain.settings.model_copy(update=changes))
-        with open_user(other, self.environment.tools) as simulator:
+        values: dict[str, Any] = {"agent.temperature": temperature}
+        if persona:
+            values["simulator.options"] = {**domain.settings.simulator.options, "persona": persona}
+        other = domain.configured(with_values(settings_of(domain), values))
+        with ExitStack() as stack:
+            simulator = self.environment.simulator
+            if persona:
+                simulator = stack.enter_context(open_user(other, self.environment.tools))
             yield replace(self.environment, domain=other, simulator=simulator)
 
 
 @contextmanager
 def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator[Player]:
     """Yield the policy, loaded once for everything that is measured."""
-    from sweetrl.api.rollouts import Running, opened, serving
+    from sweetrl.api.rollouts import opened, serving
 
     with (
-        serving([policy], Running(log=scratch / "server.log")) as (served,),
+        serving([policy], scratch / "server.log") as (served,),
         opened(load_domain(settings)) as environment,
     ):
         agent = served.open(settings.evaluate.batch)
@@ -179,10 +169,5 @@ def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator
             agent.engine.close()
 
 
-def main() -> None:
-    """Run it with the parameters in params.yaml of the folder."""
-    stage_main(evaluate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(evaluate)

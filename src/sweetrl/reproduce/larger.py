@@ -9,7 +9,7 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.settings import PretrainSettings, Settings
+from sweetrl.config.settings import PretrainSettings
 from sweetrl.errors import UserError
 from sweetrl.models.load import load_weights
 from sweetrl.stages.pretrain import pretrain
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 SMALL = Path("small")
-
-
-def larger(settings: Settings) -> None:
-    """Grow it and train it on; what the small one has said are the same token ids to it."""
-    pretrain(settings, SMALL, grown)
 
 
 def grown(vocabulary: int, settings: PretrainSettings, tokenizer: Any, positions: int) -> LlamaForCausalLM:
@@ -43,23 +38,18 @@ def grown(vocabulary: int, settings: PretrainSettings, tokenizer: Any, positions
             f"has more than the small one's {len(old)} layers and its width, {model.config.hidden_size}."
         )
     sources = [at * len(old) // settings.layers for at in range(settings.layers)]
-    layers = []
-    for at, source in enumerate(sources):
-        layer = old[source] if source not in sources[:at] else copy.deepcopy(old[source])
-        if source in sources[:at]:
+    layers = [
+        old[source] if source not in sources[:at] else copy.deepcopy(old[source]) for at, source in enumerate(sources)
+    ]
+    for at, layer in enumerate(layers):
+        layer.self_attn.layer_idx = at
+        if sources[at] in sources[:at]:
             torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
             torch.nn.init.zeros_(layer.mlp.down_proj.weight)
-        layer.self_attn.layer_idx = at
-        layers.append(layer)
     model.model.layers = torch.nn.ModuleList(layers)
     model.config.num_hidden_layers = len(layers)
     return model
 
 
-def main() -> None:
-    """Run it with the parameters in params.yaml of the folder."""
-    stage_main(larger)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(lambda settings: pretrain(settings, SMALL, grown))

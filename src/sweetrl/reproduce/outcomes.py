@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
@@ -32,6 +32,13 @@ _PARTS = b"sweetrl.parts"
 Key = tuple[str, int]  # of a variant, and a seed
 
 
+class Condition(NamedTuple):
+    """Under what a policy was measured: a temperature by name ("0", "0.5", "chosen"), and a user ("": the usual)."""
+
+    temperature: str
+    persona: str = ""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one variant came to on one seed: both stages' summaries, and the results by the name of their file.
@@ -43,13 +50,27 @@ class Outcome:
     training: Mapping[str, Any]
     results: Mapping[str, Sequence[Result]]
 
+    @property
+    def stages(self) -> dict[str, Any]:
+        """The facts of all stages by name."""
+        return {**self.training["stages"], **self.summary["stages"]}
+
+    def measured(self, condition: Condition) -> Mapping[str, Any] | None:
+        """Return what `summary` says of the file of results under `condition`; None where there is none."""
+        chosen = condition.temperature == "chosen"
+        for row in self.summary["measured"]:
+            at = row["temperature"]
+            same = at == self.summary["chosen"] if chosen else f"{at:g}" == condition.temperature
+            if same and row["persona"] == condition.persona:
+                return row
+        return None
+
 
 def origin() -> dict[str, str]:
     """Return when, on which commit and on which processor this is measured."""
-    try:
-        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
+    processors = Path("/proc/cpuinfo")
+    text = processors.read_text(encoding="utf-8") if processors.exists() else ""
+    found = re.search(r"model name\s*:\s*(.*)", text)
     commit, changed = git_state()
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -81,16 +102,12 @@ def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
         for file, results in sorted(one.results.items())
         for result in results
     ]
-    claims = {one.summary["claims"]["sha256"]: one.summary["claims"] for _, one in known}
-    parts = [
-        {
-            "variant": variant,
-            "seed": seed,
-            "summary": {**one.summary, "claims": one.summary["claims"]["sha256"]},
-            "training": one.training,
-        }
-        for (variant, seed), one in known
-    ]
+    claims, parts = {}, []
+    for (variant, seed), one in known:
+        kept = one.summary["claims"]
+        claims[kept["sha256"]] = kept
+        summary = {**one.summary, "claims": kept["sha256"]}
+        parts.append({"variant": variant, "seed": seed, "summary": summary, "training": one.training})
     said = json.dumps({"parts": parts, "claims": claims}, sort_keys=True)
     table = pa.Table.from_pylist(rows)
     with (
@@ -116,13 +133,11 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
         for row in table.to_pylist():
             files = results.setdefault((row["variant"], row["seed"]), {})
             files.setdefault(row["file"], []).append(Result(**{name: row[name] for name in names}))
-        return {
-            (one["variant"], one["seed"]): Outcome(
-                {**one["summary"], "claims": said["claims"][one["summary"]["claims"]]},
-                one["training"],
-                results.get((one["variant"], one["seed"]), {}),
-            )
-            for one in said["parts"]
-        }
+        outcomes = {}
+        for part in said["parts"]:
+            key, summary = (part["variant"], part["seed"]), part["summary"]
+            claims = said["claims"][summary["claims"]]
+            outcomes[key] = Outcome({**summary, "claims": claims}, part["training"], results.get(key, {}))
+        return outcomes
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: these are no outcomes of a reproduction; restore the file from git.") from error

@@ -73,6 +73,11 @@ def cells(
     return [cell(found.get(name), key, form) for key, form in forms for name in temperatures]
 
 
+def differences(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What differences are known, by temperature."""
+    return {name: one["difference"] for name, one in found.items() if "difference" in one}
+
+
 def slug(title: str) -> str:
     """A title as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -11,19 +11,12 @@ from sweetrl.config.settings import Settings, load_settings
 from sweetrl.stages.best_of_n import pick
 from sweetrl.stages.run import stage_main
 
-CRITICS = Path("critics")
-
 
 def best_of_n(settings: Settings) -> None:
     """Let the critic pick replies on the first test tasks."""
-    files = sorted(CRITICS.glob("*.yaml"))
-    pick(settings, {file.stem: (load_settings(file), CRITICS / file.stem) for file in files})
-
-
-def main() -> None:
-    """Run it with the parameters in params.yaml of the folder."""
-    stage_main(best_of_n)
+    files = sorted(Path("critics").glob("*.yaml"))
+    pick(settings, {file.stem: (load_settings(file), file.with_suffix("")) for file in files})
 
 
 if __name__ == "__main__":
-    main()
+    stage_main(best_of_n)

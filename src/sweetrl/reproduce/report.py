@@ -9,20 +9,28 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.evaluation.report import fill, markup
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.claims import CLAIMS, judged, sha256
 from sweetrl.reproduce.comparisons import comparisons
 from sweetrl.reproduce.details import PICKING, SEED_DATA, details
-from sweetrl.reproduce.outcomes import OUTCOMES, Key, Outcome, measured_outcome, read_outcomes, write_outcomes
+from sweetrl.reproduce.outcomes import (
+    OUTCOMES,
+    Condition,
+    Key,
+    Outcome,
+    measured_outcome,
+    read_outcomes,
+    write_outcomes,
+)
 from sweetrl.reproduce.parts import Part, Results, Table
 from sweetrl.reproduce.run import Profile, picked
-from sweetrl.reproduce.tables import Condition, Measured, picking_gap, row_of, together
+from sweetrl.reproduce.tables import Measured, picking_gap, row_of
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
 from sweetrl.reproduce.variants import VARIANTS
 
@@ -39,10 +47,10 @@ def write(profile: Profile) -> None:
     ruler, domain = profile.settings["evaluate"], profile.domain
     outcomes, stale = _outcomes(profile)
     found = {
-        one.name: together(one, {s: outcomes[one.name, s] for s in profile.seeds_of(one) if (one.name, s) in outcomes})
+        one.name: Measured(one, {s: outcomes[one.name, s] for s in profile.seeds_of(one) if (one.name, s) in outcomes})
         for one in profile.variants
     }
-    measured = {name: one for name, one in found.items() if one.results}
+    measured = {name: one for name, one in found.items() if one.outcomes}
     if not measured:
         raise UserError("measured/: no variant has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
@@ -67,21 +75,21 @@ def write(profile: Profile) -> None:
         "claims_file": _claims_file(profile, measured),
         "tuning": budgets(read_tuning(profile.folder / TUNING), domain.measure),
         "best_of_n": {
-            seed: {name: one["curves"][name] for name, one in critics.items()} for seed, critics in picking.items()
+            seed: {name: one["curves"][name] for name, one in some.items()} for seed, some in picking.items()
         },
         "best_of_n_gaps": {
             seed: {
-                name: picking_gap(critics[AGAINST]["points"], one["points"], level, resamples)
-                for name, one in critics.items()
-                if AGAINST in critics and name != AGAINST
+                name: picking_gap(some[AGAINST]["points"], one["points"], level, resamples)
+                for name, one in some.items()
+                if AGAINST in some and name != AGAINST
             }
-            for seed, critics in picking.items()
+            for seed, some in picking.items()
         },
         "hours": _hours(profile, measured, picking),
-        "origins": _origins(outcomes[name, seed] for name, one in measured.items() for seed in one.results),
+        "origins": _origins(outcomes[name, seed] for name, one in measured.items() for seed in one.outcomes),
         "stale": [f"{name} {seed}" for name, seed in stale],
         "missing": [
-            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.variant) if s not in one.results
+            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.variant) if s not in one.outcomes
         ]
         + [
             f"Best-of-N with {name} {seed}"
@@ -99,10 +107,7 @@ def write(profile: Profile) -> None:
     for name, svg in drawings.items():
         write_text(FIGURES / f"{name}.svg", figures.as_file(svg))
     write_text(PAGE, page(results, drawings))
-    print(
-        f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/",
-        flush=True,
-    )
+    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/", flush=True)
 
 
 def _outcomes(profile: Profile) -> tuple[dict[Key, Outcome], dict[Key, Outcome]]:
@@ -134,11 +139,10 @@ def _rounded(values: Any) -> Any:
 
 def _words(domain: Domain) -> dict[str, Any]:
     """What is measured first, what success and reward are called, and which of the paper's numbers stand beside."""
-    labels = {"success": "success", "reward": domain.shown_labels.reward}
-    if domain.measure == "reward":
-        labels["success"] = domain.shown_labels.success
+    rewarded, shown = domain.measure == "reward", domain.shown_labels
+    labels = {"success": shown.success if rewarded else "success", "reward": shown.reward}
     labels = {key: label[:1].lower() + label[1:] for key, label in labels.items()}
-    paper = "cosine, win rate" if domain.measure == "reward" else "tests passed, success"
+    paper = "cosine, win rate" if rewarded else "tests passed, success"
     return {"measure": domain.measure, "labels": labels, "paper": paper}
 
 
@@ -157,31 +161,28 @@ def _claims_file(profile: Profile, measured: Mapping[str, Measured]) -> str:
 
 def _best_of_n(profile: Profile) -> dict[str, dict[str, Any]]:
     """What Best-of-N has come to, by seed and then by critic, where it has been run."""
-    found = {
-        str(seed): {
-            name: read_json(path) for name in profile.values["critics"] if (path := picked(name, seed)).exists()
-        }
-        for seed in profile.values["best_of_n_seeds"]
-    }
-    return {seed: critics for seed, critics in found.items() if critics}
+    names, seeds = profile.values["critics"], profile.values["best_of_n_seeds"]
+    there = {str(seed): {name: path for name in names if (path := picked(name, seed)).exists()} for seed in seeds}
+    return {seed: {name: read_json(path) for name, path in some.items()} for seed, some in there.items() if some}
 
 
 def _hours(
     profile: Profile, measured: Mapping[str, Measured], picking: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
     """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
-    found: dict[str, float] = {}
-    for seed in profile.seeds:
-        path = Path("seed-data") / str(seed) / "facts.json"
-        if path.exists():
-            spent = sum(stage["seconds"] for stage in read_json(path).values())
-            found[SEED_DATA] = found.get(SEED_DATA, 0.0) + spent
-    for one in measured.values():
-        spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
-        found[one.variant.table] = found.get(one.variant.table, 0.0) + spent
-    if picking:
-        found[PICKING] = sum(one["seconds"]["seconds"] for critics in picking.values() for one in critics.values())
-    return {name: seconds / 3600 for name, seconds in found.items()}
+    facts = [Path("seed-data") / str(seed) / "facts.json" for seed in profile.seeds]
+    spent = [(SEED_DATA, stage) for path in facts if path.exists() for stage in read_json(path).values()]
+    spent += [
+        (one.variant.table, stage)
+        for one in measured.values()
+        for some in one.stages.values()
+        for stage in some.values()
+    ]
+    spent += [(PICKING, one["seconds"]) for critics in picking.values() for one in critics.values()]
+    seconds = Counter[str]()
+    for part, stage in spent:
+        seconds[part] += stage["seconds"]
+    return {part: value / 3600 for part, value in seconds.items()}
 
 
 def parts(results: Results) -> list[Part]:
@@ -194,18 +195,17 @@ def parts(results: Results) -> list[Part]:
 def markdown(results: Results) -> str:
     """The report as Markdown: pictures first, then the tables."""
     shown = parts(results)
-    said = ["### Pictures"]
+    blocks = ["### Pictures"]
     for figure in [figure for part in shown for figure in part.figures]:
-        said += [f"{figure.says}:", f"![{figure.says}]({FIGURES}/{figure.name}.svg)"]
+        blocks += [f"{figure.says}:", f"![{figure.says}]({FIGURES}/{figure.name}.svg)"]
     for part in shown:
-        said += [f"### {part.title}", *(text for table in part.tables for text in _markdown(table))]
+        blocks += [f"### {part.title}", *(text for table in part.tables for text in _markdown(table))]
     for one in results.get("origins", []):
-        said += [f"Policies measured on {one['date']}, {one['processor']}, at {one['commit']}: {one['policies']}."]
-    if results.get("stale"):
-        said += [f"Measured with other settings, and left out: {', '.join(results['stale'])}."]
-    if results["missing"]:
-        said += ["Not run: " + ", ".join(results["missing"]) + "."]
-    return "\n\n".join(said) + "\n"
+        blocks += [f"Policies measured on {one['date']}, {one['processor']}, at {one['commit']}: {one['policies']}."]
+    for what, names in (("Measured with other settings, and left out", "stale"), ("Not run", "missing")):
+        if results.get(names):
+            blocks += [f"{what}: {', '.join(results[names])}."]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _markdown(table: Table) -> Iterator[str]:
@@ -217,10 +217,5 @@ def _markdown(table: Table) -> Iterator[str]:
 
 def page(results: Results, drawings: Mapping[str, str]) -> str:
     """The same as one page that loads nothing."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = resources.files("sweetrl.reproduce") / "report.html"
-    shown = [(part, [Markup(drawings[figure.name]) for figure in part.figures]) for part in parts(results)]
-    return environment.from_string(template.read_text(encoding="utf-8")).render(results=results, parts=shown)
+    shown = [(part, [markup(drawings[figure.name]) for figure in part.figures]) for part in parts(results)]
+    return fill("report.html", {"results": results, "parts": shown}, "sweetrl.reproduce")

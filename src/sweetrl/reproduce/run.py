@@ -21,7 +21,6 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
-from sweetrl.methods.base import find_method
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
@@ -37,7 +36,6 @@ ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml 
 WORK = Path(".work")
 STAGES = ("train-critic", "rank", "train-policy")
 PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with
-INPUTS = Path("inputs.json")  # in the folder of an unfinished part: what it was begun with
 ELSEWHERE = ("gate", "ingest", "sources")  # sections that no training looks at
 VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
@@ -67,10 +65,9 @@ class Profile:
         self._own: Mapping[str, Mapping[str, Any]] = self.values.get("variant_settings") or {}
         if not isinstance(self._own, dict) or not all(isinstance(one, dict) for one in self._own.values()):
             raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
-        for name in self._own:
-            merged(self.settings, self.variant(name).settings)  # what is not there is said before anything runs
         self.warm_start_settings: Mapping[str, Any] = self.values.get("warm_start_settings") or {}
-        merged(self.settings, self.warm_start_settings)
+        for changes in (self.warm_start_settings, *(self.variant(name).settings for name in self._own)):
+            merged(self.settings, changes)  # what is not there is said before anything runs
         self.seeds = [int(seed) for seed in self.values["seeds"]]
         self.temperatures = [float(temperature) for temperature in self.values["temperatures"]]
         self.personas = [str(persona) for persona in self.values.get("personas", [])]
@@ -105,12 +102,10 @@ class Profile:
     def plan(self, variant: Variant) -> dict[str, Any]:
         """Return what is measured of a variant (the content of evaluate.PLAN)."""
         met = variant.name in self.values.get("persona_variants", [])
+        grid, tasks = self.values["choose"]["grid"], self.values["choose"]["tasks"]
         return {
             "temperatures": self.temperatures,
-            "choose": {
-                "grid": [float(temperature) for temperature in self.values["choose"]["grid"]],
-                "tasks": int(self.values["choose"]["tasks"]),
-            },
+            "choose": {"grid": [float(temperature) for temperature in grid], "tasks": int(tasks)},
             "personas": self.personas if met else [],
             "persona_temperatures": self.persona_temperatures,
         }
@@ -119,13 +114,17 @@ class Profile:
         """Return the parameters of a part as a tree."""
         return merged(self.settings, {"seed": seed}, changes or {})
 
+    def base_of(self, tree: Mapping[str, Any]) -> Path:
+        """Return where the base of the parameters `tree` lies: one of the reproduction itself, else the project's."""
+        own = self.folder / tree["model"]["base"]
+        return own if own.exists() else self.folder / ROOT / tree["model"]["base"]
+
     def decisive(self, one: Variant, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return those of the parameters `tree` that a variant's policy depends on, and its base's hash, "" for none.
 
         What other methods are set to is none of them, nor is what is measured on test tasks.
         """
-        base = self.folder / tree["model"]["base"]
-        base = base if base.exists() else self.folder / ROOT / tree["model"]["base"]
+        base = self.base_of(tree)
         others = {VARIANTS[name].method.section for name in VARIANTS}
         others |= {"rank", "judge", "tracking", "evaluate", "best_of_n", *ELSEWHERE}
         if one.trained:
@@ -147,15 +146,15 @@ class Profile:
         summary, tried = kept.summary, kept.summary["validation"]
         if summary["variant"] not in VARIANTS:  # of another version
             return False
-        now = self.mark(self.variant(summary["variant"]), int(summary["seed"]))
+        one = self.variant(summary["variant"])
+        now, choose = self.mark(one, int(summary["seed"])), self.plan(one)["choose"]
         tasks = min(self.settings["evaluate"]["tasks"], self.settings["tasks"]["test"])
-        choose = self.values["choose"]
         return (
             summary["settings"] == now["settings"]
             and now["base"] in ("", summary["base"])
             and all(len(results) == tasks for results in kept.results.values())
-            and set(tried) == {f"{float(temperature):g}" for temperature in choose["grid"]}
-            and max(one["tasks"] for one in tried.values()) == int(choose["tasks"])
+            and set(tried) == {f"{temperature:g}" for temperature in choose["grid"]}
+            and max(means["tasks"] for means in tried.values()) == choose["tasks"]
         )
 
 
@@ -170,51 +169,52 @@ def base(profile: Profile) -> None:
     """Train the profile's base agent from scratch (stage `pretrain`) into the project's models/."""
     tree = profile.tree(profile.seeds[0])
     folder = workspace(profile, "base", tree, fresh=True)
-    _stage(folder, "pretrain", profile, profile.seeds[0], "base")
-    publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
-    shutil.rmtree(folder)
+    _make_base(profile, folder, "pretrain", tree, profile.folder / ROOT / tree["model"]["base"])
 
 
 def warm_start(profile: Profile) -> None:
     """Let the profile's pretrained model learn from demonstrations (stage `warm-start`) -> its `model.base`."""
-    seed = profile.seeds[0]
-    tree = profile.tree(seed, profile.warm_start_settings)
-    pretrained, base = tree["warm_start"]["base"], tree["model"]["base"]
+    tree = profile.tree(profile.seeds[0], profile.warm_start_settings)
     folder = workspace(profile, "warm-start", tree, fresh=True)
+    pretrained = tree["warm_start"]["base"]
     link(profile.folder / ROOT / pretrained, folder / pretrained)
-    if not finished(folder, "warm-start"):
-        _stage(folder, "warm-start", profile, seed, "warm-start")
-    publish(folder / base, profile.folder / base)
+    _make_base(profile, folder, "warm-start", tree, profile.folder / tree["model"]["base"])
+
+
+def base_large(profile: Profile) -> None:
+    """Train the larger base of Table 4, grown from the small one -> models/base-large/."""
+    tree = merged(profile.settings, profile.values["large_base"])
+    folder = workspace(profile, "base-large", tree, fresh=True)
+    link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
+    _make_base(profile, folder, "pretrain", tree, Path(LARGE_BASE), "sweetrl.reproduce.larger")
+
+
+def _make_base(
+    profile: Profile, folder: Path, stage: str, tree: Mapping[str, Any], out: Path, module: str = ""
+) -> None:
+    if not finished(folder, stage):
+        _stage(folder, stage, profile, int(tree["seed"]), folder.name, module)
+    publish(folder / tree["model"]["base"], out)
     shutil.rmtree(folder)
 
 
 def seed_data(profile: Profile, seed: int) -> None:
     """Tasks, dialogues of the base agent and pairs of them, for one seed -> seed-data/<seed>/."""
     folder = workspace(profile, f"seed-data-{seed}", profile.tree(seed))
-    for stage in ("tasks", "collect", "validate"):
+    stages = ("tasks", "collect", "validate")
+    for stage in stages:
         _stage(folder, stage, profile, seed, "seed-data")
-    facts = {stage: _facts(folder, stage) for stage in ("tasks", "collect", "validate")}
-    write_json(folder / "data" / "facts.json", facts)
+    write_json(folder / "data" / "facts.json", {stage: _facts(folder, stage) for stage in stages})
     publish(folder / "data", Path("seed-data") / str(seed))
-    shutil.rmtree(folder)
-
-
-def base_large(profile: Profile) -> None:
-    """Train the larger base of Table 4, grown from the small one -> models/base-large/."""
-    tree = merged(profile.settings, profile.values["large_base"])
-    folder = prepare(profile.folder / WORK / "base-large", tree)
-    link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
-    if not finished(folder, "pretrain"):
-        _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
-    publish(folder / "models" / "base", Path(LARGE_BASE))
     shutil.rmtree(folder)
 
 
 def variant(profile: Profile, name: str, seed: int) -> None:
     """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
     one = profile.variant(name)
-    settings, made_of = settings_of(profile.tree(seed), one), inputs(profile, one, seed)
-    folder = workspace(profile, f"{name}-{seed}", profile.tree(seed, one.settings), made_of=made_of)
+    tree, made_of = profile.tree(seed, one.settings), inputs(profile, one, seed)
+    settings = settings_of(profile.tree(seed), one)
+    folder = workspace(profile, f"{name}-{seed}", tree, made_of=made_of)
     train(profile, folder, one, settings, name)
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -222,13 +222,12 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
     summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
     if one.table == ONLINE:
-        method = find_method(settings.method)
+        method = one.method
         own = own_settings(method, settings)
         summary["dialogues"] = method.dialogues(own, settings.collect, settings.iterations)
     write_json(out / SUMMARY, summary)
-    tree = profile.tree(seed, one.settings)  # the store's place is nobody's result
-    parameters = {key: values for key, values in tree.items() if key != "tracking"}
-    write_json(out / PARAMETERS, {**made_of, "parameters": parameters})
+    del tree["tracking"]  # the store's place is nobody's result
+    write_json(out / PARAMETERS, {**made_of, "parameters": tree})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
     for source in (folder / "models/critic", folder / "data/preferences"):
@@ -311,9 +310,8 @@ def best_of_n(profile: Profile, name: str, seed: int) -> None:
     """Let the critic of a variant pick replies at N = 1, 2, 4, ... -> best-of-n/<variant>/<seed>.json."""
     folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
-    changes = {
-        key: value for key, value in profile.variant(name).settings.items() if key.startswith(("critic.", "rank."))
-    }
+    own = profile.variant(name).settings.items()
+    changes = {key: value for key, value in own if key.startswith(("critic.", "rank."))}
     trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)
     if trained.exists():  # the controls have none
@@ -344,37 +342,29 @@ def workspace(
     `fresh` part makes the base model itself.
     """
     folder = profile.folder / WORK / name
-    if made_of is not None:
-        now = {**made_of, "code": dvc_hash(Path(sweetrl.__file__).parent)}
-        if (folder / INPUTS).exists() and read_json(folder / INPUTS) != now:
-            shutil.rmtree(folder)
+    now = {**(made_of or {}), "code": dvc_hash(Path(sweetrl.__file__).parent)} if made_of is not None else None
+    note = folder / "inputs.json"
+    if now is not None and note.exists() and read_json(note) != now:
+        shutil.rmtree(folder)
     prepare(folder, tree)
-    if made_of is not None:
-        write_json(folder / INPUTS, now)
+    if now is not None:
+        write_json(note, now)
     if not fresh:
-        base = tree["model"]["base"]
-        own = profile.folder / base  # a base of the reproduction itself, else the project's
-        link(own if own.exists() else profile.folder / ROOT / base, folder / base)
-    cache = profile.folder / ROOT / ".cache"
-    private_folder(cache)
-    link(cache, folder / ".cache")
+        link(profile.base_of(tree), folder / tree["model"]["base"])
+    link(private_folder(profile.folder / ROOT / ".cache"), folder / ".cache")
     return folder
 
 
 def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) -> None:
     """Put a seed's data into a variant's folder: all of it, or that of the first tasks only."""
-    link(source / "tasks", folder / "data" / "tasks")
-    if not one.trained:
-        return
-    if one.data >= 1.0:
-        link(source / "trajectories", folder / "data" / "trajectories")
-        link(source / "pairs.parquet", folder / "data" / "pairs.parquet")
+    names = {"tasks", *(("trajectories", "pairs.parquet") if one.trained and one.data >= 1.0 else ())}
+    for name in names:
+        link(source / name, folder / "data" / name)
+    if not one.trained or (folder / "data" / "pairs.parquet").exists():
         return
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
 
-    if (folder / "data" / "pairs.parquet").exists():
-        return
     everything = list(TrajectoryStore(source / "trajectories").read())
     order = list(dict.fromkeys(each.task.id for each in everything))
     kept = set(order[: round(one.data * len(order))])
@@ -393,8 +383,8 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
     """The MLflow run that a part's stages belong to; made once, kept in the part's folder."""
     note = folder / "run.json"
     if note.exists():
-        found = read_json(note)
-        return str(found["run_id"]) if found.get("run_id") else None
+        run_id: str | None = read_json(note)["run_id"]
+        return run_id
     settings = parse_settings(_mapping(folder / "params.yaml"))
     tags = {"sweetrl.kind": "reproduction", "sweetrl.variant": part, "sweetrl.seed": str(seed)}
     run = RunLog(settings.tracking, f"{part} {seed}", {**tags, "sweetrl.profile": str(profile.values["profile"])})

@@ -8,78 +8,53 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from sweetrl.evaluation.metrics import summarize_policy
-from sweetrl.evaluation.statistics import (
+from sweetrl.evaluation.statistics import paired_difference
+from sweetrl.reproduce.hierarchical import (
     Hierarchical,
     hierarchical_difference,
     hierarchical_mean,
     hierarchical_ratio,
-    paired_difference,
 )
-from sweetrl.reproduce.outcomes import Outcome
+from sweetrl.reproduce.outcomes import Condition, Outcome
 from sweetrl.reproduce.variants import Variant
 from sweetrl.types import Result
 
 FEW = 100  # resamples of intervals that rows replace by hierarchical ones
 
 
-class Condition(NamedTuple):
-    """Under what a policy was measured: a temperature by name ("0", "0.5", "chosen"), and a user ("": the usual)."""
-
-    temperature: str
-    persona: str = ""
-
-
 @dataclass(frozen=True)
 class Measured:
-    """What the variants of one row came to, by seed: results under each condition, and the stages' facts.
-
-    `claims` is what claims.yaml said before the first test task; `validation` the rates on validation tasks by
-    temperature, of which `chosen` was taken; `tokens` of a mean reply under each condition; `dialogues` learnt from,
-    for variants that go on collecting.
-    """
+    """What the variants of one row came to, by seed."""
 
     variant: Variant
-    results: Mapping[int, Mapping[Condition, Sequence[Result]]]
-    stages: Mapping[int, Mapping[str, Any]]
-    dialogues: Mapping[int, int] = field(default_factory=dict)
-    chosen: Mapping[int, float] = field(default_factory=dict)
-    validation: Mapping[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    tokens: Mapping[int, Mapping[Condition, float]] = field(default_factory=dict)
-    claims: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcome]
+
+    @property
+    def stages(self) -> dict[int, dict[str, Any]]:
+        """The facts of all stages."""
+        return {seed: one.stages for seed, one in self.outcomes.items()}
+
+    @property
+    def claims(self) -> dict[int, Mapping[str, Any]]:
+        """What claims.yaml said before the first test task."""
+        return {seed: one.summary["claims"] for seed, one in self.outcomes.items()}
+
+    def results(self, condition: Condition) -> dict[int, Sequence[Result]]:
+        """Return the results under a condition, of the seeds that have some."""
+        rows = {seed: one.measured(condition) for seed, one in sorted(self.outcomes.items())}
+        return {seed: self.outcomes[seed].results[row["file"]] for seed, row in rows.items() if row}
 
     def scored(self, condition: Condition, held_out: bool = False) -> dict[int, list[Result]]:
         """Return the results that have a reward, of the seeds that have some; `held_out`: of held-out domains only."""
-        found = {
-            seed: [
-                one for one in results.get(condition, ()) if one.reward is not None and (one.held_out or not held_out)
-            ]
-            for seed, results in sorted(self.results.items())
+        scored = {
+            seed: [one for one in results if one.reward is not None and (one.held_out or not held_out)]
+            for seed, results in self.results(condition).items()
         }
-        return {seed: some for seed, some in found.items() if some}
-
-
-def together(variant: Variant, outcomes: Mapping[int, Outcome]) -> Measured:
-    """Put the outcomes of a variant on several seeds together."""
-    found: dict[str, dict[int, Any]] = {name: {} for name in Measured.__dataclass_fields__ if name != "variant"}
-    for seed, one in outcomes.items():
-        summary = one.summary
-        files = {
-            Condition(name, said["persona"]): said
-            for said in summary["measured"]
-            for name in (f"{said['temperature']:g}", *(["chosen"] if said["temperature"] == summary["chosen"] else []))
-        }
-        found["results"][seed] = {condition: one.results[said["file"]] for condition, said in files.items()}
-        found["tokens"][seed] = {condition: said["reply_tokens"] for condition, said in files.items()}
-        found["stages"][seed] = {**one.training["stages"], **summary["stages"]}
-        for name in ("chosen", "validation", "claims"):
-            found[name][seed] = summary[name]
-        if "dialogues" in one.training:
-            found["dialogues"][seed] = int(one.training["dialogues"])
-    return Measured(variant, **found)
+        return {seed: some for seed, some in scored.items() if some}
 
 
 def row_of(
@@ -94,8 +69,8 @@ def row_of(
         "table": one.variant.table,
         "paper": list(one.variant.paper),
         "paper_pages": list(one.variant.pages),
-        "seeds": sorted(one.results),
-        "chosen": {seed: one.chosen[seed] for seed in sorted(one.chosen)},
+        "seeds": sorted(one.outcomes),
+        "chosen": {seed: outcome.summary["chosen"] for seed, outcome in sorted(one.outcomes.items())},
         "validation": _validation(one),
         "training": _training(one),
         "at": {},
@@ -108,9 +83,9 @@ def row_of(
             row["personas"].setdefault(condition.persona, {})[condition.temperature] = shown
         elif found:
             row["at"][condition.temperature] = found
-    if one.dialogues:
-        row["dialogues"] = statistics.fmean(one.dialogues.values())
-        row["on_the_way"] = _on_the_way(one)
+    trained = [outcome.training for outcome in one.outcomes.values() if "dialogues" in outcome.training]
+    if trained:
+        row |= {"dialogues": _mean(training["dialogues"] for training in trained), "on_the_way": _on_the_way(one)}
     return row
 
 
@@ -118,7 +93,7 @@ def _measured_at(
     one: Measured, against: Measured | None, condition: Condition, confidence: float, resamples: int
 ) -> dict[str, Any] | None:
     """Everything that is told of a variant under one condition; None where it was not measured."""
-    seeds = one.scored(condition)
+    seeds, rows = one.scored(condition), [outcome.measured(condition) for outcome in one.outcomes.values()]
     pooled = [result for some in seeds.values() for result in some]
     if len(pooled) < 2:
         return None
@@ -131,7 +106,7 @@ def _measured_at(
 
     found = summarize_policy(pooled, confidence, FEW, 0) | {
         "tasks": len(pooled),
-        "lost": sum(len(some.get(condition, ())) for some in one.results.values()) - len(pooled),
+        "lost": sum(map(len, one.results(condition).values())) - len(pooled),
         "success": mean(_success),
         "reward": mean(_reward),
         "turns": mean(lambda result: result.turns),
@@ -140,7 +115,7 @@ def _measured_at(
             seed: {"success": _mean(map(_success, some)), "reward": _mean(map(_reward, some))}
             for seed, some in seeds.items()
         },
-        "reply_tokens": statistics.fmean([some[condition] for some in one.tokens.values() if condition in some] or [0]),
+        "reply_tokens": _mean(row["reply_tokens"] for row in rows if row),
     }
     if "premature_answers" in found:
         found["premature_answers"] = mean(lambda result: bool(result.premature))
@@ -168,16 +143,15 @@ def difference(
     mine, theirs = one.scored(condition, held_out), other.scored(condition, held_out)
     pairs = []
     for seed in mine:
-        other_by_task = {result.task_id: result for result in theirs.get(seed, ())}
-        both = [(result, other_by_task[result.task_id]) for result in mine[seed] if result.task_id in other_by_task]
-        if both:
+        by_task = {result.task_id: result for result in theirs.get(seed, ())}
+        if both := [(result, by_task[result.task_id]) for result in mine[seed] if result.task_id in by_task]:
             pairs.append(both)
     if sum(map(len, pairs)) < 2:
         return None
 
     def gap(value: Callable[[Result], float]) -> Hierarchical:
-        sides = [[[value(pair[side]) for pair in some] for some in pairs] for side in (1, 0)]
-        return hierarchical_difference(sides[0], sides[1], confidence, resamples)
+        before, after = ([[value(pair[side]) for pair in some] for some in pairs] for side in (1, 0))
+        return hierarchical_difference(before, after, confidence, resamples)
 
     return {"success": gap(_success), "reward": gap(_reward)}
 
@@ -197,10 +171,10 @@ def _reward(result: Result) -> float:
 
 def _validation(one: Measured) -> dict[str, dict[str, float]]:
     """Success and reward on validation tasks at each temperature of the grid: means over the seeds."""
-    names = list(dict.fromkeys(name for tried in one.validation.values() for name in tried))
+    seeds = [outcome.summary["validation"] for outcome in one.outcomes.values()]
+    names = sorted({name for tried in seeds for name in tried}, key=float)
     return {
-        name: {key: _mean(tried[name][key] for tried in one.validation.values() if name in tried) for key in _RATES}
-        for name in sorted(names, key=float)
+        name: {key: _mean(tried[name][key] for tried in seeds if name in tried) for key in _RATES} for name in names
     }
 
 
@@ -220,30 +194,29 @@ _SHOWN = {
 
 
 def _training(one: Measured) -> dict[str, float]:
-    found = {}
+    means = {}
     for name, (stage, metric) in _SHOWN.items():
-        values = [facts[stage]["metrics"][metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
+        values = [_metrics(facts, stage)[metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
         if values:
-            found[name] = _mean(values)
-    spent = [{stage: float(said["seconds"]) for stage, said in facts.items()} for facts in one.stages.values()]
-    found["seconds"] = _mean(sum(seconds.values()) for seconds in spent)
-    found["measuring_seconds"] = _mean(seconds.get("evaluate", 0.0) for seconds in spent)
-    return found
+            means[name] = _mean(values)
+    spent = [{stage: float(facts["seconds"]) for stage, facts in stages.items()} for stages in one.stages.values()]
+    means["seconds"] = _mean(sum(seconds.values()) for seconds in spent)
+    means["measuring_seconds"] = _mean(seconds.get("evaluate", 0.0) for seconds in spent)
+    return means
 
 
 def _on_the_way(one: Measured) -> list[float]:
     """Mean success on training tasks over the seeds: at the start of each later iteration, or in GRPO's last fifth."""
-    found = []
+    seeds = []
     for facts in one.stages.values():
-        metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "iterate")}
+        metrics = _metrics(facts, "train-policy") | _metrics(facts, "iterate")
         iterations = sorted(name for name in metrics if name.startswith("iteration_") and name.endswith("/success"))
-        found.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
-    return [statistics.fmean(values) for values in zip(*found, strict=False)]
+        seeds.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
+    return [statistics.fmean(values) for values in zip(*seeds, strict=False)]
 
 
-def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = facts.get(stage, {}).get("metrics", {})
-    return found
+def _metrics(facts: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    return dict(facts.get(stage, {}).get("metrics", {}))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -259,16 +232,18 @@ def picking_gap(
     """
     mine, theirs = _picked(better), _picked(worse)
     tasks = [task for task in mine if task in theirs]
-    before, after = ([statistics.fmean(one[task]) for task in tasks] for one in (theirs, mine))
+    before, after = ([_mean(successes[task]) for task in tasks] for successes in (theirs, mine))
     return paired_difference(before, after, confidence, resamples, 0).as_dict()
 
 
 def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     """By task the successes at N > 1."""
-    known = list(points)
-    lost = {one["task_id"] for one in known if one["reward"] is None}
-    found: dict[str, list[bool]] = {}
-    for one in known:
-        if one["n"] > 1 and one["task_id"] not in lost:
-            found.setdefault(one["task_id"], []).append(one["success"])
-    return found
+    rows = list(points)
+    lost = {row["task_id"] for row in rows if row["reward"] is None}
+    successes: dict[str, list[bool]] = {
+        row["task_id"]: [] for row in rows if row["n"] > 1 and row["task_id"] not in lost
+    }
+    for row in rows:
+        if row["n"] > 1 and row["task_id"] in successes:
+            successes[row["task_id"]].append(row["success"])
+    return successes

@@ -44,71 +44,54 @@ def tune(profile: Profile, name: str, seed: int) -> None:
     if not grid:
         raise UserError(f"params.yaml: `tuning.{name}` lists no settings to try; write it as a list of sets of them.")
     path = profile.folder / TUNING
-    source = profile.folder / "seed-data" / str(seed)
-    if not source.exists():
-        raise UserError(
-            f"{source}: there are no data of this seed; run `python -m sweetrl.reproduce seed-data {seed}` first."
-        )
+    data = inputs(profile, one, seed)
+    tasks_hash = dvc_hash(profile.folder / "seed-data" / str(seed) / "tasks")
     count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
     plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         settings, base = profile.decisive(one, tree)
-        mark = digest(settings, plan, [base, dvc_hash(source / "tasks")])
+        mark = digest(settings, plan, [base, tasks_hash])
         if any(run["digest"] == mark for run in read_tuning(path)):
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
-        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree, made_of=inputs(profile, one, seed))
+        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree, made_of=data)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
-        rates = {at: {key: round(value, 4) for key, value in said.items()} for at, said in tried.items()}
-        tasks = {said.pop("tasks") for said in rates.values()}
-        run = {"variant": name, "seed": seed, "settings": dict(changes), "tasks": int(min(tasks))}
-        add(path, {**run, "at": rates, "digest": mark})
+        rates = {at: {key: round(value, 4) for key, value in means.items()} for at, means in tried.items()}
+        tasks = int(min(means.pop("tasks") for means in rates.values()))
+        run = {"variant": name, "seed": seed, "settings": dict(changes), "tasks": tasks, "at": rates, "digest": mark}
+        with path.open("a", encoding="utf-8") as file:  # in one piece: several may be under way
+            file.write(yaml.safe_dump([run], sort_keys=False, default_flow_style=None, allow_unicode=True))
         shutil.rmtree(folder)
         print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
 
 
-def add(path: Path, run: Mapping[str, Any]) -> None:
-    """Write a run at the end of the file, in one piece: several may be under way."""
-    text = yaml.safe_dump([dict(run)], sort_keys=False, default_flow_style=None, allow_unicode=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
-
-
 def read_tuning(path: Path) -> list[dict[str, Any]]:
     """Return the runs of a file, none if there is no file; what is no run is a UserError that names it."""
-    if not path.exists():
-        return []
-    found = read_yaml(path) or []
-    if not isinstance(found, list):
+    runs = (read_yaml(path) or []) if path.exists() else []
+    if not isinstance(runs, list):
         raise UserError(f"{path}: this is no list of runs; `python -m sweetrl.reproduce tune` writes one.")
-    for number, run in enumerate(found, start=1):
+    for number, run in enumerate(runs, start=1):
         missing = {"variant", "seed", "settings", "at", "digest"} - set(run if isinstance(run, dict) else ())
         if missing or run["variant"] not in VARIANTS:
             what = f"`{min(missing)}` is missing" if missing else f"there is no variant `{run['variant']}`"
             raise UserError(f"{path}: run {number}: {what}; `python -m sweetrl.reproduce tune` writes such runs.")
-    return list(found)
+    return runs
 
 
 def budgets(runs: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
     """Return what was tried for each variant: how many runs, and the best and the median at each temperature."""
-    found = []
-    for name in VARIANTS:
+    rows = []
+    for name in [name for name in VARIANTS if any(run["variant"] == name for run in runs)]:
         own = [run for run in runs if run["variant"] == name]
-        if not own:
-            continue
         at: dict[str, dict[str, Any]] = {}
         for temperature in sorted({one for run in own for one in run["at"]}, key=float):
-            values = [(run["at"][temperature][measure], run) for run in own if temperature in run["at"]]
-            best = max(values, key=lambda pair: pair[0])
-            at[temperature] = {
-                "runs": len(values),
-                "best": best[0],
-                "median": statistics.median(value for value, _ in values),
-                "values": sorted(value for value, _ in values),
-                "settings": best[1]["settings"],
-            }
-        found.append({"variant": name, "label": VARIANTS[name].label, "runs": len(own), "at": at})
-    return found
+            tried = [(run["at"][temperature][measure], run["settings"]) for run in own if temperature in run["at"]]
+            best, settings = max(tried, key=lambda pair: pair[0])
+            values = sorted(value for value, _ in tried)
+            spread = {"best": best, "median": statistics.median(values), "values": values}
+            at[temperature] = {"runs": len(values), **spread, "settings": settings}
+        rows.append({"variant": name, "label": VARIANTS[name].label, "runs": len(own), "at": at})
+    return rows

@@ -5,14 +5,11 @@ DVC runs one stage after the other; the variants of a reproduction do not need e
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import logging
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import TopologicalSorter
@@ -23,10 +20,9 @@ from sweetrl.errors import UserError
 from sweetrl.io import OWNER_UMASK, private_file, private_folder
 from sweetrl.reproduce.run import WORK, Profile
 
-logger = logging.getLogger(__name__)
 LOGS = WORK / "logs"
 MOST = 8  # workers by default: each takes some GiB
-STARTER = "SWEETRL_REPRODUCE_STARTER"  # the process of `all`, for the parts that it runs
+STARTER = "SWEETRL_REPRODUCE_STARTER"  # set for the parts that `all` runs
 _LIBRARY = ctypes.CDLL(None)  # loaded here: between fork and exec it must not be
 # A variant's folder, and its stages in dvc.yaml: training, and what its policy does then.
 _STAGES = {
@@ -42,26 +38,25 @@ def parts(profile: Profile) -> dict[str, set[str]]:
     A part that needs one which the profile does not list is a UserError.
     """
     first = {"warm-start"} if profile.settings["warm_start"]["base"] else set[str]()
-    found: dict[str, set[str]] = {name: set() for name in first}
-    found |= {f"seed-data@{seed}": first for seed in profile.seeds}
+    needs_of: dict[str, set[str]] = {name: set() for name in first}
+    needs_of |= {f"seed-data@{seed}": first for seed in profile.seeds}
     if profile.values.get("large"):
-        found["base-large"] = set()
+        needs_of["base-large"] = set()
     for variant in profile.variants:
         for seed in profile.seeds_of(variant):
             needs = {f"seed-data@{seed}", *(["base-large"] if variant.folder == "large" else [])}
             training, measuring = (f"{stage}@{variant.name}-{seed}" for stage in _STAGES[variant.folder])
-            found |= {training: needs, measuring: {*needs, training}}
+            needs_of |= {training: needs, measuring: {*needs, training}}
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
-            found[f"best-of-n@{name}-{seed}"] = {f"seed-data@{seed}", f"variant@{name}-{seed}"}
-    for part, needs in found.items():
-        if missing := sorted(needs - found.keys()):
+            needs_of[f"best-of-n@{name}-{seed}"] = {f"seed-data@{seed}", f"variant@{name}-{seed}"}
+    for part, needs in needs_of.items():
+        if missing := sorted(needs - needs_of.keys()):
             raise UserError(
                 f"{profile.folder / 'params.yaml'}: `{part}` needs `{missing[0]}`, which the profile does not list; "
-                "add its seed to `seeds` (its variant to `variants`), or take it out of `large_seeds`, `online_seeds`, "
-                "`critics` or `best_of_n_seeds`."
+                "add its seed to `seeds` or its variant to `variants`, or take the part out."
             )
-    return found
+    return needs_of
 
 
 def default_workers(profile: Profile) -> int:
@@ -76,13 +71,13 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
     What a failed part was needed for is not begun. What is finished stays finished: the same call goes on after a
     failure, or after this process was ended.
     """
-    private_folder(profile.folder / LOGS)
+    logs = private_folder(profile.folder / LOGS)
     needs = parts(profile)
     waiting = TopologicalSorter(needs)
     waiting.prepare()
     failed: list[str] = []
     running: dict[Future[bool], str] = {}
-    logger.info("%d parts, %d at a time; what they say is in %s", len(needs), workers, profile.folder / LOGS)
+    print(f"{len(needs)} parts, {workers} at a time; what they say is in {logs}", file=sys.stderr)
     with Meter("reproduce", len(needs), "parts") as meter, ThreadPoolExecutor(workers) as pool:
         try:
             while True:
@@ -101,8 +96,8 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
             raise
     if failed:
         raise UserError(
-            f"reproduce: {', '.join(failed)} failed; {profile.folder / LOGS / failed[0]}.log says why. What is "
-            "finished is kept: run the same command to go on."
+            f"reproduce: {', '.join(failed)} failed; {logs / failed[0]}.log says why. What is finished is kept: run "
+            "the same command to go on."
         )
     # A profile may list nothing of a kind (`large: []`); DVC wants the folder that the report would read of it.
     for folder in (*_STAGES, "best-of-n", "measured"):
@@ -114,32 +109,24 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
 
 
 def end_with_parent() -> None:
-    """Let this process end (SIGTERM) when its parent does, however that ends; on Linux. A part of a dead `all` ends."""
-    with contextlib.suppress(AttributeError):
+    """Let this process end when its parent does, however that ends: else the next `all` finds what it makes locked."""
+    if sys.platform == "linux":
         _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-    starter = os.environ.get(STARTER)
-    if starter and sys.platform == "linux" and not Path("/proc", starter).exists():  # while this one was starting
-        os._exit(128 + signal.SIGTERM)
 
 
 def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
     """Run one part, which writes into a log of its own; return whether it went well."""
-    began = time.monotonic()
-    log = folder / LOGS / f"{part}.log"
     # Two workers meet at DVC's own lock for a moment, before and after a stage.
     command = [*program, "--wait-for-lock", "repro", "--single-item", f"dvc.yaml:{part}"]
-    with private_file(log).open("wb") as out:
-        # It ends with this process: else the next `all` finds what it makes locked.
+    with private_file(folder / LOGS / f"{part}.log").open("wb") as log:
         status = subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, STARTER: str(os.getpid())},
-            stdout=out,
+            env={**os.environ, STARTER: "1"},
+            stdout=log,
             stderr=subprocess.STDOUT,
             check=False,
             umask=OWNER_UMASK,
             preexec_fn=end_with_parent,
         ).returncode
-    how = f"failed with status {status}, see {log}" if status else "done"
-    logger.info("%s: %s after %.0f s", part, how, time.monotonic() - began)
     return status == 0

@@ -17,9 +17,8 @@ from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.plugins import KEYS, SIMULATORS
 from sweetrl.stages.registration import config_of as config_in_project
 from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
-from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
-from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry, cost, stage_runs
+from sweetrl.tracking.lineage import LockedStage, lineage, locked_stages, stages_behind
+from sweetrl.tracking.registry import Registry, cost, split_reference, stage_runs
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, read_json, write_json
-from sweetrl.types import Trajectory
+from sweetrl.types import ReplyRatios, Trajectory
 from sweetrl.viewer.index import cache_folder
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Heat:
             path = cache_folder() / "heat" / f"{key}.json"
             if not path.exists():
                 _, by_turn = token_ratios(critic, one, own_replies(one, critic.chat))
-                write_json(path, [shown_tokens(tokens) for turn in by_turn for tokens in turn.replies])
+                write_json(path, [shown_tokens(reply) for turn in by_turn for reply in turn.replies])
             ratios: list[list[list[Any]]] = read_json(path)
             return ratios
 
@@ -71,11 +70,12 @@ class Heat:
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
         trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
-        critic = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
+        critic = make_critic(self.domains.of(settings.suite).configured(trained), trained, self.folder)
         assert isinstance(critic, LogRatioCritic)
         return critic, weights
 
 
-def shown_tokens(tokens: Iterable[tuple[str, float]]) -> list[list[Any]]:
-    """Tokens with their log-ratios as the page takes them; a ratio that is no number is None."""
-    return [[text, round(ratio, 5) if math.isfinite(ratio) else None] for text, ratio in tokens]
+def shown_tokens(reply: ReplyRatios) -> list[list[Any]]:
+    """The tokens of a reply with their log-ratios as the page takes them; a ratio that is no number is None."""
+    values = [round(ratio, 5) if math.isfinite(ratio) else None for ratio in reply.ratios]
+    return [[text, value] for text, value in zip(reply.tokens, values, strict=True)]
