@@ -30,7 +30,7 @@ ROWS = {
 def main() -> None:
     parser = Options(__doc__, processes=5)
     options = parser.read()
-    from tasks.at_rest import at_rest
+    from tasks.training import at_rest
 
     if at_rest(Path.cwd()) is None:
         parser.error(f"{Path.cwd()}: there is something to do here; `sweetrl run` first")

@@ -29,7 +29,7 @@ from tasks import retraining
 from tasks.ingestion import ingest
 from tasks.training import Steps, run_pipeline
 from tests.ingest.made import chat, write
-from tests.tasks.fake_project import git
+from tests.tasks.fake_project import git, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -95,10 +95,6 @@ IGNORED = """/.scratch/
 /data/batches/?*
 !/data/batches/*.dvc
 """
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture

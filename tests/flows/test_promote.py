@@ -67,7 +67,7 @@ def run(project: Project) -> object:
     steps = replace(project.steps(), register=lambda *arguments: registration, promote=promotion.take_over)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "tracking_enabled", lambda: True)
-        patch.setattr(training, "stage_states", lambda root: {})
+        patch.setattr(training, "stage_states", lambda root: {"train": False})
         patch.setattr(training.PipelineRecord, "finish", lambda *arguments, **options: None)
         patch.setattr(training, "known_registration", lambda *arguments: None)
         for name in ("POLICY", "EVALUATION"):

@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registry
 from tasks import retraining
 from tasks.training import Steps, run_pipeline
-from tests.tasks.fake_project import git
+from tests.tasks.fake_project import git, quiet
 
 pytestmark = pytest.mark.slow
 
@@ -46,10 +46,6 @@ PARAMS = """seed: 7
 collect: {tasks: 15, first: 0}
 tracking: {uri: 'sqlite:///mlflow.db'}
 """
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture

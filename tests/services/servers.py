@@ -269,16 +269,6 @@ class SeaweedFS(ObjectStore):
         return [weed, "server", "-s3", f"-s3.port={self.port}", *ports, *small, *where]
 
 
-class Rclone(ObjectStore):
-    """`rclone serve s3`: the buckets are folders."""
-
-    def command(self) -> list[str]:
-        rclone = program("rclone")
-        assert rclone is not None
-        where = [f"--addr=127.0.0.1:{self.port}", f"--auth-key={KEY},{SECRET}", "--config=/dev/null"]
-        return [rclone, "serve", "s3", *where, str(self.folder / "store")]
-
-
 def s3_client(url: str) -> Any:
     """Return boto3's client for the S3 at `url`, which tries once."""
     import boto3

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tasks.fake_project import git
+
 STAGE = """
 import json, os, pathlib, subprocess, sys, time
 import yaml
@@ -66,11 +68,6 @@ class Toy:
         """The stages that have really run, in order."""
         path = self.root / "count.txt"
         return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def git(root: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -37,6 +37,10 @@ policy: {epochs: 1}
 """
 
 
+def quiet(text: str) -> None:
+    """Say nothing."""
+
+
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()

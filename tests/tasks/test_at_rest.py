@@ -12,14 +12,11 @@ import pytest
 
 from tasks.pipeline import changed_stages, execute_stage
 from tasks.training import Steps, at_rest, run_pipeline
+from tests.tasks.fake_project import quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = "import sys; from pathlib import Path; from flows.run import run_here; done = run_here(Path.cwd()); "
 NOTHING_HEAVY = "assert not {'prefect', 'mlflow', 'torch', 'sqlalchemy'} & set(sys.modules); print(done.unchanged)"
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
 
 
 STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)

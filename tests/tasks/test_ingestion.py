@@ -26,7 +26,7 @@ from tasks.batches import Batch, batches_of
 from tasks.ingestion import REF, Ingested, ingest, ingests, next_batch
 from tasks.pipeline import open_repo
 from tests.ingest.made import chat, check_plainly, write
-from tests.tasks.fake_project import Project, git, in_child, light
+from tests.tasks.fake_project import Project, git, in_child, light, quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """seed: 7
@@ -74,10 +74,6 @@ def rows_of(project: Project, batch: str = "") -> list[Any]:
     name = git(project.origin, "show", f"ingest:data/batches/{batch}.dvc")
     files = sorted((project.root / "remote" / name).glob("*.jsonl"))
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
 
 
 def take(project: Project, **options: Any) -> Ingested:

@@ -12,6 +12,7 @@ import yaml
 
 from sweetrl.colbench.store import read_task_table
 from tasks.pipeline import StageFailed, changed_stages, execute_stage
+from tests.tasks.fake_project import quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = """
@@ -25,10 +26,6 @@ class Forms(sweetrl.Domain):
             yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"word of {split} {number}")
 """
 OWN = {name: f"mine/{name}.py" for name in ("suite", "method")}
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
 
 
 @pytest.fixture

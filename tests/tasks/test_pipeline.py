@@ -15,11 +15,7 @@ from sweetrl.errors import UserError
 from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_program, stage_states
 from tasks.training import Steps, run_pipeline
 from tasks.workspace import dvc, only_run
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
-
+from tests.tasks.fake_project import quiet
 
 STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)
 

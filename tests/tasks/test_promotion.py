@@ -22,6 +22,7 @@ from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
+from tests.tasks.fake_project import quiet
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
 
@@ -85,11 +86,7 @@ def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
     return Project(tmp_path, parse_settings({"evaluate": {"resamples": 2000}}))
 
 
-def no_words(text: str) -> None:
-    """Say nothing."""
-
-
-def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = no_words) -> GateResult:
+def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = quiet) -> GateResult:
     """Let a version stand against the champion, and move the alias if it wins."""
     result = judge(settings, root, version, line)
     return take_over(settings, root, result) if result.won else result
@@ -169,7 +166,7 @@ def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:
 
 def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Project) -> None:
     first = project.train("first", rewards(0.5, 1))
-    result = judge(project.settings, project.root, first, no_words)
+    result = judge(project.settings, project.root, first, quiet)
     assert result.won and not result.promoted
     second = project.train("second", rewards(0.9, 1))
     decide(project.settings, project.root, second)
@@ -218,7 +215,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     for number in (1, 2, 3):
         version = project.train(f"try {number}", rewards(0.5, 10 + number))
         for _ in range(2):  # the same comparison again is the same comparison
-            result = judge(project.settings, project.root, version, no_words)
+            result = judge(project.settings, project.root, version, quiet)
             assert result.decision is not None and result.decision.number == number
             assert f"This is comparison {number} with this champion" in result.reason
     kept = comparisons.noted(registry, champion, "comparison")
@@ -228,7 +225,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     write_results(project.root, rewards(0.5, 20))
     version = register_policy(project.settings, project.root).version
     registry.attach_evaluation(version, project.root, {})
-    again = judge(project.settings, project.root, version, no_words)
+    again = judge(project.settings, project.root, version, quiet)
     assert again.decision is not None and again.decision.number == 4
     planned = plan(project.settings.gate, project.settings.tracking, 0.95, 1000, project.root)
     assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
@@ -246,7 +243,7 @@ def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypa
     second = project.train("second", rewards(0.5, 2))
     for tasks, number in ((b"the first test tasks", 1), (b"fresh", 1)):
         (project.root / "data/tasks/test.parquet").write_bytes(tasks)
-        result = judge(project.settings, project.root, second, no_words)
+        result = judge(project.settings, project.root, second, quiet)
         assert result.decision is not None and result.decision.number == number
 
 
@@ -331,7 +328,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
     assert due(fresh_after_comparisons=1) == due(fresh_after_days=1) == 0, "nothing is registered yet"
     champion = project.train("champion", rewards(0.5, 1))
     decide(project.settings, project.root, champion)
-    judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), no_words)
+    judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), quiet)
     assert due() == due(fresh_after_comparisons=2) == due(fresh_after_days=1) == 0
     assert due(fresh_after_comparisons=1) == 1000
     registry = Registry(project.settings.tracking, project.root)
@@ -361,23 +358,23 @@ def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytes
     monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_results(folder, now))
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
-        watch(settings, project.root, no_words)
+        watch(settings, project.root, quiet)
     champion = project.train("champion", now)
     decide(settings, project.root, champion)
-    found = watch(settings, project.root, no_words)
+    found = watch(settings, project.root, quiet)
     assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
     now = rewards(0.2, 2)
-    found = watch(settings, project.root, no_words)
+    found = watch(settings, project.root, quiet)
     assert (found.drifted, found.number) == (True, 2) and "Retrain now" in found.sentence
     assert comparisons.measured(registry, registry.get(champion)).rewards == now, (
         "the next challenger is compared with the agent of today"
     )
-    assert watch(settings, project.root, no_words).drifted, "with the first measurement, not with the last one"
+    assert watch(settings, project.root, quiet).drifted, "with the first measurement, not with the last one"
     kept = list(comparisons.noted(registry, champion, "look").values())
     assert [one["number"] for one in kept] == [1, 2, 3] and kept[1]["drifted"]
     (project.root / "data/tasks/test.parquet").write_bytes(b"fresh")
     for number, words in ((0, "for the first time"), (1, "does exactly what it did")):
-        found = watch(settings, project.root, no_words)
+        found = watch(settings, project.root, quiet)
         assert found.number == number and words in found.sentence
 
 

@@ -15,10 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.stages.scratch import remove_recorded
 from tasks import workspace
 from tasks.pipeline import StageFailed, execute_stage, stage_environment
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
+from tests.tasks.fake_project import quiet
 
 
 def obstruct(folder: Path, content: str) -> Path:

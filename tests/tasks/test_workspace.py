@@ -12,10 +12,7 @@ from sweetrl.errors import UserError
 from tasks import workspace
 from tasks.pipeline import execute_stage, open_repo
 from tasks.training import Steps, run_pipeline
-
-
-def quiet(text: str) -> None:
-    """Say nothing."""
+from tests.tasks.fake_project import quiet
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,14 +14,11 @@ from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import UserError
-from sweetrl.io import digest
 from sweetrl.models.check import check_adapter, check_weights
 from sweetrl.protocols import Engine
 
 # The name under which a server of ours serves the base model.
 SERVED = "base"
-# The environment variable in which a process names the server that it lends to those it starts (`lending`).
-LENT = "SWEETRL_LENT_SERVER"
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,7 @@ def access(settings: ServerSettings) -> Access:
 def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16) -> Iterator[EngineSettings]:
     """Yield `engine` with a server behind it: vllm without `urls` gets one of our own for as long as this lasts.
 
-    Where a server of the same model and settings is lent to this process, it is taken. `log` is the file of the
-    server's output, `rank` the largest rank of the adapters that it must load.
+    `log` is the file of the server's output, `rank` the largest rank of the adapters that it must load.
     """
     with watched(engine, model, log, rank) as (served, _):
         yield served
@@ -83,9 +78,8 @@ def watched(
     engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16
 ) -> Iterator[tuple[EngineSettings, Callable[[], bool]]]:
     """Do as `serving` does, and yield a function, too: whether the server of our own has ended for good."""
-    lent = _lent(engine, model, rank) if needs_server(engine) else engine
-    if lent is not None:
-        yield lent, lambda: False
+    if not needs_server(engine):
+        yield engine, lambda: False
         return
     from sweetrl.engines.vllm_server import ManagedServer, free_port, gpus_of, vllm_command
 
@@ -112,27 +106,6 @@ def watched(
 def needs_server(engine: EngineSettings) -> bool:
     """Whether whoever uses `engine` starts a server for it."""
     return engine.kind == "vllm" and not engine.urls.strip()
-
-
-@contextmanager
-def lending(engine: EngineSettings, model: ModelSettings, log: Path, rank: int) -> Iterator[dict[str, str]]:
-    """Run a server of our own for others; yield the environment in which processes on this machine find it."""
-    with serving(engine, model, log, rank) as served:
-        where = {"urls": served.urls, "model": served.model, "gpus": served.gpus}
-        yield {LENT: json.dumps({"what": _what(engine, model), "rank": rank, "where": where})}
-
-
-def _lent(engine: EngineSettings, model: ModelSettings, rank: int) -> EngineSettings | None:
-    """Return `engine` at the server that is lent to this process; None where there is none, or one of another kind."""
-    offer = json.loads(os.environ.get(LENT) or "{}")
-    if offer.get("what") != _what(engine, model) or offer["rank"] < rank:
-        return None
-    return engine.model_copy(update=offer["where"])
-
-
-def _what(engine: EngineSettings, model: ModelSettings) -> str:
-    """What decides how a server of our own answers, and how many GPUs are put down to it."""
-    return digest(engine.command, engine.arguments, engine.gpus, model.dtype, str(Path(model.base).resolve()))
 
 
 def adapter_lora_rank(adapter: Path) -> int:
