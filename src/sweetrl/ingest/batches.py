@@ -212,7 +212,7 @@ def _file_fault(entry: Entry, limits: IngestSettings) -> str | None:
 
 
 def _read(
-    source: Folder | Bucket, entries: Sequence[Entry], part: Path, known: set[str], limits: IngestSettings
+    source: Folder | Bucket, entries: Sequence[Entry], part: Path, digests: set[str], limits: IngestSettings
 ) -> tuple[_Taken, int]:
     """Write the rows of `entries` that are new and can be read to `part`; the second value counts files left for later.
 
@@ -247,10 +247,10 @@ def _read(
                 elif row.fault:
                     look.bad += 1
                     taken.put_aside(entry.name, row.number, row.fault, row.line)
-                elif (digest := digest_of(row.line)) in known:
+                elif (digest := digest_of(row.line)) in digests:
                     look.repeated += 1
                 else:
-                    known.add(digest)
+                    digests.add(digest)
                     out.write(row.line + b"\n")
                     taken.origins.append((look, row.number, digest))
     return taken, left

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.jsonl import parse_row
+from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.config.settings import IngestSettings
 from sweetrl.errors import UserError
 from sweetrl.text import excess, printable
@@ -219,11 +219,8 @@ class Row:
 
 def read_rows(path: Path, limits: IngestSettings) -> Iterator[Row]:
     """Yield the rows of a file; one line is in memory at a time. Blank lines are none."""
-    with path.open("rb") as source:
-        for number, line in enumerate(source, start=1):
-            text = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-            if text.strip():
-                yield _look(number, text, limits)
+    for number, line in raw_lines(path):
+        yield _look(number, line.rstrip(b"\r\n"), limits)
 
 
 def _look(number: int, line: bytes, limits: IngestSettings) -> Row:
