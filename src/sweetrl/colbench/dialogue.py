@@ -9,6 +9,7 @@ dialogue and of what its answer is (`Domain.answers`, `Domain.final_answer`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.markers import visible_reply
@@ -34,6 +35,7 @@ def converse(
     return tuple(messages)
 
 
+@dataclass(eq=False)
 class Environment:
     """One dialogue about `task`: `step` takes the agent's raw replies until `done`.
 
@@ -44,30 +46,21 @@ class Environment:
     "lost" and `error` says why.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        domain: Domain,
-        simulator: UserSimulator,
-        max_turns: int = 10,
-        reply_characters: int = 400,
-        seed: int = 0,
-    ) -> None:
-        if max_turns < 1 or reply_characters < 1:
-            raise ValueError(f"max_turns ({max_turns}) and reply_characters ({reply_characters}) must be at least 1")
-        self.task = task
-        self.domain = domain
-        self.simulator = simulator
-        self.max_turns = max_turns
-        self.reply_characters = reply_characters
-        self.seed = seed
-        self.turn = 0
-        self.error = ""
-        self._messages = [Message("user", task.problem_description)]
-        self.answer: str | None = None
-        """The agent's answer; None while the dialogue goes on, where it was lost, and where there is none."""
-        self.outcome: Outcome | None = None
-        """How the dialogue ended; None while it goes on."""
+    task: Task
+    domain: Domain
+    simulator: UserSimulator
+    max_turns: int = 10
+    reply_characters: int = 400
+    seed: int = 0
+    turn: int = field(default=0, init=False)
+    error: str = field(default="", init=False)
+    answer: str | None = field(default=None, init=False)
+    """The agent's answer; None while the dialogue goes on, where it was lost, and where there is none."""
+    outcome: Outcome | None = field(default=None, init=False)
+    """How the dialogue ended; None while it goes on."""
+
+    def __post_init__(self) -> None:
+        self._messages = [Message("user", self.task.problem_description)]
 
     @property
     def messages(self) -> tuple[Message, ...]:

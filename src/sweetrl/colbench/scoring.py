@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import fsum, isclose, isfinite
 from numbers import Real
 
@@ -16,6 +16,7 @@ PRICE = "reward.turn_cost"  # the part of a reward that the questions have cost
 TASK = "task"  # what else a reward holds that has no parts of its own
 
 
+@dataclass(frozen=True)
 class RewardScorer:
     """Scores each dialogue by `reward`, a function of (task, dialogue) that returns a number or its named parts.
 
@@ -24,14 +25,10 @@ class RewardScorer:
     task.
     """
 
-    def __init__(
-        self,
-        reward: RewardFunction,
-        name: str,
-        bounds: tuple[float, float] = (0.0, 1.0),
-        inner: Scorer | None = None,
-    ) -> None:
-        self.reward, self.name, self.bounds, self.inner = reward, name, bounds, inner
+    reward: RewardFunction
+    name: str
+    bounds: tuple[float, float] = (0.0, 1.0)
+    inner: Scorer | None = None
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""
@@ -64,14 +61,15 @@ class RewardScorer:
         return replace(score, reward=float(min(high, max(low, value))), parts=parts, semantics=self.name)
 
 
+@dataclass(frozen=True)
 class PricedScorer:
     """Takes `turn_cost` off another scorer's reward for every question of a dialogue (`reward.turn_cost`).
 
     Whether the task is solved stays what the other scorer says. The price is a part of the reward.
     """
 
-    def __init__(self, inner: Scorer, turn_cost: float) -> None:
-        self.inner, self.turn_cost = inner, turn_cost
+    inner: Scorer
+    turn_cost: float
 
     @property
     def thread_safe(self) -> bool:

@@ -12,6 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
@@ -129,18 +130,13 @@ def spoken(text: str) -> str:
     return _OTHER.split(words, maxsplit=1)[0].rstrip()
 
 
+@dataclass(frozen=True)
 class ScriptedUser:
-    """The scripted user of a domain that says itself what they reply (`Domain.reply`)."""
+    """The scripted user of a domain that says itself what they reply: `reply` is Domain.reply."""
 
+    reply: Callable[[Task, Sequence[Message], int], str]
     name = "scripted"
     instant = True
-
-    def __init__(self, reply: Callable[[Task, Sequence[Message], int], str]) -> None:
-        self._reply = reply
-
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """As Domain.reply."""
-        return self._reply(task, messages, seed)
 
 
 class ConsoleUser:
@@ -234,17 +230,16 @@ class Recording:
             self._keep(row.speaker, row.dialogue, row.reply)
 
 
+@dataclass(frozen=True)
 class ReplaySimulator:
     """Says what is recorded for exactly this dialogue, by whomever; a dialogue that left the recording is lost.
 
     For running an imported dialogue again: in tests, for demonstrations, or to score it as if it were new.
     """
 
+    recording: Recording
     name = "replay"
     instant = checked = True
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the recorded answer; SimulatorError where there is none."""

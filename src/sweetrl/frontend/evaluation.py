@@ -33,7 +33,7 @@ from sweetrl.evaluation.report import (
     verdict,
 )
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.frontend.pages import find_page, last_page, without_pages
+from sweetrl.frontend.pages import last_page, pages_of, without_pages
 from sweetrl.frontend.rewards import PageScorer, PageTools
 from sweetrl.types import Message, Report, Result, Task, Trajectory
 
@@ -80,7 +80,7 @@ class Pages:
 
 def first_page(messages: Sequence[Message]) -> str | None:
     """Return the first page that the agent showed; None where it showed none."""
-    return next((html for one in messages if one.role == "assistant" and (html := find_page(one.content))), None)
+    return next(iter(pages_of(messages)), None)
 
 
 def look_at_pages(

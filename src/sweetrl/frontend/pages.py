@@ -56,19 +56,17 @@ def _element(text: str, tag: str) -> str | None:
 def read_reply(raw: str) -> PageReply:
     """Read a raw reply of an agent that designs a page."""
     visible = visible_reply(raw)
-    html = find_page(visible)
-    words = visible if html is None else visible.replace(html, PLACEHOLDER)
-    return PageReply(words, html)
+    return PageReply(without_pages(visible), find_page(visible))
+
+
+def pages_of(messages: Sequence[Message]) -> list[str]:
+    """Return the pages that the agent has shown, in order."""
+    return [html for message in messages if message.role == "assistant" and (html := find_page(message.content))]
 
 
 def last_page(messages: Sequence[Message]) -> str | None:
     """Return the page of the last agent message that holds one: what is scored; None where none does."""
-    for message in reversed(messages):
-        if message.role == "assistant":
-            found = find_page(message.content)
-            if found is not None:
-                return found
-    return None
+    return next(reversed(pages_of(messages)), None)
 
 
 def without_pages(text: str) -> str:

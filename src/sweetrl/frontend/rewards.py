@@ -116,6 +116,7 @@ def make_reward(settings: SimilaritySettings) -> FrontendReward:
     return ClipReward(settings.model, settings.view, settings.device, settings.batch)
 
 
+@dataclass(frozen=True)
 class PageScorer:
     """Scores (task, answer) pairs: `reward` of the answer's page against the reference's, both rendered by `renderer`.
 
@@ -123,8 +124,8 @@ class PageScorer:
     reward decides about. Raises UserError for a task whose reference is no page, or cannot be rendered.
     """
 
-    def __init__(self, reward: FrontendReward, renderer: Renderer) -> None:
-        self.reward, self.renderer = reward, renderer
+    reward: FrontendReward
+    renderer: Renderer
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue's answer, in order."""

@@ -171,6 +171,7 @@ class Skill:
     forget: float = 0.01
 
 
+@dataclass(frozen=True)
 class Demonstrator:
     """A scripted agent with a habit: what the base agent is pre-trained on.
 
@@ -178,13 +179,12 @@ class Demonstrator:
     or answers if it knows them all.
     """
 
+    skill: Skill
+    max_turns: int
+    rng: random.Random
+    informed: bool = False
+    heed_program: float = 0.85
     name = "demonstrator"
-
-    def __init__(
-        self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False, heed_program: float = 0.85
-    ) -> None:
-        self.skill, self.max_turns, self.rng = skill, max_turns, rng
-        self.informed, self.heed_program = informed, heed_program
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""

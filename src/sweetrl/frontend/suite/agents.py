@@ -231,19 +231,19 @@ class Skill:
     stop_growth: float = 0.1
 
 
+@dataclass(frozen=True)
 class Demonstrator:
     """An imperfect scripted agent: what the base agent is pre-trained on.
 
     An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
     """
 
+    skill: Skill
+    max_turns: int
+    rng: random.Random
+    informed: bool = False
+    heed_page: float = 0.5
     name = "demonstrator"
-
-    def __init__(
-        self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False, heed_page: float = 0.5
-    ) -> None:
-        self.skill, self.max_turns, self.rng = skill, max_turns, rng
-        self.informed, self.heed_page = informed, heed_page
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always a final page in the last turn."""
