@@ -72,6 +72,7 @@ def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, setting
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "adapter"
+    register_policy(settings, project)
     handover.export("models/policy", settings, out)
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(project / "models/base"), out)
     assert model.peft_config["default"].r == 4 and AutoTokenizer.from_pretrained(out).chat_template
@@ -87,8 +88,7 @@ def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, setting
     assert "data/trajectories | 0123abcd.dir" in card
     assert "0.500 [0.400, 0.600]" in card and "90% intervals" in card and "p < 0.001 (exact McNemar)" in card
     assert "licence of the base | unknown: the base's folder states none" in card
-    assert "| agent.max_turns | 3 |" in card and "eprint        = {2503.15478}" in card
-    assert "scripted. What real people experience was not measured" in card
+    assert "suite `backend` and method `sweet`" in card and "eprint        = {2503.15478}" in card
 
 
 def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path) -> None:
@@ -119,26 +119,7 @@ def test_a_registered_version_is_exported_with_its_lineage(project: Path, settin
     )
 
 
-def test_results_of_another_policy_are_left_out(project: Path, settings: Settings, tmp_path: Path) -> None:
-    report = project / "reports/evaluation.json"
-    before = report.read_text()
-    report.write_text(before.replace("0.2", "0.9"))
-    try:
-        handover.export("models/policy", settings, tmp_path / "out")
-    finally:
-        report.write_text(before)
-    assert "No evaluation of exactly this adapter is recorded" in (tmp_path / "out/README.md").read_text()
-
-
-def test_the_card_has_the_parameters_that_the_stages_saw(project: Path, settings: Settings, tmp_path: Path) -> None:
-    today = settings.model_copy(update={"seed": 99, "method": "rft"})
-    handover.export("models/policy", today, tmp_path / "out")
-    card = (tmp_path / "out/README.md").read_text()
-    assert "| seed | 7 |" in card and "| seed | 99 |" not in card
-    assert "suite `backend` and method `sweet`" in card and "rft" not in card
-
-
-def test_nothing_is_said_of_an_adapter_that_dvc_does_not_know(
+def test_nothing_is_said_of_an_adapter_that_is_not_registered(
     project: Path, settings: Settings, tmp_path: Path
 ) -> None:
     kept = shutil.copytree(project / "models/policy", tmp_path / "kept")
@@ -218,14 +199,10 @@ def test_a_base_that_has_sampling_values_alone_is_merged(
     try:
         config.write_text(json.dumps({**plain, **said, "temperature": 0.6, "top_p": 0.9}))
         handover.export("models/policy", settings, tmp_path / "out", merge=True)
-        config.write_text(json.dumps({**plain, "early_stopping": True}))
-        with pytest.raises(UserError, match=r"generation_config\.json cannot be saved again .*early_stopping"):
-            handover.export("models/policy", settings, tmp_path / "no", merge=True)
     finally:
         config.write_text(before)
     saved = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert (saved["temperature"], saved["top_p"], saved["do_sample"]) == (0.6, 0.9, True)
-    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
         patch.setattr(os, "fsync", full)
         with pytest.raises(BadRequest, match="cannot be written now") as refused:
             kept.feedback(Feedback(dialogue=name, reward=1))
-        assert refused.value.status == 503
+        assert refused.value.status_code == 503
         patch.setattr(module, "append_row", full)
         assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
     assert kept.feedback(Feedback(dialogue=name, reward=1)) == "kept"
@@ -260,7 +260,7 @@ def test_a_folder_has_one_server(kept: Recorder) -> None:
 def test_odd_feedback_is_refused_with_a_sentence(body: Any, place: str) -> None:
     with pytest.raises(BadRequest, match=f"{place}: .*") as refused:
         read_feedback(json.dumps(body).encode())
-    assert str(refused.value).endswith(".")
+    assert refused.value.detail.endswith(".")
 
 
 def test_feedback_is_read() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,28 +66,6 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     assert heat.ratios(one) == found
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
-
-
-def test_ratios_in_the_cache_are_of_the_same_weights_settings_and_secrets(
-    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    chosen = small(settings, tiny_model)
-    one = dialogue(TESTS[1], ["zero"], TESTS[1].ground_truth, 3, "base")
-    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
-    first = Heat(Domains(chosen), critic).ratios(one)
-    other = chosen.model_copy(update={"rank": chosen.rank.model_copy(update={"reference": "unconditioned"})})
-    secret = replace(one, task=replace(one.task, ground_truth="def other():\n    return 7"))
-    again = shutil.copytree(critic, tmp_path / "critic") / "adapter_model.safetensors"
-    save_file({name: -2 * value for name, value in load_file(again).items()}, again)
-    found = [
-        Heat(Domains(other), critic).ratios(one),
-        Heat(Domains(chosen), critic).ratios(secret),
-        Heat(Domains(chosen), again.parent).ratios(one),
-    ]
-    assert all(each != first for each in found)
-    assert Heat(Domains(chosen), critic).ratios(one) == first
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(

@@ -21,15 +21,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
 
-from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.errors import SimulatorError, UserError, UserLeft, missing_extra
-from sweetrl.interop.worlds import World
+from sweetrl.interop.worlds import World, domain_with
 from sweetrl.types import Message, Trajectory
 from sweetrl.types import Task as DomainTask
 
@@ -95,9 +94,7 @@ def dialogue(domain: str = "backend", params: str | None = None, settings: dict[
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         sample = await anyio.to_thread.run_sync(_find, world, state)
-        talk = await anyio.to_thread.run_sync(
-            lambda: world.begin(sample.task, sample.seed, sample.attempt, sample.agent)
-        )
+        talk = await anyio.to_thread.run_sync(world.begin, *sample)
         state.store.set(KEY, {"outcome": BROKEN_OFF})  # unless it comes to its end
         state.messages = [ChatMessageSystem(content=talk.system), ChatMessageUser(content=talk.request)]
         words: str | None = talk.request
@@ -107,7 +104,7 @@ def dialogue(domain: str = "backend", params: str | None = None, settings: dict[
             if words is not None:
                 state.messages.append(ChatMessageUser(content=words))
         if talk.outcome == "lost":
-            raise SimulatorError(f"task {sample.task.id}: the dialogue is lost: {talk.score().error}")
+            raise SimulatorError(f"task {state.sample_id}: the dialogue is lost: {talk.score().error}")
         state.store.set(KEY, {"outcome": talk.outcome})
         state.completed = True
         return state
@@ -150,11 +147,8 @@ def _world(domain: str, params: str | None, settings: Settings) -> World:
     """Return the world of a domain, which task, solver and scorer share: a log names them by these arguments."""
     key = json.dumps([domain, params, settings], sort_keys=True, default=str)
     with _making:
-        world = _worlds.get(key)
-        if world is None:
-            if unknown := {"name", "params"} & settings.keys():
-                raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
-            _worlds[key] = world = World(make_domain(domain, params, **settings))
+        if (world := _worlds.get(key)) is None:
+            _worlds[key] = world = World(domain_with(domain, params, settings))
         return world
 
 
@@ -165,16 +159,8 @@ def _with_prompt(settings: Settings, prompt: str) -> dict[str, Any]:
     return {**settings, "agent": {**agent, "prompt": prompt}}
 
 
-@dataclass(frozen=True)
-class _Known:
-    task: DomainTask
-    seed: int
-    attempt: int
-    agent: str
-
-
-def _find(world: World, state: TaskState) -> _Known:
-    """Return the task of a sample; UserError where the domain has another one in its place."""
+def _find(world: World, state: TaskState) -> tuple[DomainTask, int, int, str]:
+    """Return a sample's task, seed, attempt and agent; UserError where the domain has another task in its place."""
     place = (state.metadata or {}).get(KEY)
     if not isinstance(place, Mapping) or set(place) != {"split", "place", "count", "seed"}:
         raise UserError(f"sample {state.sample_id}: its metadata has no `{KEY}`; it is no sample of sweetrl/colbench.")
@@ -184,7 +170,7 @@ def _find(world: World, state: TaskState) -> _Known:
             f"sample {state.sample_id}: the domain has another task at place {place['place']}; solve and score with "
             "the domain and the settings that the samples were made with."
         )
-    return _Known(task, place["seed"], state.epoch - 1, str(state.model))
+    return task, place["seed"], state.epoch - 1, str(state.model)
 
 
 # The dialogue once more
@@ -215,11 +201,11 @@ def _score(world: World, state: TaskState) -> Trajectory:
         replies = replies[: len(heard)]  # what nobody has replied to was not the end
     environment = world.open()
     user = _Recorded(environment.simulator.name, heard)
-    talk = replace(environment, simulator=user).begin(sample.task, sample.seed, sample.attempt, sample.agent)
+    talk = replace(environment, simulator=user).begin(*sample)
     for reply in replies:
         if not talk.done:
             talk.say(reply)
-    return world.score(sample.task, talk)
+    return world.score(sample[0], talk)
 
 
 def _outcome(state: TaskState) -> str:

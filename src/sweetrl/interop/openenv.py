@@ -26,15 +26,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 
 import sweetrl
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.interop.worlds import SPLITS, World
 from sweetrl.seeds import dialogue_seed
-from sweetrl.types import Outcome, Task, Trajectory
+from sweetrl.types import Outcome, Task
 
 try:
     from openenv.core import Action, EnvClient, Environment, Observation, State
@@ -51,7 +51,6 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from starlette.requests import Request
 
     from sweetrl.colbench.domain import Domain
     from sweetrl.rollout.context import Conversation
@@ -60,8 +59,6 @@ SESSIONS = 64  # dialogues at a time
 LONGEST_MESSAGE = 1_000_000  # characters of one message of the agent
 LONGEST_BODY = 2**23  # bytes: such a message, written as JSON
 LISTED_TASKS = 1000  # that the Task API shows at once, of however many there are
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class DialogueAction(Action):
@@ -146,7 +143,16 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
             self._state.step_count += 1
             if reply is not None:
                 return DialogueObservation(message=reply, reward=0.0)
-            return _last_observation(self._world.score(task, talk))
+            dialogue = self._world.score(task, talk)
+            return DialogueObservation(
+                message="",
+                done=True,
+                reward=dialogue.reward,
+                outcome=dialogue.outcome,
+                success=None if dialogue.reward is None else dialogue.success,
+                parts=dict(dialogue.parts),
+                error=dialogue.error,
+            )
 
     @property
     def state(self) -> DialogueState:
@@ -201,18 +207,6 @@ def _public(split: str, index: int, task: Task) -> dict[str, Any]:
     return {"id": task.id, "split": split, "index": index, "request": task.problem_description}
 
 
-def _last_observation(dialogue: Trajectory) -> DialogueObservation:
-    return DialogueObservation(
-        message="",
-        done=True,
-        reward=dialogue.reward,
-        outcome=dialogue.outcome,
-        success=None if dialogue.reward is None else dialogue.success,
-        parts=dict(dialogue.parts),
-        error=dialogue.error,
-    )
-
-
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -243,13 +237,9 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
         state_cls=DialogueState,
     )
     app.router.on_shutdown.append(world.close)  # as OpenEnv itself does
-    app.add_exception_handler(UserError, _refused)
+    app.add_exception_handler(UserError, lambda request, error: JSONResponse({"detail": str(error)}, 400))
     application: Starlette = app
     return application
-
-
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, 400)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -275,32 +265,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 class DialogueClient(EnvClient[DialogueAction, DialogueObservation, DialogueState]):
-    """A session with the server of a domain; see the module. What it cannot read is a UserError."""
+    """A session with the server of a domain; see the module."""
 
     def _step_payload(self, action: DialogueAction) -> dict[str, Any]:
         return action.model_dump()
 
     def _parse_result(self, payload: Mapping[str, Any]) -> StepResult[DialogueObservation]:
-        fields = payload.get("observation")
-        if isinstance(fields, dict):  # OpenEnv sends these two beside the observation
-            fields = fields | {name: payload[name] for name in ("done", "reward") if name in payload}
-        observation = self._read(DialogueObservation, fields)
-        reward = None if observation.reward is None else float(observation.reward)
-        return StepResult(observation=observation, reward=reward, done=observation.done)
+        # OpenEnv sends two of the fields beside the observation.
+        beside = {name: payload[name] for name in ("done", "reward") if name in payload}
+        observation = DialogueObservation.model_validate({**payload["observation"], **beside})
+        return StepResult(observation=observation, reward=observation.reward, done=observation.done)
 
     def _parse_state(self, payload: Mapping[str, Any]) -> DialogueState:
-        return self._read(DialogueState, payload)
-
-    def _read(self, kind: type[Model], payload: Any) -> Model:
-        try:
-            return kind.model_validate(payload)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole"
-            raise UserError(
-                f"{self.base_url}: this is no server of a sweetrl domain: {kind.__name__}, {where}: {first['msg']}; "
-                "use openenv's GenericEnvClient for others."
-            ) from error
+        return DialogueState.model_validate(payload)
 
 
 if __name__ == "__main__":

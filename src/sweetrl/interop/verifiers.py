@@ -35,11 +35,10 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
 from sweetrl.errors import SimulatorError, UserError, missing_extra
-from sweetrl.interop.worlds import World
+from sweetrl.interop.worlds import World, domain_with
 from sweetrl.types import Split, Task, Trajectory
 
 try:
@@ -135,9 +134,7 @@ class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
 def domain_of(config: DomainTasksetConfig) -> Domain:
     """Return the domain that a config names, with its settings; UserError for what is wrong there."""
     changes = config.settings if config.seed is None else config.settings | {"seed": config.seed}
-    if unknown := {"name", "params"} & changes.keys():
-        raise UserError(f"{ID}: unknown parameter `{min(unknown)}`; docs/parameters.md lists the known ones.")
-    return make_domain(config.domain, config.params, **changes)
+    return domain_with(config.domain, config.params, changes)
 
 
 # Dialogues

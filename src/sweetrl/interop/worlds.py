@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.api.rollouts import opened
 from sweetrl.colbench.files import read_tasks
 from sweetrl.errors import UserError
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
     from sweetrl.rollout.context import Conversation, OpenEnvironment
 
 SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+def domain_with(name: str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
+    """Return the domain `name` with `settings` by section over those of the file `params`; UserError for other keys."""
+    if unknown := {"name", "params"} & settings.keys():
+        raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
+    return make_domain(name, params, **settings)
 
 
 class World:
@@ -115,7 +123,7 @@ class TaskList:
         """Return the task at `place`; a UserError where there is none."""
         if not isinstance(place, int) or isinstance(place, bool) or place < 0 or not self._reaches(place):
             raise UserError(
-                f"{self.domain.name}: there is no {self.split} task {place}; there are {self._shown()}, counted from 0."
+                f"{self.domain.name}: there is no {self.split} task {place}; there are {len(self)}, counted from 0."
             )
         return self._known[place]
 
@@ -138,9 +146,6 @@ class TaskList:
         """How many there are; makes all of them."""
         self._reaches(self.count)
         return len(self._known)
-
-    def _shown(self) -> str:
-        return str(len(self._known)) if len(self._known) < self.count else str(self.count)
 
     def _reaches(self, place: int) -> bool:
         """Whether there is a task at `place`; makes those up to it."""

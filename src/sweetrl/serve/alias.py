@@ -42,8 +42,6 @@ class Speaker:
         self.handed, self.agent, self._folder = handed, agent, folder
         self._thread = ThreadPoolExecutor(1, "sweetrl-speaker")
         self.under_way = 0  # requests that are not answered yet
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def answer(self, request: ChatRequest) -> tuple[list[Completion], int]:
         """Return the replies to a request, and its prompt's length in tokens; BadRequest where it does not fit.
@@ -52,7 +50,6 @@ class Speaker:
         """
         engine = self.agent.engine
         self.under_way += 1
-        self._idle.clear()
         try:
             prompt = Prompt(await self._in_turn(self._prompt_ids, request.messages), request.seed)
             if isinstance(engine, AsyncEngine):
@@ -66,13 +63,12 @@ class Speaker:
             ) from error
         finally:
             self.under_way -= 1
-            if not self.under_way:
-                self._idle.set()
         return replies, len(prompt.token_ids)
 
     async def close(self) -> None:
         """Free the model, once what it has begun is answered."""
-        await self._idle.wait()
+        while self.under_way:
+            await asyncio.sleep(0.1)
         try:
             await self._in_turn(self.agent.close)
         except Exception:  # a server that has gone, too
@@ -113,22 +109,20 @@ def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") ->
 def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None = None) -> Speaker:
     """Load an agent whose adapter may lie in `folder`: into this process, or into the vLLM server of `engine`.
 
-    The folder is removed when nobody reads it any more: a server that was started again reads the adapter again.
-    Without a `folder` the caller keeps what the agent lies in.
+    The folder goes with the agent: a server that was started again reads the adapter again.
     """
-    with contextlib.ExitStack() as stack:
-        if folder is not None:
-            stack.enter_context(folder)
-        if engine.kind != "vllm":
-            return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config))
-        from sweetrl.engines.vllm import VllmEngine
-        from sweetrl.models.load import load_tokenizer, vocabulary_of
+    if engine.kind != "vllm":
+        return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config), folder)
+    from sweetrl.engines.vllm import VllmEngine
+    from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-        remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
-        stack.callback(remote.close)
+    remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
+    try:
         remote.load_adapter()
-        stack.pop_all()
-        return Speaker(handed, ChatAgent(remote, handed.config), folder)
+    except BaseException:
+        remote.close()
+        raise
+    return Speaker(handed, ChatAgent(remote, handed.config), folder)
 
 
 def _new_folder() -> Folder:
@@ -201,32 +195,23 @@ class Follower:
         try:
             speaker = await in_thread(self._news, before.handed.version)
         except Exception as error:  # a registry, a download or a model can fail in many ways: the old one goes on
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            logger.warning("%s: %s still answers: %s", self.reference, before.handed.title, reason)
+            logger.warning("%s: %s still answers: %r", self.reference, before.handed.title, error)
             return None
         if speaker is None:
             return None
         self.speaker = speaker
-        logger.warning(
-            "%s: %s answers from now on, in place of %s", self.reference, speaker.handed.title, before.handed.title
-        )
+        logger.warning("%s: %s answers now, after %s", self.reference, speaker.handed.title, before.handed.title)
         return before
 
     def _news(self, served: str) -> Speaker | None:
         """Return the version that the alias points to, loaded, if it is not the one that is `served`."""
         assert self.registry is not None
         _, alias = split_reference(self.reference, self.settings.tracking.model)
-        number = self.registry.aliases().get(alias)
-        if number is None:
-            if alias.isdecimal():  # a version by its number never moves
-                return None
-            raise UserError(f"{self.registry.name}@{alias}: the alias is gone.")
+        number = self.registry.aliases().get(alias, served)  # a version by its number never moves
         if number == served:
             return None
         folder = _new_folder()
         handed = from_registry(self.registry, number, Path(folder.name))
         if self.base is not None and _base_of(handed) != self.base:
-            raise UserError(
-                f"{handed.title} is an adapter on another base than the server's; start `sweetrl serve` anew."
-            )
+            raise UserError(f"{handed.title} is on another base than the server's; start `sweetrl serve` anew.")
         return load_speaker(handed, self.engine, folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,58 @@ ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return
 reply = model.generate(**ids, max_new_tokens=agent["max_new_tokens"])"""
 
 
+CARD = """# {title}
+
+A language-model agent that works with a person over several turns: it asks before it answers. Trained with sweetrl \
+({made}). This folder holds {what}.
+
+## How to use
+
+```python
+import json
+
+{use}
+```
+
+`agent.json` has the system prompt and {settings}: at most {config.max_turns} turns, {config.max_new_tokens} tokens a \
+reply, temperature {config.temperature:g}, top_p {config.top_p:g}. With another system prompt it is another agent.
+
+## Where it comes from
+
+{origin}
+
+{data}
+
+## Results
+
+{results}
+
+## Limits
+
+- Tasks in training and test: {tasks}. Other kinds of tasks were not tried.
+- The user in training and test: {user}. What real people experience was not measured.
+- It writes programs or pages that nobody has read: run them in a sandbox.
+{limit}
+
+## How it was trained
+
+{params}
+
+## How to cite
+
+The method:
+
+```bibtex
+{citation}
+```
+
+This agent: {title}, trained with sweetrl, adapter {adapter}.
+"""
+
+
 def model_card(handed: Handed, facts: Facts, merged: bool) -> str:
     """Return README.md: metadata that the Hub reads in front, then the card."""
-    return "\n".join(_lines(handed, facts, merged)) + "\n"
-
-
-def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
+    config, licence = handed.config, base_licence(Path(handed.base), facts.base_hash)
     simple = licence if licence and " " not in licence else ""
     metadata: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
@@ -53,101 +99,68 @@ def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
         "license": simple or (UNKNOWN if not licence else "other"),
         "tags": ["sweetrl", "multi-turn", *([] if merged else ["lora"])],
     }
-    if handed.config.on_the_hub:
-        metadata["base_model"] = handed.config.base
-    return metadata
-
-
-def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
-    licence = base_licence(Path(handed.base), facts.base_hash)
-    yield f"---\n{yaml.safe_dump(_metadata(handed, merged, licence), sort_keys=False)}---\n"
-    yield f"# {handed.title}\n"
-    what = "the whole model: base and adapter merged" if merged else "a LoRA adapter (peft), to be put on its base"
-    made = " and ".join(f"{key} `{value}`" for key, value in facts.code.items()) or "a method that is not recorded"
-    yield (
-        "A language-model agent that works with a person over several turns: it asks before it answers. "
-        f"Trained with sweetrl ({made}). This folder holds {what}.\n"
-    )
-    yield from _use(handed, merged)
-    yield from _origin(handed, facts, licence)
-    yield from _results(facts.evaluation)
-    yield from _limits(handed, facts, merged)
-    yield "## How it was trained\n"
-    chosen = {key: value for key, value in facts.params.items() if key.partition(".")[0] in SECTIONS}
-    yield from _table(("parameter", "value"), chosen) if chosen else ["The parameters are not recorded.\n"]
-    if facts.cost:
-        yield "What it took: " + ", ".join(f"{name} {amount:,.0f}" for name, amount in facts.cost.items()) + ".\n"
-    yield "## How to cite\n"
-    yield f"The method:\n\n```bibtex\n{CITATION}\n```\n"
-    yield f"This agent: {handed.title}, trained with sweetrl, adapter {facts.adapter_hash}."
-
-
-def _use(handed: Handed, merged: bool) -> Iterator[str]:
-    yield "## How to use\n"
-    yield f"```python\nimport json\n\n{MERGED_USE if merged else ADAPTER_USE}{TALK}\n```\n"
-    settings = "the settings it was evaluated with" if handed.version else "the settings of its project's params.yaml"
-    yield (
-        f"`agent.json` has the system prompt and {settings}: at most {handed.config.max_turns} "
-        f"turns, {handed.config.max_new_tokens} tokens a reply, temperature {handed.config.temperature:g}, "
-        f"top_p {handed.config.top_p:g}. With another system prompt it is another agent.\n"
-    )
-
-
-def _origin(handed: Handed, facts: Facts, licence: str) -> Iterator[str]:
-    yield "## Where it comes from\n"
-    rows = {
+    if config.on_the_hub:
+        metadata["base_model"] = config.base
+    origin = {
         "adapter": facts.adapter_hash,
-        "base": handed.config.base,
-        "base, content": facts.base_hash or handed.config.base_revision or UNKNOWN,
+        "base": config.base,
+        "base, content": facts.base_hash or config.base_revision or UNKNOWN,
         "licence of the base": licence or f"{UNKNOWN}: the base's folder states none",
         "registered": facts.created or "no",
         "commit": (facts.commit or UNKNOWN) + (" with uncommitted changes" if facts.dirty else ""),
         "dvc.lock": facts.dvc_lock or UNKNOWN,
     }
-    yield from _table(("what", "which"), rows)
-    if not facts.data:
-        yield "The data that it was trained on are not recorded.\n"
-        return
-    yield "Data, by DVC hash:\n"
-    yield from _table(("data", "hash"), facts.data)
+    limit = "- The adapter belongs to exactly the base above; on another base its replies mean nothing."
+    if merged:
+        limit = f"- Merging rounds to {config.dtype}: replies may differ a little from base and adapter apart."
+    params = {key: value for key, value in facts.params.items() if key.partition(".")[0] in SECTIONS}
+    trained = _table("parameter", "value", params) if params else "The parameters are not recorded."
+    if facts.cost:
+        costs = ", ".join(f"{name} {amount:,.0f}" for name, amount in facts.cost.items())
+        trained += f"\n\nWhat it took: {costs}."
+    data = "The data that it was trained on are not recorded."
+    if facts.data:
+        data = f"Data, by DVC hash:\n\n{_table('data', 'hash', facts.data)}"
+    return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n\n" + CARD.format(
+        title=handed.title,
+        made=" and ".join(f"{key} `{value}`" for key, value in facts.code.items()) or "a method that is not recorded",
+        what="the whole model: base and adapter merged" if merged else "a LoRA adapter (peft), to be put on its base",
+        use=(MERGED_USE if merged else ADAPTER_USE) + TALK,
+        settings="the settings it was evaluated with"
+        if handed.version
+        else "the settings of its project's params.yaml",
+        config=config,
+        origin=_table("what", "which", origin),
+        data=data,
+        results=_results(facts.evaluation)
+        if facts.evaluation
+        else "No evaluation of exactly this adapter is recorded.",
+        tasks=facts.params.get("tasks.source", UNKNOWN),
+        user=facts.params.get("simulator.kind", UNKNOWN),
+        limit=limit if not merged or config.dtype != "float32" else "",
+        params=trained,
+        citation=CITATION,
+        adapter=facts.adapter_hash,
+    )
 
 
-def _results(evaluation: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Results\n"
-    if not evaluation:
-        yield "No evaluation of exactly this adapter is recorded.\n"
-        return
+def _results(evaluation: Mapping[str, Any]) -> str:
     before, after = (evaluation["policies"][policy] for policy in ("base", "trained"))
-    yield f"On held-out tasks that no stage trained on; in brackets: {evaluation['confidence']:.0%} intervals.\n"
-    yield "| | base | this agent | difference |\n|---|---|---|---|"
+    lines = [
+        f"On held-out tasks that no stage trained on; in brackets: {evaluation['confidence']:.0%} intervals.\n",
+        "| | base | this agent | difference |\n|---|---|---|---|",
+    ]
     for measure in ("success", "reward"):
         difference = evaluation["difference"][measure]
-        p = difference["p_value"]
-        test = f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} ({difference['test']})"
-        estimates = [_estimate(each) for each in (before[measure], after[measure], difference)]
-        yield f"| {evaluation['labels'][measure]} | {' | '.join(estimates)}, {test} |"
-    yield f"\nTasks: {after['success']['n']}.\n"
+        p = "< 0.001" if difference["p_value"] < 0.001 else f"= {difference['p_value']:.3f}"
+        estimates = " | ".join(
+            f"{each['value']:.3f} [{each['low']:.3f}, {each['high']:.3f}]"
+            for each in (before[measure], after[measure], difference)
+        )
+        lines.append(f"| {evaluation['labels'][measure]} | {estimates}, p {p} ({difference['test']}) |")
+    return "\n".join([*lines, f"\nTasks: {after['success']['n']}."])
 
 
-def _limits(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
-    yield "## Limits\n"
-    source, user = facts.params.get("tasks.source", UNKNOWN), facts.params.get("simulator.kind", UNKNOWN)
-    yield f"- Tasks in training and test: {source}. Other kinds of tasks were not tried.\n"
-    yield f"- The user in training and test: {user}. What real people experience was not measured.\n"
-    yield "- It writes programs or pages that nobody has read: run them in a sandbox.\n"
-    if not merged:
-        yield "- The adapter belongs to exactly the base above; on another base its replies mean nothing.\n"
-    elif handed.config.dtype != "float32":
-        yield f"- Merging rounds to {handed.config.dtype}: replies may differ a little from base and adapter apart.\n"
-
-
-def _table(header: tuple[str, str], rows: Mapping[str, Any]) -> Iterator[str]:
-    yield f"| {header[0]} | {header[1]} |\n|---|---|"
-    for name, value in rows.items():
-        cell = str(value).replace("|", "\\|").replace("\n", " ")
-        yield f"| {name} | {cell} |"
-    yield ""
-
-
-def _estimate(interval: Mapping[str, float]) -> str:
-    return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+def _table(what: str, which: str, rows: Mapping[str, Any]) -> str:
+    cells = {name: str(value).replace("|", "\\|").replace("\n", " ") for name, value in rows.items()}
+    return "\n".join([f"| {what} | {which} |\n|---|---|", *(f"| {name} | {cell} |" for name, cell in cells.items())])

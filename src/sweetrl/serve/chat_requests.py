@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.exceptions import HTTPException
 
 from sweetrl.engines.remote import one_line
 from sweetrl.errors import UserError
@@ -18,17 +19,16 @@ SEEDS = 2**31
 # Keys of OpenAI's chat completions that change no reply of this agent. Others must be empty: they would be promises.
 IGNORED = {"user", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 IGNORED |= {"parallel_tool_calls", "tool_choice"}  # nothing without `tools`
-PLAIN_TEXT = {"response_format": {"type": "text"}, "modalities": ["text"]}
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class BadRequest(Exception):
-    """The request is refused with `status`; the message is one sentence, `code` is for programs."""
+class BadRequest(HTTPException):
+    """The request is refused: `detail` is one sentence, `code` is for programs."""
 
     def __init__(self, sentence: str, status: int = 400, code: str = "invalid_request") -> None:
-        super().__init__(sentence)
-        self.status, self.code = status, code
+        super().__init__(status, sentence)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,6 @@ class _Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": content}
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool | None = None
-
-
 class _ChatBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -78,7 +74,7 @@ class _ChatBody(BaseModel):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
 
 
@@ -122,7 +118,7 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
             f"There is no model {one_line(given.model)[:60]} here; set `model` to {names[0]}.", 404, "model_not_found"
         )
     for key, value in (given.model_extra or {}).items():
-        if value and key not in IGNORED and value != PLAIN_TEXT.get(key):
+        if value and key not in IGNORED:
             raise BadRequest(f"`{one_line(key)[:60]}` is not supported; leave it out.", code="unsupported_parameter")
     messages = _messages(given.messages, config)
     turn = len(messages) // 2 + 1
@@ -138,13 +134,13 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
         config.top_p if given.top_p is None else given.top_p,
         given.n or 1,
     )
-    notes = given.metadata or {}
+    notes, options = given.metadata or {}, given.stream_options
     return ChatRequest(
         messages,
         sampling,
         (secrets.randbelow(SEEDS) if given.seed is None else given.seed) % SEEDS,
         bool(given.stream),
-        given.stream_options is not None and bool(given.stream_options.include_usage),
+        bool(options and options.get("include_usage")),
         turn,
         notes.get("consent") in (True, "true"),  # OpenAI's metadata are texts
         str(notes.get("dialogue") or ""),

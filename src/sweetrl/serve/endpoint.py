@@ -52,7 +52,6 @@ class Endpoint:
 
     def __init__(self, follower: Follower, recorder: Recorder | None = None, host: str | None = "127.0.0.1") -> None:
         self.follower, self.recorder, self.host = follower, recorder, host
-        self.started = int(time.time())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,7 +73,7 @@ class Endpoint:
             routes=routes,
             middleware=[Middleware(Guard, self.host)],
             lifespan=self._lifespan,
-            exception_handlers={BadRequest: _bad_request, HTTPException: _no_page, ClientDisconnect: _nobody},
+            exception_handlers={HTTPException: _refused, ClientDisconnect: _nobody},
         )
 
     async def chat(self, request: Request) -> Response:
@@ -86,13 +85,14 @@ class Endpoint:
             completions, prompt_tokens = await _unless_gone(request, speaker.answer(asked))
         except (BadRequest, ClientDisconnect):
             raise
-        except Exception:  # not for Starlette: uvicorn then closes the connection behind the answer
+        except Exception as error:  # not for Starlette: uvicorn then closes the connection behind the answer
             logger.exception("a request failed")
-            return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+            sentence = "The agent failed on this request; the server's log says why."
+            raise BadRequest(sentence, 500, "server_error") from error
         written = _written(asked, completions, prompt_tokens, speaker.handed)
         if self.recorder is not None:
             replies = [completion.text for completion in completions]
-            if (kept := self.recorder.turn(asked, replies, speaker.handed.title)) is not None:
+            if kept := self.recorder.turn(asked, replies, speaker.handed.title):
                 written["sweetrl"]["dialogue"] = kept
         if not asked.stream:
             return JSONResponse(written)
@@ -107,15 +107,14 @@ class Endpoint:
     async def models(self, request: Request) -> Response:
         """Name the agent; `version` is the one that answers now."""
         speaker = self.follower.speaker
-        row = {"id": self.names[0], "object": "model", "created": self.started, "owned_by": "sweetrl"}
+        row = {"id": self.names[0], "object": "model", "created": int(time.time()), "owned_by": "sweetrl"}
         row |= {"version": speaker.handed.version, "max_model_len": speaker.agent.engine.context}
         return JSONResponse({"object": "list", "data": [row]})
 
     async def health(self, request: Request) -> Response:
         """Say which version answers: with 200, or 503 where the vLLM server behind the endpoint does not work."""
-        well = not self.follower.ended()
-        if well and self.follower.engine.kind == "vllm":
-            well = (await self._at_server("health")).status_code == 200
+        remote = self.follower.engine.kind == "vllm"
+        well = not self.follower.ended() and (not remote or (await self._at_server("health")).status_code == 200)
         handed = self.follower.speaker.handed
         state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
         return JSONResponse(state, 200 if well else 503)
@@ -136,9 +135,7 @@ class Endpoint:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        work = []
-        if self.follower.registry is not None:
-            work.append(asyncio.create_task(self.follower.run()))
+        work = [asyncio.create_task(self.follower.run())] if self.follower.registry is not None else []
         if self.recorder is not None:
             work.append(asyncio.create_task(_tidy(self.recorder)))
         try:
@@ -191,8 +188,7 @@ async def _tidy(recorder: Recorder) -> None:
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
 
-    Nobody else would notice, and clients that give up and ask again would wait for what nobody reads. The body must be
-    read already.
+    Clients that give up and ask again would wait for what nobody reads. The body must be read already.
     """
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
@@ -205,22 +201,13 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         gone.cancel()
 
 
-def _refusal(sentence: str, status: int, code: str) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status, sentence, code = error.status_code, error.detail, getattr(error, "code", "invalid_request")
+    if status in (404, 405) and not isinstance(error, BadRequest):
+        code, sentence = "not_found", "There is no such page; POST to /v1/chat/completions, or GET /v1/models."
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": sentence, "type": kind, "param": None, "code": code}}, status)
-
-
-async def _bad_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BadRequest)
-    return _refusal(str(error), error.status, error.code)
-
-
-async def _no_page(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code in (404, 405):
-        sentence = "There is no such page; POST to /v1/chat/completions, or GET /v1/models."
-        return _refusal(sentence, error.status_code, "not_found")
-    return _refusal(error.detail, error.status_code, "invalid_request")
 
 
 async def _nobody(request: Request, error: Exception) -> Response:
@@ -257,15 +244,13 @@ def _written(
 
 
 def _events(written: dict[str, Any], with_usage: bool) -> str:
-    """Return an answer as server-sent events: a chunk with each whole reply, one with its end, and the usage."""
-    shared = {key: value for key, value in written.items() if key not in ("choices", "usage", "object")}
-    shared["object"] = "chat.completion.chunk"
+    """Return an answer as server-sent events: a chunk with each reply and its end, and the usage."""
+    shared = {**written, "object": "chat.completion.chunk", "choices": []}
+    usage = shared.pop("usage")
     chunks = []
     for choice in written["choices"]:
-        delta = {"role": "assistant", "content": choice["message"]["content"]}
-        for part, reason in ((delta, None), ({}, choice["finish_reason"])):
-            row = {"index": choice["index"], "delta": part, "finish_reason": reason, "logprobs": None}
-            chunks.append({**shared, "choices": [row]})
-    if with_usage:
-        chunks.append({**shared, "choices": [], "usage": written["usage"]})
+        row = {**choice, "delta": choice["message"]}
+        del row["message"]
+        chunks.append({**shared, "choices": [row]})
+    chunks += [{**shared, "usage": usage}] if with_usage else []
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"

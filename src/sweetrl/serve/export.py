@@ -65,38 +65,35 @@ def push(folder: Path, hub_id: str, title: str) -> str:
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `out` that becomes `out` on success; one with files in it is a UserError."""
-    out = Path(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserError(f"{out}: there is something here already; name a new folder, or remove it first.")
     with making_folder(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-    try:
-        yield temporary
-        for path in (temporary, *temporary.iterdir()):  # weights are written for their owner alone
-            path.chmod(usual_mode(path.is_dir()))
-        temporary.replace(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        scratch = tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
+    with scratch as place:
+        folder = Path(place) / out.name
+        folder.mkdir()
+        yield folder
+        for path in folder.iterdir():  # weights are written for their owner alone
+            path.chmod(usual_mode())
+        folder.replace(out)
 
 
 def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> None:
     if merge:
         model = load_model(handed.base, handed.adapter, handed.config.dtype, "cpu")
-        _make_saveable(model.generation_config, handed.base)
+        _make_saveable(model.generation_config)
         if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
             model = model.merge_and_unload()
         # Every end that a reply of the agent can have: what plain `generate` needs to stop where the agent does.
         model.generation_config.eos_token_id = list(stop_ids(model, tokenizer, ChatFormat(tokenizer)))
         model.generation_config.pad_token_id = tokenizer.pad_token_id
-        with no_progress_bar():
-            model.save_pretrained(folder)
+        model.save_pretrained(folder)
         return
     for path in handed.adapter.iterdir():
         if path.is_file() and path.name.startswith("adapter_"):
             shutil.copyfile(path, folder / path.name)
-    config = read_json(folder / ADAPTER)
-    write_json(folder / ADAPTER, config | named_base(handed.config))
+    write_json(folder / ADAPTER, read_json(folder / ADAPTER) | named_base(handed.config))
     source = Path(handed.base) / "generation_config.json"
     if is_own(source):
         shutil.copyfile(source, folder / source.name)
@@ -114,35 +111,15 @@ def named_base(config: AgentConfig) -> dict[str, str | None]:
     return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
 
 
-def _make_saveable(config: Any, base: str) -> None:
-    """Let a generation config pass the checks of saving, which are stricter than those of loading; else a UserError.
+def _make_saveable(config: Any) -> None:
+    """Let a generation config pass the checks of saving, which are stricter than those of loading.
 
-    Many fine-tunes set a temperature or top_p and leave `do_sample` out: transformers loads that, and refuses to save
-    it. Who sets them wants them used, as servers do in any case.
+    Many fine-tunes set a temperature or top_p and leave `do_sample` out. Who sets them wants them used.
     """
     try:
         config.validate(strict=True)
     except ValueError:
         config.do_sample = True
-    try:
-        config.validate(strict=True)
-    except ValueError as error:
-        why = " ".join(str(error).split())[:300]
-        raise UserError(f"{base}: its generation_config.json cannot be saved again ({why}); correct it.") from error
-
-
-@contextlib.contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Let transformers save without a bar."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def contents(folder: Path) -> list[tuple[str, str]]:

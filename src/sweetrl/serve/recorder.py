@@ -9,7 +9,6 @@ whoever lists the folder sees whole ones. Everything is for its owner alone. Wha
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -56,7 +55,11 @@ class Open:
     said: Said
     model: str
     heard: float
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Characters of its words."""
+        return sum(len(message["content"]) for message in self.said)
 
 
 class Recorder:
@@ -75,7 +78,6 @@ class Recorder:
             write_text(folder / ".gitignore", "*\n")
         self._part: Path | None = None
         self._begun = 0.0
-        self._size = 0
         self._written = 0  # bytes of the journal when it was last written anew
         self._stale = False  # words stand in the journal that nobody waits for any more
         self._recover()
@@ -100,7 +102,7 @@ class Recorder:
             append_row(self.folder / JOURNAL, row)
         except (OSError, UserError) as error:  # the answer is what counts
             logger.warning("a dialogue cannot be kept: %s", error)
-            self._forget(name)
+            self.open.pop(name, None)
             self._stale = True
             return None
         self._keep(row)
@@ -126,17 +128,14 @@ class Recorder:
         row = {"id": given.dialogue, **given.facts, "messages": dialogue.said, "model": dialogue.model}
         try:
             self._write(row | {"consent": True, "metadata": {"time": when}})
-        except OSError as error:
+        except (OSError, UserError) as error:
             logger.warning("a dialogue cannot be written: %s", error)
             raise BadRequest("The dialogue cannot be written now; try again later.", 503, "not_written") from error
         self._end(given.dialogue, "kept")
         return "kept"
 
     def tidy(self) -> None:
-        """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words.
-
-        For every now and then.
-        """
+        """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words."""
         now = self.clock()
         for name in [name for name, dialogue in self.open.items() if now - dialogue.heard >= FORGOTTEN]:
             self._end(name, "forgotten")
@@ -177,30 +176,20 @@ class Recorder:
             else:
                 part.unlink()
 
-        def take(row: Any) -> None:
-            if "end" in row:
-                self._forget(row["dialogue"])
-            else:
-                self._keep(row)
-
-        read_rows(self.folder / JOURNAL, take)
+        read_rows(self.folder / JOURNAL, self._keep)
         for name in written:  # written, and dead before that was noted
-            self._forget(name)
+            self.open.pop(name, None)
         self.rotate()
 
     def _keep(self, row: Mapping[str, Any]) -> None:
-        self._forget(row["dialogue"])
-        size = sum(len(message["content"]) for message in row["said"])
-        self.open[row["dialogue"]] = Open(row["said"], row["model"], row["time"], size)
-        self._size += size
-
-    def _forget(self, name: str) -> None:
-        if (dialogue := self.open.pop(name, None)) is not None:
-            self._size -= dialogue.size
+        """Take up a row of the journal: a dialogue that is open, or the end of one."""
+        self.open.pop(row["dialogue"], None)
+        if "end" not in row:
+            self.open[row["dialogue"]] = Open(row["said"], row["model"], row["time"])
 
     def _end(self, name: str, how: str) -> None:
         """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
-        self._forget(name)
+        self.open.pop(name, None)
         self._stale = self._stale or how != "kept"
         try:
             append_row(self.folder / JOURNAL, {"dialogue": name, "end": how})
@@ -208,26 +197,27 @@ class Recorder:
             logger.warning("the end of a dialogue cannot be noted: %s", error)
 
     def _make_room(self) -> None:
-        while len(self.open) > OPEN or (self._size > OPEN_BYTES and len(self.open) > 1):
-            self._end(next(iter(self.open)), "forgotten")
+        size = sum(dialogue.size for dialogue in self.open.values())
+        while len(self.open) > OPEN or (size > OPEN_BYTES and len(self.open) > 1):
+            oldest = next(iter(self.open))
+            size -= self.open[oldest].size
+            self._end(oldest, "forgotten")
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        """Append a row, whole and on the disk when this returns, or not at all."""
-        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        """Append a row, on the disk when this returns, or not at all."""
         if self._part is None:
             now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock()))
             self._part = private_file(self.folder / f".served-{now}-{secrets.token_hex(4)}.jsonl{PART}")
             self._begun = self.clock()
-        with self._part.open("ab", buffering=0) as out:
-            before = out.seek(0, os.SEEK_END)
-            try:
-                if out.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, "no space left")
+        before = self._part.stat().st_size
+        append_row(self._part, row)
+        try:
+            with self._part.open("ab") as out:
                 os.fsync(out.fileno())
-            except OSError:
-                out.truncate(before)
-                raise
-        if before + len(line) >= FULL:
+        except OSError:
+            os.truncate(self._part, before)
+            raise
+        if self._part.stat().st_size >= FULL:
             self.rotate()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import Settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import dvc_hash, file_hash
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import read_json
 from sweetrl.models.load import check_adapter
-from sweetrl.paths import EVALUATION, POLICY
-from sweetrl.plugins import KEYS, SIMULATORS
+from sweetrl.paths import EVALUATION
 from sweetrl.stages.registration import config_of as config_in_project
 from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
-from sweetrl.tracking.lineage import LockedStage, lineage, locked_stages, stages_behind
-from sweetrl.tracking.registry import Registry, cost, split_reference, stage_runs
-from sweetrl.tracking.runs import flatten, git_state
+from sweetrl.tracking.lineage import lineage
+from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.store import require_store
 
 if TYPE_CHECKING:
@@ -90,8 +88,7 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
             f"{reference}: there is no such folder with an adapter, and no version of {name} is registered; name "
             "another one, or let `sweetrl run` train one."
         ) from error
-    registry = Registry(named)
-    return from_registry(registry, alias, folder)
+    return from_registry(Registry(named), alias, folder)
 
 
 def from_folder(adapter: Path, settings: Settings) -> Handed:
@@ -143,61 +140,23 @@ def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentC
 
 
 def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
-    """Return what is known of where `handed` comes from; `folder` takes what must be fetched for that."""
-    if handed.version:
-        return _registered(handed, settings, folder)
-    root = Path.cwd()
-    facts = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
-    if handed.adapter.resolve() != (root / POLICY).resolve():
-        return facts
-    stages = locked_stages(root)
-    behind = stages_behind(stages, POLICY, facts.adapter_hash)
-    if not behind:  # params.yaml, the data and the commit of today are another policy's
-        return facts
-    commit, dirty = git_state(root)
-    params: dict[str, str] = {}
-    for stage in reversed(behind):
-        params |= flatten(stage.params)
-    report = _evaluation(stages, root, facts.adapter_hash)
-    data = {path: content for stage in reversed([*report, *behind]) for path, content in stage.data.items()}
-    return replace(
-        facts,
-        commit=commit,
-        dirty=dirty,
-        dvc_lock=file_hash(root / "dvc.lock"),
-        code=_code(params, behind, settings),
-        data=dict(sorted(data.items())),
-        params=params,
-        evaluation=read_json(root / EVALUATION) if report else {},
-        cost=cost(stage_runs(root)) if report else {},
-    )
+    """Return what the registry knows of where `handed` comes from; `folder` takes what must be fetched for that.
 
-
-def _evaluation(stages: Sequence[LockedStage], root: Path, adapter_hash: str) -> list[LockedStage]:
-    """The stage that wrote the report which lies here, if it was about this adapter."""
-    if not (root / EVALUATION).exists():
-        return []
-    content = file_hash(root / EVALUATION)
-    wrote = [stage for stage in stages if stage.outs.get(EVALUATION.as_posix()) == content]
-    return [stage for stage in wrote if stage.data.get(POLICY.as_posix()) == adapter_hash][:1]
-
-
-def _code(params: Mapping[str, str], stages: Sequence[LockedStage], settings: Settings) -> dict[str, str]:
-    """Which domain, method, reward and user the stages saw, your own with the hash of its source."""
-    read = {path: content for stage in stages for path, content in stage.deps.items()}
-    code: dict[str, str] = {}
-    for group, (key, place) in KEYS.items():
-        name = params.get(key, "")
-        if not name or (group == "simulators" and name in SIMULATORS):
-            continue
-        own = ":" in name  # a path to a class, my_package.my_module:MyClass
-        code[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
-    return code
-
-
-def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:
-    registry = Registry(settings.tracking.model_copy(update={"model": handed.name}))
-    origin = lineage(f"{handed.name}/{handed.version}", settings.tracking)
-    report = registry.download(registry.get(handed.version), f"evaluation/{EVALUATION.name}", folder)
+    A folder's adapter is looked for by its content: only its hash is known of one that is not registered.
+    """
+    name, number = handed.name, handed.version
+    if not number:
+        alone, name = Facts(dvc_hash(handed.adapter), handed.config.base_hash), settings.tracking.model
+        try:
+            require_store(settings.tracking)
+        except UserError:  # nothing was registered yet
+            return alone
+        version = Registry(settings.tracking).find(alone.adapter_hash, alone.base_hash)
+        if version is None:
+            return alone
+        number = str(version.version)
+    registry = Registry(settings.tracking.model_copy(update={"model": name}))
+    origin = lineage(f"{name}/{number}", settings.tracking)
+    report = registry.download(registry.get(number), f"evaluation/{EVALUATION.name}", folder)
     shared = {name: getattr(origin, name) for name in (each.name for each in fields(Facts)) if name != "evaluation"}
     return Facts(**shared, evaluation=read_json(report))

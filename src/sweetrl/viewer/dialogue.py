@@ -22,8 +22,6 @@ from sweetrl.viewer.sources import Source
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
-WIDE, TALL = 900, 1600  # pixels of a picture, at most
-
 
 class Dialogues:
     """Dialogues of a catalogue by row number, with their rankings."""
@@ -129,8 +127,8 @@ def pages_of(one: Trajectory, domain: Domain) -> list[str | None]:
 
 def pictures(one: Trajectory, domain: Domain) -> dict[str, Any]:
     """Render every page of a dialogue: by message the picture and its difference from the reference's."""
-    wanted = domain.file_of(one.task.ground_truth)
-    reference = domain.picture(wanted[1]) if wanted else None
+    file = domain.file_of(one.task.ground_truth)
+    reference = domain.picture(file[1]) if file else None
     shown: dict[str, Any] = {"reference": _address(reference), "pages": {}}
     for index, page in enumerate(pages_of(one, domain)):
         picture = None if page is None else domain.picture(page)
@@ -146,10 +144,9 @@ def difference(one: bytes, other: bytes) -> bytes:
 
     with Image.open(io.BytesIO(one)) as first, Image.open(io.BytesIO(other)) as second:
         size = (max(first.width, second.width), max(first.height, second.height))
-        both = [ImageOps.pad(image.convert("RGB"), image.size) for image in (first, second)]
-        canvases = [Image.new("RGB", size, "white") for _ in both]
-        for canvas, image in zip(canvases, both, strict=True):
-            canvas.paste(image)
+        canvases = [Image.new("RGB", size, "white") for _ in range(2)]
+        for canvas, image in zip(canvases, (first, second), strict=True):
+            canvas.paste(image.convert("RGB"))
     change = ImageOps.invert(ImageChops.difference(*canvases).convert("L"))
     target = io.BytesIO()
     change.save(target, "PNG")
@@ -224,16 +221,7 @@ def finite(value: float | None) -> float | None:
 
 
 def _address(png: bytes | None) -> str | None:
-    """A picture as a data address, made smaller where it is large."""
-    from PIL import Image
-
+    """A picture as a data address."""
     if png is None:
         return None
-    with Image.open(io.BytesIO(png)) as image:
-        if image.width > WIDE or image.height > TALL:
-            small = image.convert("RGB")
-            small.thumbnail((WIDE, TALL))
-            target = io.BytesIO()
-            small.save(target, "PNG")
-            png = target.getvalue()
     return "data:image/png;base64," + base64.b64encode(png).decode()

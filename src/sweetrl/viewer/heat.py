@@ -1,29 +1,23 @@
 """What a log-ratio critic's advantage is made of: for every token of a reply, log pi_theta - log pi_ref (Eq. 3).
 
 The stage `rank` stores them for a sample (sweetrl.viewer.ranked). Those of others are computed when they are asked for,
-where the critic and its base are at hand, and kept in the cache by the weights and the dialogue.
+where the critic and its base are at hand.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import digest, read_json, write_json
 from sweetrl.types import ReplyRatios, Trajectory
-from sweetrl.viewer.index import cache_folder
 
 if TYPE_CHECKING:
     from sweetrl.sweet.critic import LogRatioCritic
     from sweetrl.viewer.rows import Domains
-
-# The sections of the settings that decide, beside weights and dialogue, what the ratios are.
-DECIDING = ("suite", "suite_options", "preset", "agent", "critic", "rank")
 
 
 class Heat:
@@ -48,31 +42,19 @@ class Heat:
         if not self.there:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
-            critic, weights = self._critic
-            settings = self.domains.settings.model_dump(mode="json", by_alias=True)
-            ids = [list(turn.token_ids) for turn in one.turns]
-            words = [message.content for message in one.messages]
-            key = digest(weights, [settings[name] for name in DECIDING], asdict(one.task), one.attempt, ids, words)
-            path = cache_folder() / "heat" / f"{key}.json"
-            if not path.exists():
-                _, by_turn = token_ratios(critic, one, own_replies(one, critic.chat))
-                write_json(path, [shown_tokens(reply) for turn in by_turn for reply in turn.replies])
-            ratios: list[list[list[Any]]] = read_json(path)
-            return ratios
+            _, by_turn = token_ratios(self._critic, one, own_replies(one, self._critic.chat))
+        return [shown_tokens(tokens) for turn in by_turn for tokens in turn.replies]
 
     @cached_property
-    def _critic(self) -> tuple[LogRatioCritic, str]:
-        """The critic, and the hashes of its weights."""
-        from sweetrl.file_hashes import dvc_hash
+    def _critic(self) -> LogRatioCritic:
         from sweetrl.methods.critics import make_critic
         from sweetrl.sweet.critic import LogRatioCritic
 
         settings = self.domains.settings
-        weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
         trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
         critic = make_critic(self.domains.of(settings.suite).configured(trained), trained, self.folder)
         assert isinstance(critic, LogRatioCritic)
-        return critic, weights
+        return critic
 
 
 def shown_tokens(reply: ReplyRatios) -> list[list[Any]]:

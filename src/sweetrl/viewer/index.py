@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from bisect import bisect_right
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 CACHE = Path(".cache/viewer")
-FORMAT = 2  # raise it when the rows of equal dialogues become others
+FORMAT = 3  # raise it when the rows of equal dialogues become others
 SHARD = 5_000  # rows that the page takes at a time
 _BATCH = 1_000  # rows in memory while an index is made
 _NOTES = b"sweetrl.viewer"
@@ -56,15 +54,12 @@ class Index:
     def check(self) -> None:
         """Raise a UserError where a file has changed since: its rows would be other dialogues than the table says."""
         if not all(path.exists() and file_hash(path) == content for path, content in self.seen):
-            raise UserError(
-                f"{self.source.name}: these dialogues are not those that the table was made of any more; start "
-                "`sweetrl view` again."
-            )
+            raise UserError(f"{self.source.name}: these dialogues have changed; start `sweetrl view` again.")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one dialogue lies: the number of its file in the source and its row there, or the byte of its line."""
+    """Where one dialogue lies: the number of its shard in the source, and its row there."""
 
     source: Source
     task: str
@@ -194,11 +189,8 @@ class Catalogue:
     def _names(self, column: str) -> list[str]:
         import pyarrow.parquet as pq
 
-        found: dict[str, None] = {}
-        for index in self.indices:
-            for batch in pq.ParquetFile(index.table).iter_batches(columns=[column], batch_size=64 * _BATCH):
-                found |= dict.fromkeys(value or "" for value in batch[column].unique().to_pylist())
-        return sorted(found)
+        columns = (pq.read_table(index.table, columns=[column])[column] for index in self.indices)
+        return sorted({value or "" for values in columns for value in values.unique().to_pylist()})
 
 
 def terms(query: str) -> list[str]:
@@ -213,15 +205,15 @@ def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
 
     Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out.
     """
-    found = []
+    indices = []
     for source in sources:
         try:
-            found.append(open_index(source, domains))
+            indices.append(open_index(source, domains))
         except UserError as error:
             if source.kind != "file" or len(sources) == 1:
                 raise
             note(f"left out: {error}")
-    return Catalogue(found, domains)
+    return Catalogue(indices, domains)
 
 
 def open_index(source: Source, domains: Domains) -> Index:
@@ -249,10 +241,7 @@ def open_index(source: Source, domains: Domains) -> Index:
 
 def cache_folder() -> Path:
     """Where indices are kept: in the project, or outside of one in the user's cache."""
-    inside = project_cache(CACHE)
-    if inside is not None:
-        return inside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweetrl" / "viewer"
+    return project_cache(CACHE) or Path.home() / ".cache" / "sweetrl" / "viewer"
 
 
 def _write(source: Source, domains: Domains, table: Path) -> None:
@@ -289,7 +278,7 @@ def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[di
 
 
 def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Trajectory]]:
-    """Yield (file, place in it, dialogue): the shard and the row, or the byte at which the line begins."""
+    """Yield (shard, row in it, dialogue)."""
     if source.kind == "shards":
         from sweetrl.colbench.store import TrajectoryStore
 
@@ -301,31 +290,21 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
     from sweetrl.colbench.files import read_trajectories
 
     domain = domains.of(domains.settings.suite)
-    for at, one in zip(_line_starts(source.path), read_trajectories(source.path, domain), strict=True):
-        yield 0, at, one
+    for row, one in enumerate(read_trajectories(source.path, domain)):
+        yield 0, row, one
 
 
-def _line_starts(path: Path) -> Iterator[int]:
-    """Yield the byte at which each line begins that `colbench.jsonl.read_rows` takes for a row."""
-    start = 0
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines that `colbench.jsonl.read_rows` takes for rows."""
     with path.open("rb") as file:
-        for line in file:
-            text = line if start else line.removeprefix(BOM_UTF8)
-            if text.decode("utf-8", "replace").strip():
-                yield start
-            start += len(line)
+        yield from (line for line in file if line.decode("utf-8-sig", "replace").strip())
 
 
 def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
-    from dataclasses import replace
-
     from sweetrl.colbench.files import parse_trajectory
 
     domain = domains.of(domains.settings.suite)
-    with path.open("rb") as file:
-        file.seek(place.at)
-        row = json.loads(file.readline())
-    where = f"{path}: byte {place.at}"
+    row, where = json.loads(next(islice(_lines(path), place.at, None))), f"{path}: row {place.at + 1}"
     one = parse_trajectory(row, where, domain)
     return replace(one, attempt=place.attempt, task=replace(one.task, id=place.task))
 
@@ -334,7 +313,7 @@ def _count(source: Source) -> int:
     import pyarrow.parquet as pq
 
     if source.kind == "file":
-        return sum(1 for _ in _line_starts(source.path))
+        return sum(1 for _ in _lines(source.path))
     if source.kind == "results":
         return int(pq.read_metadata(source.path).num_rows)
     from sweetrl.colbench.store import TrajectoryStore
@@ -353,21 +332,13 @@ def _schema() -> pyarrow.Schema:
     import pyarrow as pa
 
     types = {"text": pa.string(), "word": pa.string(), "number": pa.float64(), "truth": pa.bool_()}
-    whole = {"attempt": pa.int32()}
-    fields = [(name, whole.get(name, types[kind])) for name, kind in KINDS.items()]
-    return pa.schema([*fields, (TEXT, pa.large_string()), ("file", pa.int32()), ("at", pa.int64())])
+    fields = {name: types[kind] for name, kind in KINDS.items()} | {"attempt": pa.int32(), TEXT: pa.large_string()}
+    return pa.schema([*fields.items(), ("file", pa.int32()), ("at", pa.int64())])
 
 
 def _slice(path: Path, first: int, count: int, columns: list[str]) -> pyarrow.Table:
-    """Read rows of a Parquet file: the row groups that hold them, and no other."""
+    """Read rows of a table: the row groups of `_BATCH` rows that hold them, and no other."""
     import pyarrow.parquet as pq
 
-    file, groups, start = pq.ParquetFile(path), list[int](), 0
-    skipped = None
-    for group in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(group).num_rows
-        if start < first + count and first < start + size:
-            skipped = start if skipped is None else skipped
-            groups.append(group)
-        start += size
-    return file.read_row_groups(groups, columns=columns).slice(first - (skipped or 0), count)
+    groups = range(first // _BATCH, (first + count - 1) // _BATCH + 1)
+    return pq.ParquetFile(path).read_row_groups(groups, columns=columns).slice(first % _BATCH, count)

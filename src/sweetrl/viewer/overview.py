@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,32 +84,28 @@ class TrackedRuns:
         """Yield the curves of the training runs: {stage, metric, label, points}."""
         training = {stage: run_id for stage, run_id in sorted(self._ids.items()) if stage.startswith("train-")}
         names = tuple(CURVES)
-        if not training:
-            return
-        found = self._ask(
-            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}
+        histories = self._ask(
+            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}, {}
         )
-        for stage, metrics in (found or {}).items():
+        for stage, metrics in histories.items():
             for metric, label in CURVES.items():
                 points = metrics.get(metric, [])
                 if len(points) > 1:
                     step = -(-len(points) // POINTS)
                     yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
 
-    def _ask(self, question: Callable[[Records], Answer]) -> Answer | None:
+    def _ask(self, question: Callable[[Records], Answer], otherwise: Answer) -> Answer:
         from sweetrl.tracking.lineage import Records
 
         try:
             return question(Records(self.settings.tracking))
         except (UserError, ImportError):
-            return None
+            return otherwise
 
     @cached_property
     def _facts(self) -> dict[str, RunFacts]:
-        if not self._ids:
-            return {}
-        found = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()})
-        return {stage: run for stage, run in (found or {}).items() if run is not None}
+        runs = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()}, {})
+        return {stage: run for stage, run in runs.items() if run is not None}
 
     @cached_property
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
@@ -121,16 +117,18 @@ class TrackedRuns:
             if stage not in self._ids:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
+                ask = partial(_cost_files, self._ids[stage], Path(scratch))
                 # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
-                for path in self._cost_files(stage, Path(scratch)):
+                for path in self._ask(ask, []):
                     parts = path.stem.split("-")
                     method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
                     for cost in Ledger(path).read():
                         found[stage, method, cost.task, cost.attempt] = cost
         return found
 
-    def _cost_files(self, stage: str, scratch: Path) -> list[Path]:
-        return self._ask(lambda records: records.files(self._ids[stage], "costs", scratch)) or []
+
+def _cost_files(run_id: str, scratch: Path, records: Records) -> list[Path]:
+    return records.files(run_id, "costs", scratch)
 
 
 def overview(catalogue: Catalogue, settings: Settings, target: Target, runs: TrackedRuns) -> dict[str, Any]:

@@ -6,7 +6,6 @@ What a page of somebody else could ask for through the reader's browser is refus
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ from sweetrl.viewer.sources import Target
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.types import Trajectory
-
-logger = logging.getLogger("sweetrl")
 
 ASSETS = Path(__file__).parent / "static"
 POLICY = (
@@ -80,8 +77,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = refusal(request, host)
-        response = JSONResponse({"error": refused}, 403) if refused else await go_on(request)
+        response = _refusal(request, host) or await go_on(request)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
@@ -127,23 +123,19 @@ def _answer(status: int, words: str = "") -> Any:
     """Return a handler of errors that answers with `words`, or with the error's own."""
 
     async def handler(request: Request, error: Exception) -> Response:
-        if status >= 500:
-            logger.warning("a file of the viewer cannot be read: %s", error)
         return JSONResponse({"error": words or str(error)}, status)
 
     return handler
 
 
-def refusal(request: Request, host: str) -> str:
-    """Say why a request is not answered; empty for one that is."""
-    if not own_name(request.headers.get("host", ""), host):
-        return "This host name is not the viewer's; open it by the address that it printed."
-    if request.url.path != "/" and other_site(request.headers):
-        return "Other sites may not ask for this."
+def _refusal(request: Request, host: str) -> Response | None:
+    """Return the answer to who may not ask; other sites may only lead to the page."""
+    own = own_name(request.headers.get("host", ""), host)
+    foreign = request.url.path != "/" and other_site(request.headers)
     as_json = request.headers.get("content-type", "").startswith("application/json")
-    if request.method not in ("GET", "HEAD") and not as_json:
-        return "Changes are asked for as JSON."
-    return ""
+    if own and not foreign and (as_json or request.method in ("GET", "HEAD")):
+        return None
+    return JSONResponse({"error": "Only the viewer's own page may ask this; open the address that it printed."}, 403)
 
 
 def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -44,7 +45,7 @@ SUMMARY = "summary.json"  # beside measured results: what each file is
 # What is read of a project's files.
 READ = (EVALUATION_DIALOGUES, TRAJECTORIES, PREFERENCES, RESULTS, EVALUATION, REPORT, CRITIC)
 _RUN = re.compile(r"[0-9a-f]{32}")
-_HASH = re.compile(r"([0-9a-f]{2})([0-9a-f]{30}(?:\.dir)?)")
+_HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 @dataclass(frozen=True)
@@ -127,16 +128,16 @@ def _below(root: Path, folder: Path) -> Iterator[Source]:
 
 def _shards(path: Path, folder: Path) -> Source:
     """Name a folder of shards by where it lies, as stages and studies lay theirs."""
-    name, parts = _name(path, folder), path.resolve().parts
-    seed = parts[parts.index("seed-data") + 1] if "seed-data" in parts[:-1] else ""
-    iteration = parts[parts.index("iterations") + 1] if "iterations" in parts[:-1] else ""
-    turn = int(iteration) if iteration.isdecimal() else 1
+    parts = path.resolve().parts
+    after = dict(pairwise(parts))  # by a folder's name that of the one in it
+    iteration = after.get("iterations", "")
     stage, method = "dialogues", "" if path == folder else path.name
     if path.name == "trajectories":
         stage, method = "collect", ""
     elif path.parent.name == "evaluation":
         stage = "evaluate"
-    return Source(name, path, "shards", stage, method, seed, round=turn)
+    number = int(iteration) if iteration.isdecimal() else 1
+    return Source(_name(path, folder), path, "shards", stage, method, after.get("seed-data", ""), round=number)
 
 
 def _measured(path: Path) -> dict[str, tuple[float, str]]:
@@ -152,10 +153,8 @@ def _measured(path: Path) -> dict[str, tuple[float, str]]:
 
 def _results(path: Path, folder: Path, said: Mapping[str, tuple[float, str]]) -> Source:
     """Measured results: METHOD/SEED/t0.25-terse.parquet, and beside them what each file is."""
-    name = _name(path, folder)
-    if path.name not in said:
-        return Source(name, path, "results", "evaluate")
-    return Source(name, path, "results", "evaluate", path.parent.parent.name, path.parent.name, *said[path.name])
+    own = (path.parent.parent.name, path.parent.name, *said[path.name]) if path.name in said else ()
+    return Source(_name(path, folder), path, "results", "evaluate", *own)
 
 
 def _rankings(paths: list[Path], folder: Path) -> dict[Path, list[Ranking]]:
@@ -264,42 +263,35 @@ def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
     hashes = {path: data[path.as_posix()] for path in READ if path.as_posix() in data}
     if not {EVALUATION_DIALOGUES, TRAJECTORIES, RESULTS} & hashes.keys():
         raise UserError(f"{name}: it names no dialogues; give a version that `sweetrl run` has registered.")
-    cache = _cache()
     for path, content_hash in hashes.items():
-        content = _cached(cache, content_hash, name, path)
-        files = [("", content)]
+        content = _cached(content_hash, f"{name}: {path}")
+        files = [("", content_hash)]
         if content_hash.endswith(".dir"):
-            files = [(below, _cached(cache, md5, name, path)) for below, md5 in _listed(content, f"{name}: {path}")]
-        for below, source in files:
+            files = _listed(content, f"{name}: {path}")
+        for below, md5 in files:
             target = scratch / path / below
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(source.resolve())
+            target.symlink_to(_cached(md5, f"{name}: {path}").resolve())
     return scratch
 
 
 def _listed(listing: Path, where: str) -> list[tuple[str, str]]:
     """Read DVC's listing of a folder: paths below the folder, and hashes. It may be another's: no path leads out."""
-    rows = read_json(listing)
-    found = []
-    for row in rows if isinstance(rows, list) else [None]:
-        below, md5 = (row.get("relpath"), row.get("md5")) if isinstance(row, dict) else (None, None)
-        parts = PurePosixPath(below).parts if isinstance(below, str) else ()
-        if not isinstance(md5, str) or not parts or parts[0] == "/" or ".." in parts or "\0" in "".join(parts):
-            raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
-        found.append((str(below), md5))
-    return found
+    try:
+        rows = [(PurePosixPath(row["relpath"]), row["md5"]) for row in read_json(listing)]
+        if all(path.name and path.parts[0] != "/" and ".." not in path.parts and md5 for path, md5 in rows):
+            return [(str(path), str(md5)) for path, md5 in rows]
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
 
 
-def _cached(cache: Path, found: str, name: str, path: Path) -> Path:
-    parts = _HASH.fullmatch(found)
-    place = cache / parts[1] / parts[2] if parts else cache / "none"
-    if not place.exists():
-        raise UserError(f"{name}: {path} ({found}) is not in DVC's cache {cache}; `dvc fetch` at its commit brings it.")
-    return place
-
-
-def _cache() -> Path:
-    """DVC's cache of the project that we stand in."""
+def _cached(content_hash: str, where: str) -> Path:
+    """Return the file with this hash in the DVC cache of the project that we stand in."""
     settings = ConfigParser(interpolation=None)
     settings.read([".dvc/config", ".dvc/config.local"], encoding="utf-8")
-    return Path(".dvc") / settings.get("cache", "dir", fallback="cache") / "files" / "md5"
+    cache = Path(".dvc") / settings.get("cache", "dir", fallback="cache") / "files" / "md5"
+    place = cache / content_hash[:2] / content_hash[2:]
+    if not _HASH.fullmatch(content_hash) or not place.exists():
+        raise UserError(f"{where} ({content_hash}) is not in DVC's cache {cache}; `dvc fetch` at its commit brings it.")
+    return place
