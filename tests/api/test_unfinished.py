@@ -13,6 +13,7 @@ import sweetrl
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.methods.baselines import Rft
+from sweetrl.sweet.trainer import ImitationTrainer
 from sweetrl.types import Message, Trajectory
 
 
@@ -31,8 +32,6 @@ def dialogues() -> list[Trajectory]:
 
 def trained(base: Path, out: Path, given: Any, killed: bool = False, **options: Any) -> list[int]:
     """Imitate dialogues in four steps, or be killed in the third; return the steps that were made."""
-    from sweetrl.sweet.trainer import ImitationTrainer
-
     made: list[int] = []
 
     class Watched(ImitationTrainer):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.find import load_domain
@@ -15,7 +16,10 @@ from sweetrl.colbench.store import read_task_table, write_task_table
 from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
+from sweetrl.evaluation import best_of_n as core
 from sweetrl.io import read_json
+from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.methods.critics import JudgeCritic, make_critic
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.stages import best_of_n as stage
@@ -40,8 +44,6 @@ class LongScorer:
 
 @pytest.fixture
 def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
@@ -72,8 +74,6 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     assert {place["success"]["n"] for places in whole["curves"].values() for place in places} == {3}
     assert "success at N = 4: trained" in capsys.readouterr().out
 
-    from sweetrl.evaluation import best_of_n as core
-
     BEST_OF_N.unlink()
     done, real = [], core.best_of_n
 
@@ -101,8 +101,6 @@ def test_the_critic_of_the_settings_picks_too(settings: Settings) -> None:
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
 def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: str) -> None:
-    from transformers import AutoTokenizer
-
     retries = {"backoff_seconds": 0.01, "attempts": 12}
     tokenizer = AutoTokenizer.from_pretrained(settings.model.base)
     curves = []
@@ -136,8 +134,6 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
 
 
 def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.evaluation import best_of_n as core
-
     real, done = core.best_of_n, []
 
     def silent(tasks: Any, *more: Any, **named: Any) -> Any:
@@ -154,8 +150,6 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
 
 
 def test_a_real_engine_judges(settings: Settings) -> None:
-    from sweetrl.methods.critics import JudgeCritic, make_critic
-
     judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
     rank = settings.rank.model_copy(update={"critic": "judge"})
     settings = settings.model_copy(update={"judge": judge, "rank": rank})

@@ -7,9 +7,12 @@ from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
+from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, PREFERENCES, REPORT, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.stages.evaluate import evaluate
-from sweetrl.types import TestResult
+from sweetrl.sweet.preferences import CANDIDATES
+from sweetrl.sweet.tables import write_table
+from sweetrl.types import Candidate, RankedState, Score, TestResult
 
 TASKS = 5
 
@@ -29,8 +32,6 @@ class FakeScorer:
         return None
 
     def score(self, dialogues):
-        from sweetrl.types import Score
-
         type(self).calls += 1
         return [
             Score(
@@ -48,8 +49,6 @@ class FakeScorer:
 
 @pytest.fixture
 def settings(tiny_model, tmp_path, monkeypatch):
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", FakeScorer)
     write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
@@ -117,10 +116,6 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
 
 
 def test_candidates_appear_in_the_report(settings):
-    from sweetrl.sweet.preferences import CANDIDATES
-    from sweetrl.sweet.tables import write_table
-    from sweetrl.types import Candidate, RankedState
-
     replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))
     write_table(PREFERENCES / CANDIDATES, RankedState, [RankedState("some-task", 0, 0, (5, 6), replies)])
     evaluate(settings)

@@ -14,9 +14,12 @@ from typer.testing import CliRunner
 from sweetrl.backend.suite import generate
 from sweetrl.cli.main import app
 from sweetrl.colbench.files import trajectory_row, write_trajectories
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
+from sweetrl.stages.import_dialogues import Importer
 from sweetrl.types import Message, Task, Trajectory
 
 
@@ -218,10 +221,6 @@ def test_a_price_is_taken_off_once_by_those_who_read_our_own_files() -> None:
 def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
     """A shard's dialogues are alive at a time, and not those of other shards."""
     import gc
-
-    from sweetrl.colbench.find import load_domain
-    from sweetrl.config.settings import Settings, parse_settings
-    from sweetrl.stages.import_dialogues import Importer
 
     settings: Settings = parse_settings({"collect": {"shard": 10}})
     name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(200)))

@@ -14,6 +14,7 @@ import yaml
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, load_settings, parse_settings
+from sweetrl.engines.transformers import load_model
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import ITERATIONS_DATA, ITERATIONS_MODELS, ITERATIONS_REPORT, LAST_POLICY
@@ -92,8 +93,6 @@ def files(*folders: Path) -> dict[str, bytes]:
 def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweetrl.engines.transformers import load_model
-
     wanted = settings()
     made = []
     ran: list[tuple[str, str]] = []

@@ -11,8 +11,11 @@ from sweetrl.backend import Backend
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import PretrainSettings, parse_settings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.transformers import load_model
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.models.load import load_tokenizer
 from sweetrl.reproduce import larger
 from sweetrl.stages import pretrain as module
 from sweetrl.types import Split, Task
@@ -67,10 +70,6 @@ def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkey
 
 def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/forms.py: some 2,000 contents, so that no seed has one that another has not."""
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.engines.transformers import load_model
-    from sweetrl.models.load import load_tokenizer
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "HELD_OUT", 4)
     Path("params.yaml").write_text("seed: 7\n")
@@ -93,9 +92,6 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.engines.transformers import load_model
-    from sweetrl.models.load import load_tokenizer
-
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
@@ -117,9 +113,6 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monk
 
 def test_a_grown_model_starts_as_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-
-    from sweetrl.engines.transformers import load_model
-    from sweetrl.models.load import load_tokenizer
 
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")

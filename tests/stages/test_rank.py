@@ -19,9 +19,12 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import parse_settings
+from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
+from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import PREFERENCES, SAMPLES
 from sweetrl.seeds import state_seed
 from sweetrl.stages.rank import rank
@@ -50,10 +53,6 @@ def start(project: Path) -> subprocess.Popen[str]:
 def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Make a project folder with a base, a critic and trajectories; equal in everything but its place."""
     import torch
-
-    from sweetrl.config.settings import LoraSettings, ModelSettings
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     base, tokenizer = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
     critic = attach_adapter(base, LoraSettings(rank=4), seed=0)
@@ -167,16 +166,12 @@ def here(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tiny_m
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_model: Path) -> Any:
-    from sweetrl.models.load import load_tokenizer
-
     return load_tokenizer(tiny_model)
 
 
 def test_a_server_gives_candidates_whatever_it_does_to_requests(
     here: Callable[[str], Path], fake_server: Any, tokenizer: Any
 ) -> None:
-    from sweetrl.engines.chat import ChatFormat
-
     here("undisturbed")
     with fake_server(reply=replies, tokenizer=tokenizer) as server:
         rank(with_server(server.url))
@@ -338,8 +333,6 @@ def one_only(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dic
 def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
     here: Callable[[str], Path], fake_server: Any, tokenizer: Any
 ) -> None:
-    from sweetrl.engines.chat import ChatFormat
-
     here("text")
     with fake_server(reply=replies) as server:
         server._chat = cut(server._chat)

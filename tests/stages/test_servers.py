@@ -19,6 +19,8 @@ from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION_DIALOGUES, POLICY, RESULTS, TRAJECTORIES
 from sweetrl.stages import collect as collecting
 from sweetrl.stages import evaluate as evaluating
+from sweetrl.tracking.registry import cost, stage_runs
+from sweetrl.tracking.store import connect
 
 TASKS = 6
 
@@ -105,9 +107,6 @@ def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, proje
 @pytest.mark.slow
 def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens, wall and GPU-seconds of the stage and of each dialogue, for both policies of an evaluation."""
-    from sweetrl.tracking.registry import cost, stage_runs
-    from sweetrl.tracking.store import connect
-
     monkeypatch.delenv("SWEETRL_TRACKING")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     tracking = {"uri": f"sqlite:///{project}/store.db", "artifacts": str(project / "artifacts")}

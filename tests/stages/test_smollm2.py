@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.models.load import load_tokenizer, load_weights
 
 script = Path(__file__).parents[2] / "reproduce/smollm2/model.py"
 spec = importlib.util.spec_from_file_location("smollm2", script)
@@ -52,8 +53,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
     import torch
 
-    from sweetrl.models.load import load_tokenizer, load_weights
-
     tokenizer, model = load_tokenizer(folder), load_weights(folder, "bfloat16")
     assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
     text = tokenizer.apply_chat_template(
@@ -68,8 +67,6 @@ def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
 
 @needs_package
 def test_numbers_are_read_digit_by_digit(folder: Path) -> None:
-    from sweetrl.models.load import load_tokenizer
-
     tokenizer = load_tokenizer(folder)
     assert tokenizer.tokenize("in 1984, 25%") == ["in", "Ġ", "1", "9", "8", "4", ",", "Ġ", "2", "5", "%"]
     text = 'def f(x):\n    """Füße"""\n\treturn x // 100\n'

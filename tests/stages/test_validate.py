@@ -3,6 +3,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from transformers import AutoTokenizer
 
 from sweetrl.backend import Backend
 from sweetrl.backend.suite import ScriptedSimulator, generate
@@ -23,8 +24,6 @@ TASKS, ATTEMPTS, SHARD = 6, 3, 8
 @pytest.fixture(scope="module")
 def batch(tiny_model):
     """Honest dialogues: TASKS x ATTEMPTS, attempt 0 by the oracle with reward 1, the others imperfect."""
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     trajectories = []
     for number, task in enumerate(generate("train", TASKS, seed=5)):

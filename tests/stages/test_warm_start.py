@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sweetrl.base_agent.pretraining import READING
+from sweetrl.base_agent.warm_start import demonstrations, steps_of
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings, parse_settings
@@ -18,6 +20,7 @@ from sweetrl.io import read_json
 from sweetrl.models.licences import base_licence
 from sweetrl.models.load import load_tokenizer, load_weights
 from sweetrl.stages import warm_start as module
+from sweetrl.sweet import trainer
 
 PRETRAINED = Path("pretrained")
 NEW = Path("models/warm")
@@ -89,8 +92,6 @@ def test_the_result_is_a_folder_like_any_other_with_the_bases_licence(project: P
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.sweet import trainer
-
     module.warm_start(settings_of())
     undisturbed = content(NEW)
     shutil.rmtree(NEW)
@@ -114,9 +115,6 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkey
 
 
 def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Path) -> None:
-    from sweetrl.base_agent.pretraining import READING
-    from sweetrl.base_agent.warm_start import demonstrations, steps_of
-
     settings = settings_of(dialogues=40, epochs=2.0, batch_size=4, micro_batch_size=4)
     domain, chat = load_domain(settings), ChatFormat(load_tokenizer(tiny_model))
     skills: list[dict[str, float]] = []
@@ -191,8 +189,6 @@ def test_a_domain_without_a_demonstrator_is_one_sentence(project: Path, own_code
 
 
 def test_what_does_not_fit_is_left_out_and_nothing_at_all_is_one_sentence(tiny_model: Path) -> None:
-    from sweetrl.base_agent.warm_start import demonstrations
-
     settings, chat = settings_of(), ChatFormat(load_tokenizer(tiny_model))
     domain: Domain = load_domain(settings)
     lengths = sorted(len(row.token_ids) for row in demonstrations(domain, chat, *sections(settings), 2048).rows)

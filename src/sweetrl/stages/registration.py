@@ -6,6 +6,7 @@ All of params.yaml has a say here: the domain, its users and rewards, the agent,
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,16 +138,17 @@ def known_registration(settings: Settings, root: Path) -> Registration | None:
         question = digest(*store, adapter, config.base_hash, tags)
     file = root / REGISTERED
     note = read_json(file) if question and file.exists() else {}
-    if note.get("asked") == question != "":
-        return Registration(settings.tracking.model, note["version"], False, tuple(note["aliases"]), note["tags"])
+    if note.get("question") == question != "":
+        kept = note["registration"]
+        return Registration(**kept | {"aliases": tuple(kept["aliases"])})
     registry = Registry(settings.tracking, root)
     version = registry.find(adapter, config.base_hash)
     if version is None or not tags.items() <= version.tags.items():
         return None
-    known = _registered(registry, version)
+    registration = _registered(registry, version)
     if question:
-        write_json(file, {"asked": question, "version": known.version, "aliases": known.aliases, "tags": known.tags})
-    return known
+        write_json(file, {"question": question, "registration": asdict(registration)})
+    return registration
 
 
 def _registered(registry: Registry, version: ModelVersion) -> Registration:

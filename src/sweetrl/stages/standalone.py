@@ -72,9 +72,9 @@ def collect_standalone(
     """
     check_free(out)
     task_list = _tasks_of(settings, tasks, limit)
-    with _attempted("collect", [settings], task_list, attempts, out, adapter) as (made,):
-        made.write(out, attempts)
-    return {**made.summary, "written": str(out)}
+    with _attempted("collect", [settings], task_list, attempts, out, adapter) as (dialogues,):
+        dialogues.write(out, attempts)
+    return {**dialogues.summary, "written": str(out)}
 
 
 def evaluate_standalone(
@@ -96,7 +96,7 @@ def evaluate_standalone(
         if not 0.0 <= temperature < math.inf:
             raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
     settings = with_values(settings, {"collect.lost_share": settings.evaluate.lost_share})
-    each = [with_values(settings, {"agent.temperature": one}) for one in dict.fromkeys(temperatures)] or [settings]
+    each = [with_values(settings, {"agent.temperature": value}) for value in dict.fromkeys(temperatures)] or [settings]
     several = len(each) > 1
     if out is not None:
         check_free(out)
@@ -106,10 +106,10 @@ def evaluate_standalone(
     if len(task_list) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     with _attempted("evaluate", each, task_list, 1, out, adapter) as attempted:
-        rows = [_measured(made) for made in attempted]
+        rows = [_measured(dialogues) for dialogues in attempted]
         if out is not None:
-            for made, row in zip(attempted, rows, strict=True):
-                row["written"] = str(out / made.store.folder.name if several else out)
+            for dialogues, row in zip(attempted, rows, strict=True):
+                row["written"] = str(out / dialogues.store.folder.name if several else out)
             if several:
                 publish(attempted[0].store.folder.parent, out)
             else:
@@ -125,7 +125,7 @@ def evaluate_standalone(
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Dialogues:
     """Dialogues by one agent: where they lie, what they came to and what they cost."""
 
     settings: Settings
@@ -145,7 +145,7 @@ class _Made:
 @contextmanager
 def _attempted(
     name: str, each: Sequence[Settings], tasks: Sequence[Task], attempts: int, out: Path | None, adapter: Path | None
-) -> Iterator[list[_Made]]:
+) -> Iterator[list[_Dialogues]]:
     """Yield the dialogues at each temperature, made now or before this command was killed; the work is kept till then.
 
     There is one server for all of them, and one meter.
@@ -161,20 +161,20 @@ def _attempted(
     seed_everything(settings.seed, settings.model.threads, torch=in_process)
     policy = Policy(settings.model, settings.engine, adapter)
     sizes = settings.collect.batch, settings.collect.shard
-    temperatures = [one.agent.temperature for one in each]
+    temperatures = [configured.agent.temperature for configured in each]
     key = digest(dialogues_call(load_domain(settings), [policy], tasks, attempts, *sizes), temperatures)
     with unfinished(SCRATCH / key if out is None else out, key) as scratch:
         with (
             rollouts.serving([policy], scratch / "server.log") as (served,),
             Meter(name, len(each) * len(tasks) * attempts, "dialogues") as meter,
         ):
-            made = [_attempt(one, served, tasks, attempts, scratch, meter) for one in each]
-        yield made
+            attempted = [_attempt(configured, served, tasks, attempts, scratch, meter) for configured in each]
+        yield attempted
 
 
 def _attempt(
     settings: Settings, policy: Policy, tasks: Sequence[Task], attempts: int, scratch: Path, meter: Meter
-) -> _Made:
+) -> _Dialogues:
     from sweetrl.api import rollouts
     from sweetrl.rollout.ledger import Ledger, cost_metrics
     from sweetrl.rollout.scored import summarize
@@ -188,16 +188,16 @@ def _attempt(
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
     facts = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(tasks)}
-    return _Made(settings, store, {**facts, **summarize(store), **spent})
+    return _Dialogues(settings, store, {**facts, **summarize(store), **spent})
 
 
-def _measured(made: _Made) -> dict[str, Any]:
+def _measured(dialogues: _Dialogues) -> dict[str, Any]:
     """What `evaluate` says of the dialogues at one temperature."""
     from sweetrl.evaluation.metrics import results_of, summarize_policy
 
-    settings, domain = made.settings, load_domain(made.settings)
+    settings, domain = dialogues.settings, load_domain(dialogues.settings)
     ruler, agent = settings.evaluate, settings.agent
-    results = results_of({"": list(made.store)}, domain, agent.max_turns)
+    results = results_of({"": list(dialogues.store)}, domain, agent.max_turns)
     scored = [result for result in results if result.reward is not None]
     if len(scored) < 2:
         raise UserError(f"intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks.")
@@ -205,7 +205,7 @@ def _measured(made: _Made) -> dict[str, Any]:
     intervals = {name: summary[name] for name in ("success", "reward")}
     questions = sum(result.questions for result in scored)
     return {
-        **made.summary,
+        **dialogues.summary,
         **{name: interval["value"] for name, interval in intervals.items()},
         "intervals": intervals,
         "questions": questions / len(scored),
