@@ -177,17 +177,12 @@ def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
 
 def topic_chart(topics: Mapping[str, Mapping[str, Any]]) -> str:
     """Success in each domain, before and after."""
-    labels = [
-        f"{shorten(name)} ({topic['tasks']}{', held out' if topic['held_out'] else ''})"
-        for name, topic in topics.items()
-    ]
+    labels = []
+    for name, topic in topics.items():
+        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        labels.append(f"{short} ({topic['tasks']}{', held out' if topic['held_out'] else ''})")
     rates = [[topic[policy] for topic in topics.values()] for policy in (BEFORE, AFTER)]
     return charts.dumbbells(labels, rates[0], rates[1], "topics")
-
-
-def shorten(name: str) -> str:
-    """A name that leaves a chart room for its points."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _shares(values: Sequence[int], places: range) -> list[float]:

@@ -131,7 +131,10 @@ class GroupTrainer(PreferenceTrainer):
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
         old = row_logprobs(model, rows, self.layout, together=True)
         reference = reference_logprobs(model, rows, self.layout)
-        advantages = [self._spread(number).to(mine) for number, mine in enumerate(old)]
+        advantages = []
+        for row, turns, mine in zip(rows, self.attempts.advantages, old, strict=True):
+            lengths = torch.tensor([end - start for start, end in row.spans])
+            advantages.append(torch.tensor(turns, dtype=torch.float64).repeat_interleave(lengths).to(mine))
         if self.attempts.informed:
             teacher = reference_logprobs(model, self.attempts.informed, self.layout)
             advantages = [privileged_advantages(theirs, mine) for theirs, mine in zip(teacher, old, strict=True)]
@@ -139,12 +142,6 @@ class GroupTrainer(PreferenceTrainer):
         self.reference = [torch.stack(each, 1) for each in zip(old, reference, advantages, strict=True)]
         self.iteration = iteration
         self._step_start = time.perf_counter()  # tokens per second are those of the steps
-
-    def _spread(self, number: int) -> Tensor:
-        """A row's advantages, token by token."""
-        spans, advantages = self.attempts.rows[number].spans, self.attempts.advantages[number]
-        lengths = torch.tensor([end - start for start, end in spans])
-        return torch.tensor(advantages, dtype=torch.float64).repeat_interleave(lengths)
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """The clipped objective and the KL penalty: the mean over an attempt's tokens, then over attempts."""
