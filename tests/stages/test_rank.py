@@ -111,7 +111,7 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
     explained = Table(undisturbed / "data/preferences" / files.TOKEN_RATIOS, TokenRatios)
     assert len(explained) == 21, "7 dialogues of 3 turns, of blocks of 2"
     for state, one in zip(states, explained, strict=False):
-        means = [sum(ratio for _, ratio in reply) / len(reply) for reply in one.replies]
+        means = [sum(reply.ratios) / len(reply.ratios) for reply in one.replies]
         assert means == pytest.approx([each.advantage for each in state.candidates], abs=1e-5)
     assert "36 states" in output
 

@@ -63,9 +63,8 @@ class Ranked:
         """
         for ratios in self._ratios.of(state.task_id, state.attempt):
             if ratios.turn == state.turn:
-                if [len(reply.tokens) for reply in ratios.replies] != [
-                    len(reply.token_ids) for reply in state.candidates
-                ]:
+                lengths = [len(reply.tokens) for reply in ratios.replies]
+                if lengths != [len(reply.token_ids) for reply in state.candidates]:
                     path = self.folder / TOKEN_RATIOS
                     raise UserError(f"{path}: this is of other candidates; run the stage `rank` again.")
                 return ratios
