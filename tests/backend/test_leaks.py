@@ -9,9 +9,6 @@ import pytest
 
 from sweetrl.backend import Backend
 from sweetrl.backend.leaks import find_leak
-from sweetrl.backend.suite import ScriptedSimulator, generate
-from sweetrl.backend.suite.agents import OracleAgent
-from sweetrl.backend.suite.users import PERSONAS, Persona
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.types import Message, Task
@@ -83,20 +80,6 @@ def test_leaks_are_looked_for_in_what_the_user_said_later() -> None:
     said = ["x = f(1)", "Why?", "It is 7.", "And?", "rate = 7"]
     messages = [Message("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(said)]
     assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages, find_leak)] == [(4, "code")]
-
-
-@pytest.mark.parametrize("persona", PERSONAS)
-def test_the_scripted_user_never_leaks(persona: Persona) -> None:
-    agent, user = OracleAgent(), ScriptedSimulator(persona)
-    heard = 0
-    for task in generate("test", 60, seed=3, difficulty=4):
-        messages = [Message("user", task.problem_description)]
-        for turn in range(6):
-            messages.append(Message("assistant", agent.act(task, messages)))
-            messages.append(Message("user", user.reply(task, messages, turn)))
-            heard += 1
-        assert leaks_of(task, messages, find_leak) == []
-    assert heard == 360
 
 
 def test_real_references_are_recognised_and_real_requests_are_no_leaks(real_backend_tasks: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sweetrl.backend.rewards import CodeScorer
 from sweetrl.cli.score import score_file
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_trajectories
-from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.colbench.users import simulator_prompt
 from sweetrl.config.settings import RewardSettings
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
@@ -59,14 +59,6 @@ def test_the_loader_keeps_every_field(real_backend_tasks: Path, tasks: list[Task
     for task, row in zip(tasks, official, strict=True):
         assert {**row, "id": task.id} == task_row(task)
         assert list(row["test_cases"]) == [name for name, _ in task.test_cases]
-
-
-def test_files_and_tables_keep_every_task(
-    tmp_path: Path, tasks: list[Task], write_tasks: Callable[[Path, Iterable[Task]], Path]
-) -> None:
-    assert list(read_tasks(write_tasks(tmp_path / "tasks.jsonl", tasks), BACKEND)) == tasks
-    write_task_table(tmp_path / "tasks.parquet", tasks)
-    assert read_task_table(tmp_path / "tasks.parquet") == tasks
 
 
 def test_a_scripted_agent_submits_the_reference(tmp_path: Path, tasks: list[Task]) -> None:

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
@@ -43,6 +43,7 @@ class LeakRules(Protocol):
         """As Domain.hidden_fragments."""
 
 
+@dataclass(eq=False)
 class LlmSimulator:
     """A language model that plays the user, from an instruction with the reference in it.
 
@@ -52,26 +53,22 @@ class LlmSimulator:
     `recording` keeps answers for later runs. `identity` tells speakers with other models, prompts or sampling apart.
     """
 
+    speaker: Speaker
+    domain: LeakRules
+    template: str = ""
+    reply_characters: int = 400
+    leaks: Literal["count", "refuse"] = "count"
+    attempts: int = 3
+    recording: Recording | None = None
+    identity: str = ""
+    refused: int = field(default=0, init=False)
+    """How many answers were not let through."""
     checked = True
 
-    def __init__(
-        self,
-        speaker: Speaker,
-        domain: LeakRules,
-        template: str = "",
-        reply_characters: int = 400,
-        leaks: Literal["count", "refuse"] = "count",
-        attempts: int = 3,
-        recording: Recording | None = None,
-        identity: str = "",
-    ) -> None:
-        self.name = f"llm:{speaker.name}"
-        self.speaker, self.domain, self.reply_characters = speaker, domain, reply_characters
-        self.template = template or domain.simulator_template
-        self.leaks, self.attempts = leaks, attempts
-        self.recording, self.identity = recording, identity or self.name
-        self.refused = 0
-        """How many answers were not let through."""
+    def __post_init__(self) -> None:
+        self.name = f"llm:{self.speaker.name}"
+        self.template = self.template or self.domain.simulator_template
+        self.identity = self.identity or self.name
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """As `answer`, waiting for it; not for use inside an event loop."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.browser.page import Page
@@ -36,6 +37,7 @@ WANTED_PAGE = "This is the page that the person has in mind, which the assistant
 NO_WANTED_PAGE = "There is no picture of the page that the person has in mind."
 
 
+@dataclass(frozen=True)
 class PageUser:
     """Says the most salient differences between the agent's page and the reference, and answers direct questions.
 
@@ -43,10 +45,9 @@ class PageUser:
     (task, messages, seed) and the renderer; `seed` chooses between wordings.
     """
 
+    render: Render
+    most: int = MOST
     name = "scripted"
-
-    def __init__(self, render: Render, most: int = MOST) -> None:
-        self.render, self.most = render, most
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """The user's reply to the last (assistant) message; SimulatorError where a page cannot be rendered."""
