@@ -73,7 +73,7 @@ test-flows: environment ## what takes minutes: the whole pipeline, the examples,
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
 	  tests/stages tests/rollout tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
-	  tests/frontend/test_synthetic.py tests/base_agent/test_base_model.py tests/base_agent/test_base_pages.py \
+	  tests/frontend/test_synthetic.py tests/base_agent/test_shipped_bases.py \
 	  tests/lm/test_trees.py $(ARGS)
 
 test-all: environment ## every test, the slow ones too

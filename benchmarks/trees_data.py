@@ -10,7 +10,7 @@ import numpy as np
 
 from sweetrl.config.settings import LoraSettings
 from sweetrl.lm.data import PreferenceData, Row
-from sweetrl.lm.forest import build_forest, row_cost
+from sweetrl.lm.forest import build_forest, fed
 
 
 def _shape(hidden: int, intermediate: int, layers: int, vocabulary: int, heads: int, key_heads: int) -> dict[str, int]:
@@ -99,9 +99,10 @@ def sizes(rows: Sequence[Row], merge: bool) -> Any:
     """(tokens through the layers, query-key pairs, tokens through the head) as a tree or one sequence at a time."""
     if merge:
         forest = build_forest(rows)
-        return np.array([forest.cost.tokens, forest.cost.scores, len(forest.predicting)])
-    costs = [row_cost(row) for row in rows]
-    return np.array([sum(one.tokens for one in costs), sum(one.scores for one in costs), sum_of_replies(rows)])
+        nodes = len(forest.token_ids)
+        return np.array([nodes, int(forest.position.sum()) + nodes, len(forest.predicting)])
+    fed_tokens = [fed(row) for row in rows]
+    return np.array([sum(fed_tokens), sum(count * (count + 1) // 2 for count in fed_tokens), sum_of_replies(rows)])
 
 
 def sum_of_replies(rows: Sequence[Row]) -> int:

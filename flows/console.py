@@ -19,8 +19,10 @@ from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
 from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
-from tasks.plan import PlannedStage
-from tasks.training import Outcome
+from tasks.training import Outcome, PlannedStage
+
+# What Prefect does by itself, which it logs for everybody.
+OWN_WORDS = ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
 
 
 def parser(module: str, what: str) -> argparse.ArgumentParser:
@@ -30,30 +32,24 @@ def parser(module: str, what: str) -> argparse.ArgumentParser:
 
 def command_line(action: Callable[[], object]) -> int:
     """Run `action`; errors become one sentence on stderr and status 1, an interruption stops the stages too."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started this has it ignored
         signal.signal(signal.SIGINT, _interrupt)
     _silence_traces()
     try:
         action()
-    except UserError as error:
-        print(printable(f"error: {error}"), file=sys.stderr)
-        return 1
     except BaseException as error:
-        code = interruption(error)
-        if code is not None:
+        if (code := interruption(error)) is not None:
             _leave(code)
-        if "ephemeral Prefect API server" not in str(error):
-            if told := outage(error):
-                print(printable(f"error: {told}"), file=sys.stderr)
-                return 1
+        sentence = error if isinstance(error, UserError) else outage(error)
+        if "ephemeral Prefect API server" in str(error):
+            sentence = UserError(
+                "Prefect's embedded server did not start; run again when the machine is less busy, or raise "
+                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS."
+            )
+        if sentence is None:
             raise
-        reason = str(error).strip().splitlines()[-1]
-        print(
-            f"error: Prefect's embedded server did not start ({reason}); run again when the machine is less busy, or "
-            "raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
-            file=sys.stderr,
-        )
+        print(printable(f"error: {sentence}"), file=sys.stderr)
         return 1
     return 0
 
@@ -63,15 +59,15 @@ def interruption(error: BaseException) -> int | None:
 
     What comes out of Prefect may be its client's failure to tell its dead server about the interruption.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
             return 130
-        if isinstance(seen, SystemExit):
-            return seen.code if isinstance(seen.code, int) else 1
-        if type(seen).__name__ == "TerminationSignal":
+        if isinstance(cause, SystemExit):
+            return cause.code if isinstance(cause.code, int) else 1
+        if type(cause).__name__ == "TerminationSignal":
             return 143
-        seen = seen.__context__
+        cause = cause.__context__
     return None
 
 
@@ -87,19 +83,14 @@ def _leave(code: int) -> None:
         file=sys.stderr,
     )
     children = psutil.Process().children(recursive=True)
-    for child in children:
-        with contextlib.suppress(psutil.Error):
-            child.terminate()
-    for child in psutil.wait_procs(children, timeout=5)[1]:
-        with contextlib.suppress(psutil.Error):
-            child.kill()
+    for end in ("terminate", "kill"):
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                getattr(child, end)()
+        _, children = psutil.wait_procs(children, timeout=5)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -111,13 +102,9 @@ def _silence_traces() -> None:
     """Prefect logs every failure with its whole trace, and what it does itself; the sentence is printed once, by us."""
 
     def shorten(record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is not None:
-            if isinstance(record.exc_info[1], UserError):
-                return False
-            record.exc_info, record.exc_text = None, None
-        return not record.getMessage().startswith(
-            ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
-        )
+        ours = record.exc_info is not None and isinstance(record.exc_info[1], UserError)
+        record.exc_info = record.exc_text = None
+        return not ours and not record.getMessage().startswith(OWN_WORDS)
 
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(shorten)
@@ -131,22 +118,14 @@ def _silence_traces() -> None:
 def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
     """Print what a run would do with each stage, and why; a stage that is left although it has changed is named."""
     if as_json:
-        print_json([{"stage": one.stage, "would": one.would, "why": list(one.why)} for one in planned])
+        print_json([asdict(stage) for stage in planned])
         return
-    from rich.table import Table
-
-    console = Screen()
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in ("stage", "would", "why"):
-        table.add_column(name, no_wrap=name != "why")
     words = {"run": "run", "perhaps": "perhaps run", "skip": "be skipped", "left": "be left as it is"}
-    for one in planned:
-        table.add_row(one.stage, words[one.would], one.reason)
-    console.print(table)
-    count = sum(one.would == "run" for one in planned)
-    perhaps = sum(one.would == "perhaps" for one in planned)
+    console = Screen()
+    console.print(table(("stage", "would", "why"), [(row.stage, words[row.would], row.reason) for row in planned]))
+    count, perhaps = (sum(row.would == would for row in planned) for would in ("run", "perhaps"))
     console.print(f"{count} would run, {perhaps} perhaps; nothing was changed")
-    if stale := [one.stage for one in planned if one.would == "left" and one.why]:
+    if stale := [row.stage for row in planned if row.would == "left" and row.why]:
         console.print(f"left although changed: {', '.join(stale)}; the result would not be registered")
 
 
@@ -158,21 +137,15 @@ def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = F
     if as_json:
         print_json(asdict(outcome))
         return
-    from rich.table import Table
-
-    console = Screen(soft_wrap=False)
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in ("stage", "status", "time", "result"):
-        table.add_column(name, justify="right" if name == "time" else "left")
-    for result in outcome.stages:
-        seconds = f"{result.seconds:.0f} s" if result.status in ("ran", "restored") else ""
-        table.add_row(result.stage, result.status, seconds, result.summary)
-    console.print(table)
-    console.print()
+    console, registration = Screen(soft_wrap=False), outcome.registration
+    rows = [
+        (stage.stage, stage.status, f"{stage.seconds:.0f} s" if stage.seconds else "", stage.summary)
+        for stage in outcome.stages
+    ]
+    console.print(table(("stage", "status", "time", "result"), rows), "", sep="\n")
     if outcome.evaluation:
-        console.print(evaluation_table(outcome.evaluation))
-        console.print()
-    if outcome.registration is not None:
+        console.print(evaluation_table(outcome.evaluation), "", sep="\n")
+    if registration is not None:
         console.print(registration_line(outcome))
         if outcome.gate is not None:
             console.print(f"gate: {outcome.gate.reason}")
@@ -185,47 +158,49 @@ def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = F
         embedded = outcome.tracking.startswith("sqlite:")
         where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else without_login(outcome.tracking)
         console.print(f"runs:    {where}", soft_wrap=True)
-    if outcome.registration is not None:
-        model = outcome.registration.model
-        console.print(f"lineage: sweetrl lineage {model}/{outcome.registration.version}")
-    done = "nothing had changed" if outcome.unchanged else "done"
-    console.print(f"{done} in {outcome.seconds:.0f} s")
+    if registration is not None:
+        console.print(f"lineage: sweetrl lineage {registration.model}/{registration.version}")
+    console.print(f"{'nothing had changed' if outcome.unchanged else 'done'} in {outcome.seconds:.0f} s")
 
 
 def registration_line(outcome: Outcome) -> str:
     """Return which version there is, whether it is new, and under which aliases."""
-    registration = outcome.registration
+    registration, gate = outcome.registration, outcome.gate
     assert registration is not None
     aliases = set(registration.aliases)
-    if outcome.gate is not None:
-        aliases -= {"champion", "challenger"}
-        aliases.add("champion" if outcome.gate.champion == registration.version else "challenger")
+    if gate is not None:
+        now = "champion" if gate.champion == registration.version else "challenger"
+        aliases = aliases - {"champion", "challenger"} | {now}
     names = ", ".join("@" + alias for alias in sorted(aliases)) or "no alias"
     what = "registered" if registration.created else "is registered already"
     return f"model: {registration.model} version {registration.version} {what} ({names})"
 
 
 def evaluation_table(evaluation: dict[str, Any]) -> Any:
-    """Return the held-out results before and after training, with their intervals, as a table."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="bold")  # 80 columns
-    for number, name in enumerate((f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")):
-        table.add_column(name, no_wrap=number > 0)  # a long label is broken, never a figure
+    """Return the held-out results before and after training, with their intervals, as a table of 80 columns."""
+    rows = []
     labels = evaluation.get("labels", {"success": "Success rate", "reward": "Mean reward"})
     for key, name in sorted(labels.items(), key=lambda item: item[0] != evaluation.get("measure", "success")):
-        before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))
+        before, after = (estimate(evaluation["policies"][policy][key]) for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
-        table.add_row(
-            name[:1].lower() + name[1:],
-            estimate(before),
-            estimate(after),
-            estimate(difference, signed=True),
-            f"{difference['p_value']:.2g}",
-        )
-    table.caption = f"held-out tasks; in brackets: {evaluation['confidence']:.0%} interval"
-    table.caption_justify = "left"
-    return table
+        change = estimate(difference, signed=True)
+        rows.append((name[:1].lower() + name[1:], before, after, change, f"{difference['p_value']:.2g}"))
+    header = (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")
+    caption = f"held-out tasks; in brackets: {evaluation['confidence']:.0%} interval"
+    narrow = {"padding": (0, 1), "pad_edge": False, "collapse_padding": True}
+    return table(header, rows, caption=caption, caption_justify="left", **narrow)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], **options: Any) -> Any:
+    """Return a table for the terminal; the text on its two sides is broken where it is long, the figures never."""
+    from rich.table import Table
+
+    rich_table = Table(**{"box": None, "padding": (0, 2), "header_style": "bold"} | options)
+    for name in header:
+        rich_table.add_column(name, no_wrap=name not in (header[0], header[-1]))
+    for row in rows:
+        rich_table.add_row(*row)
+    return rich_table
 
 
 def estimate(value: Mapping[str, float], signed: bool = False) -> str:

@@ -15,8 +15,7 @@ from prefect.logging import get_run_logger
 from flows.console import command_line, parser
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import load_settings
-from sweetrl.tracking.lineage import split_reference
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.registry import Registry, split_reference
 from tasks.promotion import evaluate_version
 from tasks.workspace import only_run
 
@@ -24,25 +23,15 @@ from tasks.workspace import only_run
 @flow(name="evaluate", validate_parameters=False)
 def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     """Return task id -> reward of the version `reference`, MODEL[@ALIAS] or MODEL/VERSION."""
-    folder = Path(root).resolve()
+    folder, say = Path(root).resolve(), get_run_logger().info
     settings = load_settings(folder / "params.yaml")
     name, alias = split_reference(reference, settings.tracking.model)
-    tracking = settings.tracking.model_copy(update={"model": name})
-    registry = Registry(tracking, folder)
+    registry = Registry(settings.tracking.model_copy(update={"model": name}), folder)
     with only_run(folder):
-        rewards = evaluate_version(settings, folder, registry, registry.get(alias), get_run_logger().info)
-    told = json.loads(registry.get(alias).tags["evaluation"])
-    labels = load_domain(settings).shown_labels
-    get_run_logger().info(
-        "%s@%s: %s %.1f %%, %s %.1f %% on %d tasks",
-        name,
-        alias,
-        labels.success.lower(),
-        100 * told["success_after"],
-        labels.reward.lower(),
-        100 * told["reward_after"],
-        len(rewards),
-    )
+        rewards = evaluate_version(settings, folder, registry, registry.get(alias), say)
+    headline, labels = json.loads(registry.get(alias).tags["evaluation"]), load_domain(settings).shown_labels
+    success = f"{labels.success.lower()} {headline['success_after']:.1%}"
+    say(f"{name}@{alias}: {success}, {labels.reward.lower()} {headline['reward_after']:.1%} on {len(rewards)} tasks")
     return rewards
 
 

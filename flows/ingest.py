@@ -16,8 +16,11 @@ from prefect.logging import get_run_logger
 from flows.console import command_line, parser
 from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
-from tasks.ingestion import Ingested, asked, in_a_line
-from tasks.steps import announce_data, ingest_files
+from sweetrl.ingest.batches import kind_of
+from tasks import ingestion
+from tasks.ingestion import Ingested, in_a_line, settings_for
+from tasks.steps import announce as send
+from tasks.steps import step
 
 
 @flow(name="ingest", validate_parameters=False)
@@ -28,13 +31,13 @@ def ingest(
 
     By its schedule it runs in projects that have no source, too, and then says so.
     """
-    home = Path(root).resolve()
+    home, say = Path(root).resolve(), get_run_logger().info
     if not source and not load_settings(home / "params.yaml").ingest.source:
-        get_run_logger().info("ingest.source is empty in params.yaml: there is nowhere to look for new files")
+        say("ingest.source is empty in params.yaml: there is nowhere to look for new files")
         return Ingested(None)
-    done = ingest_files(home, source, kind, again, push)
+    done: Ingested = step("ingest_files", ingestion.ingest)(home, source, kind, again, push, say)
     if done.waiting and announce:
-        announce_data(done)
+        send("arrived", "data", kind_of(done.waiting), {"batch": done.waiting})
     return done
 
 
@@ -52,29 +55,18 @@ def main() -> int:
     given = arguments.parse_args()
 
     def run() -> None:
-        asked(Path.cwd(), given.source, given.kind)  # said before Prefect starts
-        done = ingest(
-            source=given.source,
-            kind=given.kind,
-            again=given.again,
-            push=not given.no_push,
-            announce=not given.no_event,
-        )
-        show(done, given.as_json)
+        settings_for(Path.cwd(), given.source, given.kind)  # said before Prefect starts
+        done = ingest(".", given.source, given.kind, given.again, not given.no_push, not given.no_event)
+        if given.as_json:
+            print_json(asdict(done))
+            return
+        print(in_a_line(done.made) if done.made is not None else "nothing is new")
+        for item in done.pushed:
+            print(f"pushed:  {item}")
+        if done.waiting:
+            print(f"waiting: {done.waiting} (`python -m flows.retrain` takes it)")
 
     return command_line(run)
-
-
-def show(done: Ingested, as_json: bool = False) -> None:
-    """Print what became of an ingest; with `as_json` all that is known of it, for other programs."""
-    if as_json:
-        print_json(asdict(done))
-        return
-    print(in_a_line(done.made) if done.made is not None else "nothing is new")
-    for item in done.pushed:
-        print(f"pushed:  {item}")
-    if done.waiting:
-        print(f"waiting: {done.waiting} (`python -m flows.retrain` takes it)")
 
 
 if __name__ == "__main__":

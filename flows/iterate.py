@@ -17,7 +17,7 @@ from flows.train import train
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from tasks.pipeline import FILES, StageResult
-from tasks.steps import run_stage_task
+from tasks.steps import run_stage
 from tasks.training import describe
 from tasks.workspace import only_run
 
@@ -26,24 +26,22 @@ from tasks.workspace import only_run
 def iterate(root: str = ".") -> tuple[StageResult, ...]:
     """Bring iteration one up to date and register it, make the iterations after it, and evaluate the last."""
     folder = Path(root).resolve()
-    wanted(folder)
+    check_iterations(folder)
     train(str(folder))
     results = []
     with only_run(folder):
         for stage in FILES:
-            results.append(run_stage_task(stage)(stage, folder, {}))
+            results.append(run_stage(stage, folder, {}))
             get_run_logger().info(describe(results[-1]))
     return tuple(results)
 
 
-def wanted(root: Path) -> int:
-    """Return how many iterations params.yaml asks for; one is a UserError."""
-    found = load_settings(root / "params.yaml").iterations
-    if found == 1:
+def check_iterations(root: Path) -> None:
+    """Raise a UserError where params.yaml asks for one iteration."""
+    if load_settings(root / "params.yaml").iterations == 1:
         raise UserError(
             "params.yaml: `iterations` is 1, which is what `make run` does; set 2 or more for `make iterations`."
         )
-    return found
 
 
 def main() -> int:
@@ -51,8 +49,8 @@ def main() -> int:
     parser("iterate", "Train in iterations: collect and train again with the current policy.").parse_args()
 
     def run() -> None:
-        wanted(Path.cwd())  # said before Prefect starts
-        for result in iterate(str(Path.cwd())):
+        check_iterations(Path.cwd())  # said before Prefect starts
+        for result in iterate():
             print(f"{result.stage}: {result.summary}")
 
     return command_line(run)

@@ -6,44 +6,43 @@ import sys
 from pathlib import Path
 
 from prefect import flow
-from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.tracking.lineage import split_reference
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry
+from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, split_reference
 from tasks.journal import promoting
 from tasks.promotion import GateResult
-from tasks.steps import gate, notify, promote_model
+from tasks.steps import announce, prefect_steps
 from tasks.workspace import only_run
 
 
 @flow(name="promote", validate_parameters=False)
 def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = ".") -> GateResult:
     """Run the gate for `reference`; with a `reason` the version becomes champion without it, and the reason is kept."""
-    folder = Path(root).resolve()
+    folder, steps = Path(root).resolve(), prefect_steps()
     settings = load_settings(folder / "params.yaml")
     name, alias = split_reference(reference, settings.tracking.model)
     if name != settings.tracking.model:
         raise UserError(
             f"{reference}: the gate decides about {settings.tracking.model} (tracking.model in params.yaml)."
         )
-    registry, say = Registry(settings.tracking, folder), get_run_logger().info
+    registry = Registry(settings.tracking, folder)
     version = str(registry.get(alias).version)
-    if reason:
-        with promoting(folder, say):
+    with promoting(folder, steps.say):
+        if reason:
             before = registry.aliases().get(CHAMPION)
             if before == version:
                 return GateResult(version, False, version, before, f"version {version} is the champion already.")
             registry.promote(version, f"by hand: {reason}")
-        result = GateResult(version, True, version, before, f"promoted by hand: {reason}")
-    else:
-        with promoting(folder, say), only_run(folder):
-            result = gate(settings, folder, version)
-            result = promote_model(settings, folder, result) if result.won else result
+            result = GateResult(version, True, version, before, f"promoted by hand: {reason}")
+        else:
+            with only_run(folder):
+                result = steps.gate(settings, folder, version)
+                result = steps.promote(settings, folder, result) if result.won else result
     if result.promoted:
-        notify("promoted", name, version, {"reason": result.reason, "before": result.before or ""})
+        payload = {"version": version, "reason": result.reason, "before": result.before or ""}
+        announce("promoted", "model", name, payload)
     return result
 
 
@@ -60,8 +59,7 @@ def main() -> int:
 
     def run() -> None:
         result = promote(given.reference, given.by_hand)
-        print(f"version {result.version}: {result.reason}")
-        print(f"champion: version {result.champion}")
+        print(f"version {result.version}: {result.reason}\nchampion: version {result.champion}")
 
     return command_line(run)
 

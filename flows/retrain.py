@@ -1,7 +1,7 @@
 """Retrain on a new batch, beside whatever goes on in the main checkout; merge only what the gate promotes.
 
 A scheduled run needs a new input: the batch begins behind the last one (`collect.first`), and is written down in the
-params.yaml of its own branch `retrain/<time>`. The branch keeps dvc.lock, so that every retraining can be restored.
+params.yaml of its own branch `retrain/<time>-<id>`. The branch keeps dvc.lock, so that all of them can be restored.
 What an earlier run has left unfinished is finished first, and then no new batch is taken (tasks/retraining.py).
 """
 
@@ -12,41 +12,38 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser, show_outcome
-from flows.train import announce, prefect_steps
+from flows.spread import run_stage
+from flows.train import announce_outcome
 from sweetrl.config.overrides import parse_changes
 from sweetrl.errors import UserError
 from tasks import retraining
 from tasks.retraining import Retraining
+from tasks.steps import prefect_steps
 
 
 @flow(name="retrain", validate_parameters=False)
 def retrain(
     root: str = ".",
     changes: dict[str, Any] | None = None,
-    batch: str = "",
     merge_promoted: bool = True,
     push: bool = True,
     unfinished_only: bool = False,
 ) -> list[Retraining]:
     """Train on the next batch in a worktree of its own, or finish what was left; return what was done, in order.
 
-    `changes` sets more parameters, `batch` names the branch. Without `push` nothing leaves this machine; with
-    `unfinished_only` no new batch is taken.
+    `changes` sets more parameters. Without `push` nothing leaves this machine; with `unfinished_only` no new batch is
+    taken.
     """
-    home, steps = Path(root).resolve(), prefect_steps()
+    home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:
         done = retraining.go_on(home, steps)
     else:
-        done = retraining.retrain(home, steps, changes, batch, merge_promoted, push)
-    for one in done:
-        announce(one.outcome)
-        promoted = one.outcome.gate is not None and one.outcome.gate.promoted
-        if one.left or not promoted:
-            merged = one.merged or "nothing is merged"
-            get_run_logger().info(one.left or f"not promoted: branch {one.branch} keeps the run, {merged}")
+        done = retraining.retrain(home, steps, changes, merge_promoted, push)
+    for retrained in done:
+        announce_outcome(retrained.outcome)
+        steps.say(f"branch {retrained.branch}: {retrained.left or retrained.merged or 'nothing is merged'}")
     return done
 
 
@@ -64,36 +61,25 @@ def main() -> int:
     given = arguments.parse_args()
 
     def run() -> None:
-        root, changes = Path.cwd(), parse_changes(given.changes)
+        changes = parse_changes(given.changes)
         if changes and (given.go_on or given.withdraw):
             raise UserError("what was left unfinished has its parameters already: leave KEY=VALUE out.")
         if given.withdraw:
-            for said in retraining.withdraw(root):
-                print(said)
+            for sentence in retraining.withdraw(Path.cwd()):
+                print(sentence)
             return
-        done = retrain(
-            str(root),
-            changes,
-            merge_promoted=not given.no_merge,
-            push=not given.no_push,
-            unfinished_only=given.go_on,
-        )
-        for one in done:
-            show(one)
+        done = retrain(".", changes, not given.no_merge, not given.no_push, given.go_on)
+        for retrained in done:
+            show_outcome(retrained.outcome)
+            print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))
+            for item in retrained.pushed:
+                print(f"pushed:  {item}")
+            if retrained.left:
+                print(f"left:    {retrained.left}")
         if not done:
             print("nothing was left unfinished" if given.go_on else "there is no new batch")
 
     return command_line(run)
-
-
-def show(done: Retraining) -> None:
-    """Print what became of a retraining."""
-    show_outcome(done.outcome)
-    print(f"branch:  {done.branch}" + (f" ({done.merged})" if done.merged else ""))
-    for item in done.pushed:
-        print(f"pushed:  {item}")
-    if done.left:
-        print(f"left:    {done.left}")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,10 @@ from prefect.logging import get_run_logger
 from flows.console import command_line, parser
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.io import read_json, write_json
 from sweetrl.tracking.registry import CHAMPION, Registry
 from tasks.journal import promoting
-from tasks.steps import notify
+from tasks.steps import announce
 from tasks.workspace import commit_records, head, only_run, restore
-
-INTENT = Path(".scratch/rollback.json")  # who is left and who comes back, while a rollback is at work
 
 
 @dataclass(frozen=True)
@@ -35,51 +32,29 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
     """Step back to the champion before; with `data`, dvc.lock, params.yaml and the data are its own again.
 
     The folder comes first: if its data cannot be had, nothing has changed. dvc.lock and params.yaml are committed, and
-    the alias moves last. A rollback that died is finished by the next one, which then goes no further back.
+    the alias moves last, so that a rollback that died is made again by the next one.
     """
-    folder = Path(root).resolve()
-    settings = load_settings(folder / "params.yaml")
-    registry = Registry(settings.tracking, folder)
-    in_git = bool(head(folder))
-    with promoting(folder, get_run_logger().info), only_run(folder):
-        left, to = intention(registry, folder)
-        wanted = registry.get(to)
-        write_json(folder / INTENT, {"left": left, "to": to})
+    folder, say = Path(root).resolve(), get_run_logger().info
+    registry = Registry(load_settings(folder / "params.yaml").tracking, folder)
+    with promoting(folder, say), only_run(folder):
+        left, to = registry.aliases().get(CHAMPION), registry.champion_before().version
         done = "data and lock file left as they are"
         if data:
-            try:
-                done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
-            except UserError:
-                (folder / INTENT).unlink()
-                raise
-            if in_git:
+            version = registry.get(to)
+            done = restore(folder, lambda where: registry.download(version, "lineage", where))
+            if head(folder):
                 commit_records(folder, f"Roll back to version {to} of {registry.name}")
                 done += ", and committed"
         champion = registry.aliases().get(CHAMPION)
-        if champion not in (None, left, to):  # by another machine
-            (folder / INTENT).unlink()
+        if champion != left:
             raise UserError(
                 f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
                 f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
             )
-        if champion != to:
-            registry.step_back()
-        (folder / INTENT).unlink()
-    notify("rolled-back", registry.name, to, {"left": left})
-    get_run_logger().info("champion is version %s again (was %s); %s", to, left, done)
-    return Rollback(left, to, done)
-
-
-def intention(registry: Registry, folder: Path) -> tuple[str, str]:
-    """Return which version is left for which: as a rollback that died has intended, else the champion before."""
-    champion = registry.aliases().get(CHAMPION)
-    if (folder / INTENT).exists():
-        found = read_json(folder / INTENT)
-        there = {str(version.version) for version in registry.versions()}
-        if champion in (found["left"], found["to"]) and found["to"] in there:
-            return found["left"], found["to"]
-    before = registry.champion_before().version
-    return str(champion), before
+        registry.step_back()
+    announce("rolled-back", "model", registry.name, {"version": to, "left": left or ""})
+    say(f"champion is version {to} again (was {left}); {done}")
+    return Rollback(str(left), to, done)
 
 
 def main() -> int:
@@ -90,8 +65,7 @@ def main() -> int:
 
     def run() -> None:
         done = rollback(data=not given.alias_only)
-        print(f"champion: version {done.champion} (was {done.left})")
-        print(f"folder:   {done.workspace}")
+        print(f"champion: version {done.champion} (was {done.left})\nfolder:   {done.workspace}")
 
     return command_line(run)
 

@@ -9,6 +9,7 @@ folder under the same path, and Prefect's server.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from sweetrl.errors import UserError
-from sweetrl.stages.scratch import SPREAD, Share
-from tasks.spread import run_share
+from sweetrl.stages.scratch import SPREAD, VARIABLE, Share
+from tasks import steps
+from tasks.pipeline import StageResult, run_command, stage_environment
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,31 @@ def cluster_of_environment() -> Cluster | None:
         return None
     shares, gpus = os.environ.get("SWEETRL_RAY_SHARES", "") or "0", os.environ.get("SWEETRL_RAY_GPUS", "") or "0"
     try:
-        found = Cluster(address, int(shares), float(gpus))
+        return Cluster(address, int(shares), float(gpus))
     except ValueError as error:
         raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these must be numbers.") from error
-    if found.shares < 0 or found.gpus < 0:
-        raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these cannot be negative.")
-    return found
+
+
+def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
+    """Bring one stage up to date, with its parts made by the cluster that the environment names, if it names one."""
+    cluster = cluster_of_environment()
+    if cluster is not None and stage in SPREAD:
+        spread(stage, root, cluster, env)
+    return steps.run_stage(stage, root, env)
 
 
 @task(name="make_share", task_run_name="{stage} {index}/{count}", cache_policy=NO_CACHE, retries=1)
 def make_share(stage: str, root: str, index: int, count: int, env: dict[str, str]) -> dict[str, str]:
-    """Make one share on the node that this runs on; return what the stage said and which node it was."""
+    """Make one share on the node that this runs on; return the stage's last line ("said") and which node it was.
+
+    Nothing is recorded in MLflow: the stage that puts the parts together records them.
+    """
     import ray
 
-    said = run_share(Path(root), stage, Share(index, count), env, get_run_logger().info)
+    own = {**env, VARIABLE: str(Share(index, count)), "SWEETRL_TRACKING": "off"}
+    command = [sys.executable, "-m", f"sweetrl.stages.{stage.replace('-', '_')}"]
+    lines = run_command(stage, command, Path(root), stage_environment(Path(root), own), get_run_logger().info)
+    said = next((text for text in reversed(lines) if text), "")
     return {"node": ray.get_runtime_context().get_node_id(), "said": said}
 
 
@@ -68,7 +81,7 @@ def make_shares(stage: str, root: str, count: int, gpus: float, env: dict[str, s
     options = {"num_gpus": gpus} if gpus else {}
     with remote_options(**options, scheduling_strategy="SPREAD"):
         futures = [make_share.submit(stage, root, index, count, env) for index in range(count)]
-    return [one.result() for one in futures]
+    return [future.result() for future in futures]
 
 
 def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None = None) -> list[dict[str, str]]:
@@ -76,8 +89,6 @@ def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None 
 
     Raises StageFailed where a share fails, UserError where the extra is missing or the cluster cannot be reached.
     """
-    if stage not in SPREAD:
-        raise ValueError(f"stage {stage} has no parts")
     try:
         from prefect_ray import RayTaskRunner
     except ImportError as error:
@@ -92,8 +103,8 @@ def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None 
     init: dict[str, Any] = {"runtime_env": {"env_vars": workers}, "log_to_driver": False}
     with temporary_settings({PREFECT_API_URL: url}):
         runner: Any = RayTaskRunner(address=cluster.address, init_kwargs=init)
-        flow_there = make_shares.with_options(task_runner=runner)
         try:
+            flow_there = make_shares.with_options(task_runner=runner)
             return flow_there(stage, str(root), cluster.shares, cluster.gpus, env or {})
         except ConnectionError as error:
             raise UserError(
@@ -106,8 +117,7 @@ def server_url() -> str:
     from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_API_URL
 
-    configured = PREFECT_API_URL.value()
-    if configured:
+    if configured := PREFECT_API_URL.value():
         return str(configured)
     server = SubprocessASGIServer()
     server.start()

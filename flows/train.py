@@ -8,16 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect import flow
-from prefect.logging import get_run_logger
 
-from flows.spread import cluster_of_environment, spread
-from sweetrl.config.settings import Settings
-from sweetrl.stages.scratch import SPREAD
-from sweetrl.tracking.registry import Registration
-from tasks.pipeline import Selection, StageResult
-from tasks.promotion import GateResult
-from tasks.steps import gate, notify, promote_model, push_data, register_model, run_stage_task
-from tasks.training import Outcome, Steps, run_pipeline
+from flows.spread import run_stage
+from tasks.pipeline import Selection
+from tasks.steps import announce, prefect_steps
+from tasks.training import Outcome, run_pipeline
 from tasks.workspace import only_run
 
 
@@ -28,42 +23,18 @@ def train(root: str = ".", home: str = "", begin: str = "", until: str = "") -> 
     With `begin` and `until`, names of stages, only those from the one to the other.
     """
     folder = Path(root).resolve()
-    steps = prefect_steps()
+    selection = Selection(begin or None, until or None)
     with only_run(folder):
-        selection = Selection(begin or None, until or None)
-        outcome = run_pipeline(folder, steps, Path(home).resolve() if home else folder, selection=selection)
-    announce(outcome)
+        outcome = run_pipeline(folder, prefect_steps(run_stage), Path(home or root).resolve(), selection=selection)
+    announce_outcome(outcome)
     return outcome
 
 
-def prefect_steps() -> Steps:
-    """Return the steps as Prefect tasks of the flow that is running."""
-
-    def run(stage: str, root: Path, env: dict[str, str]) -> StageResult:
-        cluster = cluster_of_environment()
-        if cluster is not None and stage in SPREAD:
-            spread(stage, root, cluster, env)
-        return run_stage_task(stage)(stage, root, env)
-
-    def register(settings: Settings, root: Path, parent: str | None, home: Path) -> Registration:
-        return register_model(settings, root, parent, home)
-
-    def stand(settings: Settings, root: Path, version: str) -> GateResult:
-        return gate(settings, root, version)
-
-    def crown(settings: Settings, root: Path, result: GateResult) -> GateResult:
-        return promote_model(settings, root, result)
-
-    def push(root: Path, branch: str | None) -> list[str]:
-        return push_data(root, branch)
-
-    return Steps(run, register, stand, crown, push=push, say=get_run_logger().info)
-
-
-def announce(outcome: Outcome) -> None:
+def announce_outcome(outcome: Outcome) -> None:
     """Tell the world about a new version and about a new champion."""
-    if outcome.registration is not None and outcome.registration.created:
-        notify("registered", outcome.registration.model, outcome.registration.version, {})
-    if outcome.registration is not None and outcome.gate is not None and outcome.gate.promoted:
-        payload = {"reason": outcome.gate.reason, "before": outcome.gate.before or ""}
-        notify("promoted", outcome.registration.model, outcome.gate.version, payload)
+    registration, gate = outcome.registration, outcome.gate
+    if registration is not None and registration.created:
+        announce("registered", "model", registration.model, {"version": registration.version})
+    if registration is not None and gate is not None and gate.promoted:
+        payload = {"version": gate.version, "reason": gate.reason, "before": gate.before or ""}
+        announce("promoted", "model", registration.model, payload)

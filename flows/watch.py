@@ -11,34 +11,29 @@ from prefect.logging import get_run_logger
 from flows.console import command_line, parser
 from sweetrl.config.settings import load_settings
 from sweetrl.gate.drift import Look
-from sweetrl.tracking.registry import CHAMPION, Registry
-from tasks.steps import notify
-from tasks.watch import watch as look_at
+from tasks import promotion
+from tasks.steps import announce
 from tasks.workspace import only_run
 
 
 @flow(name="watch", validate_parameters=False)
 def watch(root: str = ".") -> Look:
     """Look at the champion of the project at `root`; the event `sweetrl.model.drifted` says that it has got worse."""
-    folder = Path(root).resolve()
+    folder, say = Path(root).resolve(), get_run_logger().info
     settings = load_settings(folder / "params.yaml")
     with only_run(folder):
-        found = look_at(settings, folder, get_run_logger().info)
-    get_run_logger().info(found.sentence)
-    if found.drifted:
-        champion = Registry(settings.tracking, folder).aliases().get(CHAMPION, "")
-        notify("drifted", settings.tracking.model, champion, {"reason": found.sentence})
-    return found
+        seen = promotion.watch(settings, folder, say)
+    say(seen.sentence)
+    if seen.drifted:
+        payload = {"version": promotion.champion(settings, folder) or "", "reason": seen.sentence}
+        announce("drifted", "model", settings.tracking.model, payload)
+    return seen
 
 
 def main() -> int:
     """Look at the champion of the project in the current folder."""
     parser("watch", "Measure the champion again, and say whether it has got worse and when to retrain.").parse_args()
-
-    def run() -> None:
-        print(watch().sentence)
-
-    return command_line(run)
+    return command_line(lambda: print(watch().sentence))
 
 
 if __name__ == "__main__":

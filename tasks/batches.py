@@ -13,17 +13,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweetrl.errors import UserError
-from tasks.chains import Chain
-from tasks.workspace import git, head, identity
+from tasks.workspace import contains, git, git_error, head, identity
 
 REF = "refs/sweetrl/batches"
-CHAIN = Chain(REF, "a batch cannot be taken", "retrain")
-TRIES = 50
 
 
 @dataclass(frozen=True)
@@ -39,65 +35,77 @@ class Batch:
     data: str = ""
 
 
-def taken_now(first: int, tasks: int, branch: str, data: str = "") -> Batch:
-    """Return the batch as this machine takes it now."""
+def stamp() -> dict[str, str]:
+    """Return what makes a commit of a chain this machine's and this moment's."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Batch(first, tasks, branch, socket.gethostname(), now, uuid.uuid4().hex, data)
+    return {"host": socket.gethostname(), "time": now, "id": uuid.uuid4().hex}
 
 
 def take_batch(
     home: Path, remote: str, choose: Callable[[Sequence[Batch]], Batch], before: Callable[[Batch, str], object]
 ) -> Batch:
-    """Take the batch that `choose` wants, given all that are taken, here and (unless it is "") in the git `remote`.
+    """Take the batch that `choose` names, given all that are taken, here and (unless it is "") in the git `remote`.
 
     `before` gets the batch and the commit that will stand for it before it is taken, so that `is_taken` can tell later
     whether it was. Only one process of a machine at a time may call this. A remote that does not answer, or refuses,
     is a UserError.
     """
-    for _ in range(TRIES):
-        shared, own = CHAIN.shared(home, remote), head(home, REF)
+    while True:
+        shared, own = remote_tip(home, remote, REF), head(home, REF)
         tips = [tip for tip in dict.fromkeys((shared, own)) if tip]
-        batch = choose(known(home, tips))
+        batch = choose(batches_of(home, tips))
         parents = [word for tip in tips for word in ("-p", tip)]
         message = json.dumps(asdict(batch))
-        commit = git(home, *identity(home), "commit-tree", _empty_tree(home), *parents, "-m", message).stdout.strip()
+        commit = git(home, *identity(home), "commit-tree", empty_tree(home), *parents, "-m", message).stdout.strip()
         before(batch, commit)
-        if remote and not CHAIN.pushed(home, remote, commit, shared):
+        if remote and not push_ref(home, remote, REF, commit, shared):
             continue
         git(home, "update-ref", REF, commit, own or "0" * len(commit))
         return batch
-    raise UserError(f"{home}: others took a batch at the same moment {TRIES} times; try again when they have ended.")
 
 
 def is_taken(home: Path, remote: str, commit: str) -> bool:
     """Whether the batch for which `commit` stands was taken."""
-    tip = CHAIN.shared(home, remote) if remote else head(home, REF)
-    return bool(tip) and not git(home, "merge-base", "--is-ancestor", commit, tip, check=False).returncode
+    tip = remote_tip(home, remote, REF) if remote else head(home, REF)
+    return bool(tip) and contains(home, tip, commit)
 
 
-def known(home: Path, tips: Sequence[str]) -> list[Batch]:
-    """Return the batches of the chains that end at `tips`."""
-    if not tips:
-        return []
-    return [Batch(**facts) for facts in facts_of(home, tips, Batch)]
+def batches_of(home: Path, tips: Sequence[str]) -> list[Batch]:
+    """Return the batches of the chains that end at `tips`, newest first."""
+    return [Batch(**facts) for facts in facts_of(home, tips)]
 
 
-def facts_of(home: Path, tips: Sequence[str], kind: type) -> list[dict[str, Any]]:
-    """Return what the commits of the chains that end at `tips` say in their messages' last lines, newest first.
+def facts_of(home: Path, tips: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the JSON in the last lines of the messages of the chains that end at `tips`, newest first.
 
-    Only the fields of the dataclass `kind` are kept, so that another version of sweetrl may write more. A commit that
-    says something else is no link of a chain, but somebody's own.
+    A commit that says something else is no link of a chain, but somebody's own.
     """
-    found, known = [], {one.name for one in fields(kind)}
-    needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
-    for text in git(home, "log", "--format=%B%x00", *tips).stdout.split("\0"):
+    rows = []
+    for text in git(home, "log", "--format=%B%x00", *tips).stdout.split("\0") if tips else ():
         with contextlib.suppress(ValueError, RecursionError):
-            facts = json.loads((text.strip().splitlines() or [""])[-1])
-            if isinstance(facts, dict) and needed <= facts.keys():
-                found.append({key: value for key, value in facts.items() if key in known})
-    return found
+            rows.append(json.loads((text.strip().splitlines() or [""])[-1]))
+    return [row for row in rows if isinstance(row, dict)]
 
 
-def _empty_tree(home: Path) -> str:
-    """The tree without files; a repository that names by SHA-256 has another one."""
+def remote_tip(home: Path, remote: str, ref: str) -> str:
+    """Return the end of a chain in `remote`, whose commits are here then; "" where there is none, or no remote."""
+    tip = git(home, "ls-remote", remote, ref).stdout.partition("\t")[0] if remote else ""
+    if tip and not head(home, tip):
+        git(home, "fetch", "-q", "--no-write-fetch-head", remote, ref)
+    return tip
+
+
+def push_ref(home: Path, remote: str, ref: str, commit: str, seen: str) -> bool:
+    """Move a chain's end in `remote` from `seen` to `commit`; False where another one has moved it first."""
+    done = git(home, "push", "-q", remote, f"{commit}:{ref}", check=False)
+    if not done.returncode:
+        return True
+    now = remote_tip(home, remote, ref)
+    if now == seen:  # it was refused
+        raise git_error(home, done)
+    return now == commit
+
+
+def empty_tree(home: Path) -> str:
+    """Return the tree without files; a repository that names by SHA-256 has another one."""
     return git(home, "hash-object", "-t", "tree", "-w", "/dev/null").stdout.strip()

@@ -11,13 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import socket
-import subprocess
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +20,14 @@ from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import open_source
-from sweetrl.io import private_folder, publish, write_text
+from sweetrl.io import publish
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
-from sweetrl.tracking.runs import git_environment
 from tasks import batches, workspace
-from tasks.chains import Chain
+from tasks.batches import Batch, empty_tree, facts_of, push_ref, remote_tip, stamp
 from tasks.journal import one_at_a_time
-from tasks.workspace import git, git_remote, head, identity, remote_name
+from tasks.workspace import contains, git, git_remote, head, identity
 
 REF = "refs/heads/ingest"
-CHAIN = Chain(REF, "what was ingested cannot be put", "ingest")
-TRIES = 20
-FROM_HEAD = (".dvc/config", ".dvcignore", ".gitignore")  # so that the branch can be checked out by itself
 DOCS = Path("reports/ingest-docs")
 
 
@@ -61,57 +52,44 @@ def ingest(
 
     Without `push` nothing leaves this machine. With `again`, files in which something was bad are looked at once more.
     """
-    settings = asked(home, source, kind)
-    found = open_source(settings.ingest.source, home)
-    if not head(home):
-        raise UserError(f"{home}: this is not a git repository with a commit; what is ingested is kept in one.")
-    remote = git_remote(home) if push else ""
-    made, pushed = None, list[str]()
+    settings = settings_for(home, source, kind)
+    files, remote = open_source(settings.ingest.source, home), git_remote(home) if push else ""
+    pushed: list[str] = []
     with one_at_a_time(home, "ingest"):
-        for _ in range(TRIES):
-            shared, own = CHAIN.shared(home, remote), head(home, REF)
-            tip = _newest(home, shared, own)
-            if tip != own:  # others', or ours of a process that died here
-                git(home, "update-ref", REF, tip, own or "0" * len(tip))
-            with _workplace(home) as tree:
-                state, number = State(tree / INGEST), f"{_length(home, tip) + 1:06d}"
+        while True:
+            shared = remote_tip(home, remote, REF)
+            tip = _newest(home, shared)
+            if tip:  # others', or ours of a process that died here
+                git(home, "update-ref", REF, tip)
+            with _workplace(home, tip) as tree:
+                number = f"{len(ingests(home, tip)) + 1:06d}"
                 if tip:
-                    check_out(home, tree, tip, INGEST)
-                out = tree / BATCHES / f"{settings.ingest.kind}-{number}"
+                    check_out(tree, INGEST)
                 made = make_batch(
                     settings,
-                    found,
-                    state,
+                    files,
+                    State(tree / INGEST),
                     number,
-                    out,
+                    tree / BATCHES / f"{settings.ingest.kind}-{number}",
                     lambda: checks_of(settings, home, home / DOCS),
-                    lambda tip=tip, tree=tree: _earlier(home, tree, tip, settings.ingest.kind),  # type: ignore[misc]
+                    lambda tree=tree, tip=tip: _earlier(tree, tip, settings.ingest.kind),  # type: ignore[misc]
                     again,
                 )
-                if made is None:
-                    _show(home, tree)
-                    break
-                say(in_a_line(made))
-                added = [INGEST, *([BATCHES / made.batch] if made.batch else [])]
-                workspace.dvc(tree, "add", "-q", *map(str, added))
-                pushed = _push_data(home, tree, added, shared, tip) if push else ["nothing: --no-push"]
-                commit = _commit(home, tree, tip, made, added)
-                if remote and not CHAIN.pushed(home, remote, commit, shared):
-                    say("another machine was faster; looking again")
-                    continue
-                git(home, "update-ref", REF, commit, tip or "0" * len(commit))
-                _show(home, tree)
-                if remote:
-                    pushed.append(f"branch ingest to {remote}")
-                break
-        else:
-            raise UserError(
-                f"{home}: others ingested at the same moment {TRIES} times; try again when they have ended."
-            )
-    return Ingested(made, next_batch(home, remote, settings.ingest.kind), tuple(pushed))
+                if made is not None:
+                    say(in_a_line(made))
+                    commit = _commit(tree, made)
+                    pushed = [_push_data(tree, shared)] if push else ["nothing: --no-push"]
+                    if remote and not push_ref(home, remote, REF, commit, shared):
+                        say("another machine was faster; looking again")
+                        continue
+                    git(home, "update-ref", REF, commit)
+                    pushed += [f"branch ingest to {remote}"] if remote else []
+                if (tree / INGEST).exists():  # where people look for it; it is no part of their checkout
+                    publish(tree / INGEST, home / INGEST)
+                return Ingested(made, next_batch(home, remote, settings.ingest.kind) or "", tuple(pushed))
 
 
-def asked(home: Path, source: str, kind: str) -> Settings:
+def settings_for(home: Path, source: str, kind: str) -> Settings:
     """Return the settings of the project at `home` with what the caller asks for; no source is a UserError."""
     settings = load_settings(home / "params.yaml")
     if kind not in ("", "dialogues", "tasks"):
@@ -129,39 +107,35 @@ def in_a_line(made: Made) -> str:
     parts += [f"{made.repeated} taken before"] if made.repeated else []
     parts += [f"{made.without_consent} without consent"] if made.without_consent else []
     parts += [f"{made.later} files left for the next run"] if made.later else []
-    said = f"{made.batch or 'no batch'}: {', '.join(parts)}"
-    return said + (f"; not enough to train on yet: {made.lacks}" if made.lacks else "")
+    line = f"{made.batch or 'no batch'}: {', '.join(parts)}"
+    return line + (f"; not enough to train on yet: {made.lacks}" if made.lacks else "")
 
 
 def ingests(home: Path, tip: str) -> list[Made]:
     """Return what the ingests came to whose chain ends at `tip`, newest first."""
-    if not tip:
-        return []
-    return [Made(**{**facts, "holds": tuple(facts.get("holds", ()))}) for facts in batches.facts_of(home, [tip], Made)]
+    rows = facts_of(home, [tip] if tip else [])
+    made = [Made(**{field.name: row[field.name] for field in fields(Made)}) for row in rows]
+    return [replace(row, holds=tuple(row.holds)) for row in made]
 
 
-def next_batch(home: Path, remote: str, kind: str, taken: Sequence[batches.Batch] | None = None) -> str:
-    """Return the ingested batch that the next retraining takes; "" where none is left that can be trained on.
+def next_batch(home: Path, remote: str, kind: str, taken: Sequence[Batch] | None = None) -> str | None:
+    """Return the ingested batch that the next retraining takes, given those that are `taken` (default: as git knows).
 
     That is the newest one that has all rows which no retraining has learnt from; of batches whose window is too small
-    for that, the oldest.
+    for that, the oldest. "" where none is left that can be trained on, None where none of `kind` was ever made.
     """
-    tip = _newest(home, CHAIN.shared(home, remote), head(home, REF))
-    made = [one for one in ingests(home, tip) if one.batch and one.kind == kind]
+    tip = _newest(home, remote_tip(home, remote, REF))
+    made = [row for row in ingests(home, tip) if row.batch and row.kind == kind]
+    if not made:
+        return None
     if taken is None:
-        tips = (batches.CHAIN.shared(home, remote), head(home, batches.REF))
-        taken = batches.known(home, [found for found in tips if found])
-    used = {one.data for one in taken}
-    learnt = {name for one in made if one.batch in used for name in one.holds}
-    fresh = [one.batch for one in made if one.batch not in learnt]
-    fit = [one for one in made if one.batch in fresh and not one.lacks]
-    return next((one.batch for one in fit if fresh[-1] in one.holds), fit[-1].batch if fit else "")
-
-
-def any_batch(home: Path, remote: str, kind: str) -> bool:
-    """Whether a batch of `kind` was ever ingested."""
-    tip = _newest(home, CHAIN.shared(home, remote), head(home, REF))
-    return any(one.batch and one.kind == kind for one in ingests(home, tip))
+        tips = (remote_tip(home, remote, batches.REF), head(home, batches.REF))
+        taken = batches.batches_of(home, [end for end in tips if end])
+    used = {batch.data for batch in taken}
+    learnt = {name for row in made if row.batch in used for name in row.holds}
+    fresh = [row for row in made if row.batch not in learnt]
+    fit = [row for row in fresh if not row.lacks]
+    return next((row.batch for row in fit if fresh[-1].batch in row.holds), fit[-1].batch if fit else "")
 
 
 def batch_parameters(batch: str) -> dict[str, Any]:
@@ -177,134 +151,77 @@ def batch_parameters(batch: str) -> dict[str, Any]:
 
 def batch_named(values: Mapping[str, Any]) -> str:
     """Return the ingested batch that the dotted parameters `values` name; "" where they name none."""
-    for key in ("sources.trajectories", "sources.tasks"):
-        path = Path(str(values.get(key) or ""))
-        if path.parent == BATCHES:
-            return path.name
-    return ""
+    places = [Path(str(values.get(key) or "")) for key in ("sources.trajectories", "sources.tasks")]
+    return next((place.name for place in places if place.parent == BATCHES), "")
 
 
 def provide(home: Path, tree: Path, remote: str) -> None:
     """Check out in the worktree `tree` the ingested batches that its params.yaml names; others may have made them."""
     sources = load_settings(tree / "params.yaml").sources
-    for place in (sources.trajectories, sources.tasks):
-        batch = batch_named({"sources.trajectories": place})
-        if batch and not (tree / BATCHES / batch).exists():
-            inside = (tree / BATCHES / f"{batch}.dvc").exists()
-            tip = "" if inside else _newest(home, CHAIN.shared(home, remote), head(home, REF))
-            check_out(home, tree, tip, BATCHES / batch)
+    for place in map(Path, (sources.trajectories, sources.tasks)):
+        if place.parent == BATCHES and not (tree / place).exists():
+            inside = (tree / f"{place}.dvc").exists()
+            check_out(tree, place, "" if inside else _newest(home, remote_tip(home, remote, REF)))
 
 
-def check_out(home: Path, tree: Path, tip: str, path: Path) -> None:
-    """Put the data `path` into `tree`, as the commit `tip` has them (with "", as the .dvc file there says)."""
+def check_out(tree: Path, path: Path, tip: str = "") -> None:
+    """Put the data `path` into the worktree `tree`, as its .dvc file (that of the commit `tip`) says."""
     file = f"{path}.dvc"
     if tip:
-        found = git(home, "show", f"{tip}:{file}", check=False)
-        if found.returncode:
-            raise UserError(f"{home}: {file} is not on the branch ingest; `git fetch` it, or ingest again.")
-        write_text(tree / file, found.stdout, shared=True)
+        git(tree, "checkout", "-q", tip, "--", file)
     try:
         workspace.dvc(tree, "checkout", "-q", file)
     except UserError:
-        if not remote_name(tree):
+        if not workspace.remote_name(tree):
             raise
         workspace.dvc(tree, "pull", "-q", file)
 
 
-def _newest(home: Path, shared: str, own: str) -> str:
-    """The end of the chain, here or on the remote; a UserError where each has what the other lacks."""
-    if not own or not shared:
-        return own or shared
-    for older, newer in ((own, shared), (shared, own)):
-        if not git(home, "merge-base", "--is-ancestor", older, newer, check=False).returncode:
-            return newer
-    raise UserError(
-        f"{home}: the branch ingest here and the remote's have each what the other lacks; `git branch -f ingest "
-        f"{shared[:12]}` takes the remote's, and the files that only this machine has taken are read again."
-    )
+def _newest(home: Path, shared: str) -> str:
+    """The end of the chain, here or on the remote. Where each has what the other lacks, it is the remote's.
 
-
-def _length(home: Path, tip: str) -> int:
-    return int(git(home, "rev-list", "--count", tip).stdout) if tip else 0
+    What only this machine has taken is read again then.
+    """
+    own = head(home, REF)
+    return own if own and (not shared or contains(home, own, shared)) else shared
 
 
 @contextlib.contextmanager
-def _workplace(home: Path) -> Iterator[Path]:
-    """Yield an empty folder in which DVC works as at home, without git; what a killed ingest has left is removed."""
-    place = home / SCRATCH / "ingest"
-    shutil.rmtree(place, ignore_errors=True)
-    tree = private_folder(place / "tree")
-    private_folder(tree / ".dvc")
-    workspace.share_dvc_settings(home, tree)
-    from dvc.config import Config
-
-    with Config(str(tree / ".dvc"), validate=False).edit("local") as settings:
-        settings.setdefault("core", {})["no_scm"] = True
+def _workplace(home: Path, tip: str) -> Iterator[Path]:
+    """Yield a worktree at `tip` (at an empty commit, if there is none), for this ingest alone."""
+    tree = home / SCRATCH / "ingest"
+    workspace.close_worktree(home, tree)  # of an ingest that was killed
+    message = ("-m", "Ingested batches, and what was seen")
+    root = tip or git(home, *identity(home), "commit-tree", empty_tree(home), *message).stdout.strip()
+    git(home, "worktree", "add", "-q", "--detach", str(tree), root)
     try:
+        workspace.share_dvc_settings(home, tree)
         yield tree
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        workspace.close_worktree(home, tree)
 
 
-def _earlier(home: Path, tree: Path, tip: str, kind: str) -> list[Path]:
+def _earlier(tree: Path, tip: str, kind: str) -> list[Path]:
     """The files of the newest batch of `kind`, oldest first."""
-    last = next((one for one in ingests(home, tip) if one.batch and one.kind == kind), None)
+    last = next((row for row in ingests(tree, tip) if row.batch and row.kind == kind), None)
     if last is None:
         return []
-    check_out(home, tree, tip, BATCHES / last.batch)
+    check_out(tree, BATCHES / last.batch)
     files = [tree / BATCHES / last.batch / f"{name}.jsonl" for name in last.holds]
     return [path for path in files if path.exists()]
 
 
-def _show(home: Path, tree: Path) -> None:
-    """Put what was seen and put aside where people look for it; it is no part of their checkout."""
-    if (tree / INGEST).exists():
-        publish(tree / INGEST, home / INGEST)
+def _commit(tree: Path, made: Made) -> str:
+    """Put what was made under DVC, and return the commit with its .dvc files; no branch has it yet."""
+    paths = [str(INGEST), *([str(BATCHES / made.batch)] if made.batch else [])]
+    workspace.dvc(tree, "add", "-q", *paths)
+    git(tree, "add", "-f", "--", *(f"{path}.dvc" for path in paths))
+    message = f"{in_a_line(made)}\n\n{json.dumps({**asdict(made), **stamp()})}"
+    git(tree, *identity(tree), "commit", "-q", "--no-verify", "-m", message)
+    return head(tree)
 
 
-def _push_data(home: Path, tree: Path, added: Sequence[Path], shared: str, tip: str) -> list[str]:
-    """Push what was added, and what earlier ingests have kept here alone; data that are not there then are an error."""
-    remote = remote_name(tree)
-    if not remote:
-        return ["no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them"]
-    kept: list[str] = []
-    if tip and tip != shared:
-        since = f"{shared}..{tip}" if shared else tip
-        kept = git(home, "log", "--format=", "--name-only", "--diff-filter=A", since, "--", str(BATCHES)).stdout.split()
-    for file in kept:
-        write_text(tree / file, git(home, "show", f"{tip}:{file}").stdout, shared=True)
-    targets = [*(f"{path}.dvc" for path in added), *kept]
-    workspace.dvc(tree, "push", *targets)
-    found = json.loads(workspace.dvc(tree, "status", "--cloud", "--json", *targets) or "{}")
-    absent = sorted(path for path, state in found.items() if state != "deleted")  # deleted: there, and not here
-    if absent:
-        raise UserError(
-            f"{home}: {absent[0]} is not in the remote {remote} after `dvc push`; look at the remote and ingest again."
-        )
-    return [f"data to {remote}"]
-
-
-def _commit(home: Path, tree: Path, tip: str, made: Made, added: Sequence[Path]) -> str:
-    """Return a commit on top of `tip` with the .dvc files of what was added; nothing points to it yet."""
-
-    def plumb(*arguments: str) -> str:
-        index = {**git_environment(), "GIT_INDEX_FILE": str(tree / "index")}
-        done = subprocess.run(["git", *arguments], cwd=home, env=index, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise UserError(f"{home}: `git {arguments[0]}` failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-        return done.stdout.strip()
-
-    plumb("read-tree", tip or "--empty")
-    for line in plumb("ls-tree", "HEAD", "--", *FROM_HEAD).splitlines():
-        entry, _, name = line.partition("\t")
-        mode, _, blob = entry.split()
-        plumb("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}")
-    for path in added:
-        blob = plumb("hash-object", "-w", "--no-filters", str(tree / f"{path}.dvc"))
-        plumb("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}.dvc")
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    # Without an id, two machines that read the same files in the same second would write the same commit.
-    facts = {**asdict(made), "time": now, "host": socket.gethostname(), "id": uuid.uuid4().hex}
-    message = f"{in_a_line(made)}\n\n{json.dumps(facts)}"
-    parents = ["-p", tip] if tip else []
-    return plumb(*identity(home), "commit-tree", plumb("write-tree"), *parents, "-m", message)
+def _push_data(tree: Path, shared: str) -> str:
+    """Push what was added since `shared`: by this ingest, and by earlier ones that have kept it here alone."""
+    added = git(tree, "diff", "--name-only", shared or empty_tree(tree), "HEAD").stdout.split()
+    return workspace.push_data(tree, *added)

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sweetrl.errors import UserError
@@ -27,10 +26,10 @@ DONE = "done"
 
 def common_folder(root: Path) -> Path:
     """Return the folder of this project in git's common folder; a UserError where `root` is in no repository."""
-    found = git(root, "rev-parse", "--path-format=absolute", "--git-common-dir", check=False)
-    if found.returncode:
-        raise UserError(f"{root}: this is not a git repository with a commit; a retraining needs one to branch from.")
-    return Path(found.stdout.strip()) / "sweetrl"
+    folder = git(root, "rev-parse", "--path-format=absolute", "--git-common-dir", check=False)
+    if folder.returncode:
+        raise UserError(f"{root}: this is not a git repository with a commit; batches and retrainings need one.")
+    return Path(folder.stdout.strip()) / "sweetrl"
 
 
 @contextlib.contextmanager
@@ -51,16 +50,15 @@ def one_at_a_time(root: Path, what: str, say: Callable[[str], object] | None = N
 def promoting(root: Path, say: Callable[[str], object] | None = None) -> Iterator[None]:
     """Let one process after the other move the champion's alias, and what moves with it: a branch, a checkout.
 
-    Where there is no git, or its folder cannot be written, there are no retrainings, and nobody is waited for.
+    Where there is no git there are no retrainings, and nobody is waited for.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(UserError):
-            if os.access(common_folder(root).parent, os.W_OK):
-                stack.enter_context(one_at_a_time(root, "promotion", say))
+            stack.enter_context(one_at_a_time(root, "promotion", say))
         yield
 
 
-class Journal:
+class Journal(contextlib.AbstractContextManager["Journal"]):
     """The steps of one retraining that are done, oldest first; a context manager that holds its lock.
 
     BlockingIOError where a process is at work on it; a `new` one is looked at for a moment at most, and waits.
@@ -84,24 +82,25 @@ class Journal:
         os.fsync(self._handle.fileno())
         self.rows.append(row)
 
-    def last(self, step: str) -> dict[str, Any] | None:
-        """Return the facts of the last `step` of this name, None where it was never done."""
-        return next((row for row in reversed(self.rows) if row["step"] == step), None)
+    def last(self, step: str) -> dict[str, Any]:
+        """Return the facts of the last `step` of this name, {} where it was never done."""
+        return next((row for row in reversed(self.rows) if row["step"] == step), {})
 
-    def fact(self, step: str, name: str) -> Any:
-        """Return one fact of the last `step` of this name, None where it was never done."""
-        return (self.last(step) or {}).get(name)
+    @property
+    def order(self) -> dict[str, Any]:
+        """What the retraining is to do, as it was written down before its batch was taken."""
+        return self.last("taking")
+
+    @property
+    def branch(self) -> str:
+        """The retraining's branch."""
+        return str(self.order["branch"])
 
     def close(self) -> None:
         """Give the lock back."""
         self._handle.close()
 
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -112,7 +111,7 @@ def journals(root: Path) -> Iterator[Journal]:
             yield journal
 
 
-def new_journal(root: Path) -> Path:
-    """Return the file of a new retraining; by name they are in the order of time."""
+def new_journal(root: Path) -> Journal:
+    """Return the journal of a new retraining; by name they are in the order of time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return common_folder(root) / "retrain" / f"{now}-{uuid.uuid4().hex[:8]}.jsonl"
+    return Journal(common_folder(root) / "retrain" / f"{now}-{uuid.uuid4().hex[:8]}.jsonl", new=True)

@@ -1,4 +1,7 @@
-"""Registration and the promotion gate: a challenger becomes champion only if it wins on the same held-out tasks."""
+"""Registration and the promotion gate: a challenger becomes champion only if it wins on the same held-out tasks.
+
+And what follows from the comparisons that the registry keeps: looks at the champion, and fresh test tasks.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,40 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import time
+import uuid
+from calendar import timegm
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render, too_few
 from sweetrl.gate.decision import decide as decide_comparison
-from sweetrl.io import digest, write_json, write_text
-from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
+from sweetrl.gate.drift import Look, look
+from sweetrl.io import digest, private_folder, write_json, write_text
+from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, GATE, Registration, Registry, model_id, read_rewards
-from tasks.fresh import drawing
-from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
-from tasks.process import TimeLimitExceeded, run_program
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    GATE,
+    Registration,
+    Registry,
+    answering,
+    model_id,
+    read_rewards,
+)
+from tasks.pipeline import run_command, stage_environment
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
+
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -48,12 +64,6 @@ class GateResult:
     def won(self) -> bool:
         """Whether the version is to be the champion."""
         return self.decision is not None and self.decision.promote
-
-
-def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
-    """Let `version` (registered, evaluated) stand against the champion, and move the alias if it wins."""
-    result = judge(settings, root, version, line)
-    return take_over(settings, root, result) if result.won else result
 
 
 def judge(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
@@ -91,12 +101,14 @@ def _compare(
 ) -> Decision:
     """Count a comparison and decide it; the same results of the same versions are the same comparison."""
     rules, confidence, name = settings.gate, settings.evaluate.confidence, str(champion.version)
-    old, new = (comparisons.measured(registry, one, rules.slices) for one in (champion, challenger))
+    old, new = (comparisons.measured(registry, version, rules.slices) for version in (champion, challenger))
     paired = pair_versions(old, new, rules)
     tasks = file_hash(root / TEST_TASKS)
     identity = digest(str(challenger.version), key, sorted(old.rewards.items()), sorted(new.rewards.items()))
-    known = comparisons.noted(registry, name, "comparison")
-    if refused := too_few(paired, rules, confidence, _next_number(known, identity, tasks)):
+    rows = comparisons.noted(registry, name, "comparison")
+    mine = rows.get(identity, {}).get("number")
+    following = 1 + sum(row["tasks"] == tasks for row in rows.values())
+    if refused := too_few(paired, rules, confidence, following if mine is None else int(mine)):
         return refused
     facts = {"challenger": str(challenger.version), "first": settings.tasks.test_first}
     facts["drawing"] = drawing(settings, root)
@@ -107,12 +119,6 @@ def _compare(
     return decision
 
 
-def _next_number(known: Mapping[str, Mapping[str, Any]], identity: str, tasks: str) -> int:
-    """The number that a comparison has, or would get."""
-    mine = known.get(identity, {}).get("number")
-    return int(mine) if mine is not None else 1 + sum(one["tasks"] == tasks for one in known.values())
-
-
 def _report(registry: Registry, settings: Settings, root: Path, challenger: ModelVersion, result: GateResult) -> None:
     """Keep the comparison as a page and as numbers with the version; the page is in reports/, too."""
     decision = result.decision
@@ -121,9 +127,9 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
         folder = Path(name)
         text = render(decision, settings.gate, result.version, result.before or "")
         write_text(folder / GATE_REPORT.name, text)
-        write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
+        write_json(folder / "gate.json", asdict(decision) | {"champion": result.before})
         write_text(root / GATE_REPORT, text)
-        with comparisons.answering(registry, f"keep the report about version {result.version}"):
+        with answering(registry, f"keep the report about version {result.version}"):
             registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 
@@ -183,50 +189,88 @@ def evaluate_version(
     for needed in (TEST_TASKS, Path("params.yaml")):
         if not (root / needed).exists():
             raise UserError(f"{root / needed}: there is no such file; run the pipeline first (`sweetrl run`).")
-    scratch = root / ".scratch"
-    scratch.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="evaluate-version-") as name:
+    with tempfile.TemporaryDirectory(dir=private_folder(root / SCRATCH), prefix="evaluate-version-") as name:
         folder = Path(name)
         shutil.copy(root / "params.yaml", folder / "params.yaml")
-        (folder / TEST_TASKS).parent.mkdir(parents=True)
-        (folder / TEST_TASKS).symlink_to((root / TEST_TASKS).resolve())
-        (folder / POLICY).parent.mkdir(parents=True)
-        if (root / settings.model.base).is_dir() and not Path(settings.model.base).is_absolute():
-            base = folder / settings.model.base
-            base.parent.mkdir(parents=True, exist_ok=True)
-            base.symlink_to((root / settings.model.base).resolve())
-        # A large base that the project knows is not read again.
-        (root / HASHES).mkdir(parents=True, exist_ok=True)
-        (folder / HASHES).parent.mkdir(parents=True)
-        (folder / HASHES).symlink_to((root / HASHES).resolve())
+        private_folder(root / HASHES)  # a large base whose hash the project knows is not read again
+        for path in (TEST_TASKS, Path(settings.model.base), HASHES):
+            if (root / path).exists() and not path.is_absolute():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).symlink_to((root / path).resolve())
+        (folder / POLICY).parent.mkdir(parents=True, exist_ok=True)
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         shutil.move(str(adapter), folder / POLICY)
-        _run_evaluation(folder, version, line)
+        _run_evaluation(root, folder, line)
         registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, folder))
         return read_rewards(folder / RESULTS)
 
 
-def _run_evaluation(folder: Path, version: ModelVersion, line: Callable[[str], None]) -> None:
-    lines: list[str] = []
-
-    def take(text: str) -> None:
-        lines.append(text)
-        line(text)
-
-    stage = f"evaluate (version {version.version})"
-    # Not a run of the pipeline: what it measures is stored with the version.
-    env = stage_environment({"SWEETRL_TRACKING": "off", "PYTHONPATH": _python_path()})
-    command = [sys.executable, "-m", "sweetrl.stages.evaluate"]
-    try:
-        code = run_program(command, folder, env, policy_of("evaluate").limit, take)
-    except TimeLimitExceeded as error:
-        raise StageFailed(stage, "it took longer than its limit and was stopped.") from error
-    if code:
-        raise failure(stage, lines, code)
+def _run_evaluation(root: Path, folder: Path, line: Callable[[str], None]) -> None:
+    """Run the project's stage in `folder`; no run of the pipeline: what it measures is stored with the version."""
+    env = stage_environment(root, {"SWEETRL_TRACKING": "off"})
+    run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
 
 
-def _python_path() -> str:
-    """The folder that `sweetrl` was imported from, so that the temporary folder runs the same code."""
-    import sweetrl
+def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -> Look:
+    """Measure the champion again and say whether it has got worse since it was measured first, and what to do.
 
-    return str(Path(str(sweetrl.__file__)).resolve().parents[1])
+    "First" is for these tasks and settings: where either has changed, a new series of looks begins. What is measured
+    now is stored with the version, so that the next challenger is compared with the champion of today. Where nobody is
+    champion yet: UserError.
+    """
+    registry = Registry(settings.tracking, root)
+    number = registry.aliases().get(CHAMPION)
+    if number is None:
+        raise UserError(f"{registry.name}: there is no champion to look at yet; `sweetrl run` trains one.")
+    version, key = registry.get(number), evaluation_key(settings, root)
+    if comparisons.baseline(registry, version, key) is None:
+        measured_before = version.tags.get("evaluation_key") == key
+        bring_up_to_date(registry, settings, root, version, key, line)
+        comparisons.keep_baseline(registry, version, key)
+        version = registry.get(number)
+        if not measured_before:
+            what = f"version {number} was measured on these tasks, in this way, for the first time"
+            return Look(False, f"{what}: later looks are compared with that.", 0)
+    first = comparisons.baseline(registry, version, key)
+    assert first is not None
+    now = evaluate_version(settings, root, registry, version, line)
+    name, tasks = uuid.uuid4().hex[:16], f"{file_hash(root / TEST_TASKS)} {key}"
+    count = comparisons.take_number(registry, number, "look", name, tasks, {"key": key})
+    seen = look(
+        first, now, settings.gate, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed, count
+    )
+    row = comparisons.noted(registry, number, "look")[name] | asdict(seen)
+    comparisons.note(registry, number, "look", name, row)
+    return seen
+
+
+def drawing(settings: Settings, root: Path) -> str:
+    """Return what the whole sequence of test tasks is known by, from which `tasks.test_first` cuts its part.
+
+    A file of test tasks is known by its content: a batch may hold a copy of the one before under another name.
+    """
+    tasks = settings.tasks
+    path = root / tasks.test_file
+    content = file_hash(path) if tasks.test_file and path.is_file() else tasks.test_file
+    return digest(settings.suite, settings.suite_options, settings.seed, tasks.source, content, tasks.difficulty)
+
+
+def fresh_test_first(settings: Settings, root: Path) -> int:
+    """Return the first test task that the next retraining is to use: today's, or those behind where `gate` says so.
+
+    What they have served for is known from the registry, so that all machines agree, also where the retraining that
+    took fresh ones has lost and its params.yaml was never merged. A registry that does not answer is a UserError.
+    """
+    rules, first = settings.gate, settings.tasks.test_first
+    if not rules.fresh_after_comparisons and not rules.fresh_after_days:
+        return first
+    registry = Registry(settings.tracking, root)
+    with answering(registry, "say how often the test tasks have served"):
+        versions = registry.versions()
+    rows = [row for version in versions for row in comparisons.entries(version.tags, "comparison").values()]
+    rows = [row for row in rows if row["drawing"] == drawing(settings, root)]
+    first = max([first, *(int(row["first"]) for row in rows)])
+    times = [timegm(time.strptime(row["time"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows if int(row["first"]) == first]
+    worn = 0 < rules.fresh_after_comparisons <= len(times)
+    old = bool(rules.fresh_after_days and times) and time.time() - min(times) >= rules.fresh_after_days * DAY
+    return first + settings.tasks.test if worn or old else first

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,22 +21,20 @@ from typing import Any
 
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.tracking.registry import CHAMPION, Registration, Registry
+from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
-from tasks.batches import Batch, is_taken, take_batch, taken_now
-from tasks.fresh import fresh_test_first
-from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
+from tasks.batches import Batch, is_taken, stamp, take_batch
+from tasks.ingestion import batch_named, batch_parameters, next_batch, provide
 from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time, promoting
 from tasks.outages import outage
-from tasks.promotion import GateResult, champion
+from tasks.promotion import GateResult, champion, fresh_test_first
 from tasks.training import Outcome, Steps, run_pipeline
 from tasks.workspace import (
     Busy,
     NotMerged,
     carry_accepted,
     change_parameters,
-    check_parameters,
     close_worktree,
     commit_records,
     git,
@@ -47,6 +44,7 @@ from tasks.workspace import (
     only_run,
     open_worktree,
     take_in_main,
+    with_parameters,
     worktree_folder,
 )
 
@@ -76,18 +74,17 @@ def retrain(
     home: Path,
     steps: Steps,
     changes: Mapping[str, Any] | None = None,
-    name: str = "",
     merge_promoted: bool = True,
     push: bool = True,
 ) -> list[Retraining]:
     """Finish the retrainings that were left unfinished; where there are none, train on the next batch.
 
-    `changes` sets more parameters, `name` names the branch, and without `push` nothing leaves this machine.
+    `changes` sets more parameters; without `push` nothing leaves this machine.
     """
     done = go_on(home, steps, changes)
-    if all(one.left for one in done):  # what waits for a person does not hold up the next batch
+    if all(retraining.left for retraining in done):  # what waits for a person does not hold up the next batch
         try:
-            journal = begin(home, changes or {}, name, merge_promoted, push)
+            journal = begin(home, changes or {}, merge_promoted, push)
         except NothingNew as nothing:
             steps.say(str(nothing))
             return done
@@ -100,13 +97,13 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
     """Finish the retrainings of `home` that were left unfinished; other `changes` than theirs are a UserError."""
     done = []
     for journal in unfinished(home):
-        asked = journal.fact("taking", "changes")
-        if changes and asked != dict(changes) and not journal.last("waiting"):
+        theirs = journal.order["changes"]
+        if changes and theirs != dict(changes) and not journal.last("waiting"):
             raise UserError(
-                f"{_branch(journal)} is unfinished and has other parameters ({_pairs(asked)}): {CONTINUE} finishes it, "
+                f"{journal.branch} is unfinished and has other parameters ({_pairs(theirs)}): {CONTINUE} finishes it, "
                 f"{WITHDRAW} leaves its batch out."
             )
-        steps.say(f"going on with {_branch(journal)}, which was left unfinished")
+        steps.say(f"going on with {journal.branch}, which was left unfinished")
         done.append(carry_out(journal, steps))
     return done
 
@@ -114,53 +111,37 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
 def unfinished(home: Path) -> Iterator[Journal]:
     """Yield the journals of `home` that a death or an error has left, each held while it is looked at.
 
-    A retraining whose batch was never taken is none; and what finished ones have left behind is removed. One of a
-    checkout that is gone, or was moved here, is ours now.
+    A retraining whose batch was never taken is none; and what finished ones have left behind is removed.
     """
     for journal in journals(home):
-        theirs = journal.fact("taking", "home")
-        if theirs is None or (theirs != str(home) and (Path(theirs).exists() or journal.last(DONE))):
+        order = journal.order
+        if order.get("home") != str(home):  # that of another worktree of this repository
             continue
-        if theirs != str(home):
-            _adopt(journal, home)
         if not journal.last(DONE) and not journal.last("taken"):
-            taking = journal.last("taking") or {}
             try:
-                ours = is_taken(home, taking["remote"], taking["commit"])
+                ours = is_taken(home, order["remote"], order["commit"])
             except UserError:  # the remote does not answer: it is found out another time
                 continue
-            if ours:
-                journal.note("taken")
-            else:
-                journal.note(DONE, how="not taken")
-        if journal.last(DONE):
-            if worktree_folder(home, _branch(journal)).exists():
-                close_worktree(home, _branch(journal))
-        else:
+            journal.note("taken" if ours else DONE)
+        if not journal.last(DONE):
             yield journal
+        elif worktree_folder(home, journal.branch).exists():
+            close_worktree(home, worktree_folder(home, journal.branch))
 
 
-def _adopt(journal: Journal, home: Path) -> None:
-    """Make an unfinished retraining one of the checkout `home`, with its worktree, where that was moved along."""
-    facts = {key: value for key, value in (journal.last("taking") or {}).items() if key not in ("step", "time")}
-    journal.note("taking", **{**facts, "home": str(home)})
-    git(home, "worktree", "repair", str(worktree_folder(home, _branch(journal))), check=False)
-
-
-def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: bool, push: bool) -> Journal:
+def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bool) -> Journal:
     """Take the next batch and return the journal of its retraining."""
     settings = load_settings(home / "params.yaml")
-    check_parameters(home, changes)
+    with_parameters(home, changes)  # what cannot be set takes no batch
     remote = git_remote(home) if push else ""
-    fresh = fresh_tasks(settings, home) if tracking_enabled() else {}
-    tasks = int(changes.get("collect.tasks", settings.collect.tasks))
+    first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
+    fresh = {} if first_test == settings.tasks.test_first else {"tasks.test_first": first_test}
     with one_at_a_time(home, "batches"):
-        journal = Journal(new_journal(home), new=True)
+        journal = new_journal(home)
         order = {
             "home": str(home),
             "onto": git(home, "branch", "--show-current").stdout.strip(),
             "changes": dict(changes),
-            "fresh": fresh,
             "merge": merge_promoted,
             "push": push,
             "remote": remote,
@@ -168,16 +149,16 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
         }
 
         def choose(taken: Sequence[Batch]) -> Batch:
+            branch = f"retrain/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:4]}"
             if data := _ingested(home, remote, settings, changes, taken):
-                return taken_now(settings.collect.first, 0, _new_branch(home, name, taken), data)
-            first = changes.get("collect.first")
-            first = next_first(settings, taken) if first is None else int(first)
-            return taken_now(first, tasks, _new_branch(home, name, taken))
+                return Batch(settings.collect.first, 0, branch, data=data, **stamp())
+            first = int(changes.get("collect.first", next_first(settings, taken)))
+            return Batch(first, int(changes.get("collect.tasks", settings.collect.tasks)), branch, **stamp())
 
         def before(batch: Batch, commit: str) -> None:
-            facts = {"branch": batch.branch, "first": batch.first, "tasks": batch.tasks, "commit": commit}
-            facts |= {"data": batch.data} if batch.data else {}
-            journal.note("taking", **order, **facts, process=os.getpid())
+            of_batch = batch_parameters(batch.data) or {"collect.first": batch.first}
+            facts = {"branch": batch.branch, "batch": of_batch, "commit": commit}
+            journal.note("taking", **order, **facts, parameters={**of_batch, **fresh, **changes})
 
         try:
             take_batch(home, remote, choose, before)
@@ -190,12 +171,6 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
     return journal
 
 
-def fresh_tasks(settings: Settings, home: Path) -> dict[str, int]:
-    """Return the parameters that give a retraining the test tasks of its day; none where those of params.yaml serve."""
-    first = fresh_test_first(settings, home)
-    return {} if first == settings.tasks.test_first else {"tasks.test_first": first}
-
-
 def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str, Any], taken: Sequence[Batch]) -> str:
     """Return the ingested batch to take, "" where batches are numbers of tasks; NothingNew where none is left.
 
@@ -204,19 +179,18 @@ def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str,
     """
     if named := batch_named(changes):
         return named
-    for kind, key, place in (
-        ("dialogues", "collect.source", "sources.trajectories"),
-        ("tasks", "tasks.source", "tasks.train_file"),
+    for kind, source, key, place in (
+        ("dialogues", settings.collect.source, "collect.source", "sources.trajectories"),
+        ("tasks", settings.tasks.source, "tasks.source", "tasks.train_file"),
     ):
-        section, _, name = key.partition(".")
-        source = changes.get(key, getattr(getattr(settings, section), name))
-        if source == "files" and place not in changes and any_batch(home, remote, kind):
-            found = next_batch(home, remote, kind, taken)
-            if not found:
+        if changes.get(key, source) == "files" and place not in changes:
+            batch = next_batch(home, remote, kind, taken)
+            if batch == "":
                 raise NothingNew(
                     f"{home}: no ingested batch of {kind} is left to train on; `sweetrl ingest` brings more."
                 )
-            return found
+            if batch is not None:
+                return batch
     return ""
 
 
@@ -226,31 +200,10 @@ def next_first(settings: Settings, taken: Sequence[Batch]) -> int:
     return max([own, *(batch.first + batch.tasks for batch in taken)])
 
 
-def _new_branch(home: Path, name: str, taken: Sequence[Batch]) -> str:
-    """A branch that is neither here nor another machine's; a `name` that is known already is a UserError.
-
-    So is one that git would not take, or whose worktree's folder would be another's: before a batch is taken.
-    """
-    fits = re.fullmatch(r"[a-zA-Z0-9_]([\w.-]{0,98}\w)?", name, re.ASCII) and ".." not in name
-    if name and (not fits or name.endswith(".lock")):
-        raise UserError(
-            f"{name!r}: a batch's name may have up to 100 letters, digits, `_`, `-` and `.` inside; give another."
-        )
-    stem, number = name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
-    known = {batch.branch for batch in taken}
-    while True:
-        branch = f"retrain/{stem}" if number == 1 else f"retrain/{stem}-{number}"
-        if branch not in known and not head(home, f"refs/heads/{branch}"):
-            return branch
-        if name:
-            raise UserError(f"{home}: there is a retraining {branch} already; give another name.")
-        number += 1
-
-
 def carry_out(journal: Journal, steps: Steps) -> Retraining:
     """Go through the whole sequence from where `journal` says it is; an error leaves it for the next one to finish."""
-    order = journal.last("taking") or {}
-    home, branch = Path(order["home"]), _branch(journal)
+    order, branch = journal.order, journal.branch
+    home = Path(order["home"])
     settings = load_settings(home / "params.yaml")
     pushed: list[str] = []
 
@@ -261,91 +214,59 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         pushed[:] = steps.push(root, branch) if order["push"] else ["nothing: --no-push"]
         journal.note("pushed", what=pushed)
 
-    def register(settings: Settings, root: Path, parent: str | None, home: Path) -> Registration:
-        registration = steps.register(settings, root, parent, home)
-        journal.note("registered", version=registration.version)
-        return registration
-
-    def gate(settings: Settings, root: Path, version: str) -> GateResult:
-        result = steps.gate(settings, root, version)
-        _note_verdict(journal, result)
-        return result
-
-    ours = replace(
-        steps,
-        register=register,
-        gate=gate,
-        promote=lambda settings, root, result: result,  # the alias comes last, behind the merge
-        settled=lambda registration: False,
-        before_register=hand_over,
-        opened=lambda run: journal.note("run", id=run),
-        mark=order.get("mark", ""),
-    )
+    steps = replace(steps, note=journal.note, mark=order["mark"])
     try:
         with recording_at(settings, home):
             if tracking_enabled():
                 check_active(connect(settings.tracking, home))
             tree = prepare(journal)
-            outcome = run_pipeline(tree, ours, home, journal.fact("run", "id"))
-            result, merged, left = crown(journal, ours, steps, tree, outcome.gate)
+            outcome = run_pipeline(tree, steps, home, journal.last("run").get("id"), hand_over=hand_over)
+            result, merged, left = crown(journal, steps, tree, outcome.gate)
     except BaseException as error:
-        told = outage(error)
+        sentence = outage(error)
         with contextlib.suppress(OSError, UserError):
-            journal.note("failed", why=(str(told or error) or type(error).__name__)[:500])
+            journal.note("failed", why=(str(sentence or error) or type(error).__name__)[:500])
         steps.say(f"{branch} is unfinished: the next retraining goes on with it; {WITHDRAW} leaves its batch out")
-        if told is not None:
-            raise told from error
+        if sentence is not None:
+            raise sentence from error
         raise
     done = Retraining(branch, replace(outcome, gate=result), tuple(pushed), merged, left)
     if not left:
-        journal.note(DONE, how="promoted" if result is not None and result.promoted else "not promoted")
-        close_worktree(home, branch)
+        journal.note(DONE)
+        close_worktree(home, tree)
     return done
 
 
 def prepare(journal: Journal) -> Path:
     """Return the retraining's worktree: the one that was left, if it is whole, with its parameters set."""
-    order = journal.last("taking") or {}
-    home, branch = Path(order["home"]), _branch(journal)
-    trained = journal.fact("trained", "commit")
-    if trained and not head(home, f"refs/heads/{branch}"):  # removed by hand
-        git(home, "branch", branch, trained)
-    tree = open_worktree(home, branch, fresh=not journal.last("worktree"))
-    if not trained:
-        newest = head(home, order["onto"] or "HEAD")
-        if not newest:
-            raise UserError(
-                f"{home}: the branch {order['onto']}, on which {branch} began, is gone; bring it back, or {WITHDRAW} "
-                "leaves the batch out."
-            )
-        if head(tree) != newest:  # what is not trained yet is trained on the code of today
+    order = journal.order
+    home = Path(order["home"])
+    tree = open_worktree(home, journal.branch, fresh=not journal.last("worktree"))
+    if not journal.last("trained"):
+        newest = head(home, order["onto"]) if order["onto"] else head(home)
+        if newest and head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
-        git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
-        batch = batch_parameters(order.get("data", ""))
-        ours = {"collect.first": order["first"], **batch, **order.get("fresh", {})}
-        change_parameters(tree, {**ours, **order["changes"]})
+        change_parameters(tree, order["parameters"])
     provide(home, tree, order["remote"])
     journal.note("worktree", folder=str(tree))
     return tree
 
 
-def crown(
-    journal: Journal, ours: Steps, steps: Steps, tree: Path, result: GateResult | None
-) -> tuple[GateResult | None, str, str]:
+def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult | None) -> tuple[GateResult | None, str, str]:
     """Merge the branch of a version that has won, then make it champion; return the result, the merge, what is left."""
     if result is None:
         return None, "", ""
-    order, settings = journal.last("taking") or {}, load_settings(tree / "params.yaml")
-    home, branch, merged = Path(order["home"]), _branch(journal), ""
+    order, branch, settings = journal.order, journal.branch, load_settings(tree / "params.yaml")
+    home = Path(order["home"])
     with promoting(home, steps.say):
         if result.won and champion(settings, home) != result.before:  # another one has won meanwhile
-            result = ours.gate(settings, tree, result.version)
-        verdict = journal.last("decided") or {}
+            result = steps.judge(settings, tree, result.version)
+        verdict = journal.last("decided")
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
-            if journal.last("merged"):  # the alias could not be moved then, and now it is somebody else's
-                merged = f"merged before version {result.champion} became champion; `git revert` takes it out of {home}"
-            return result, merged, ""
+            undo = f"merged before version {result.champion} became champion; `git revert` takes it out of {home}"
+            return result, undo if journal.last("merged") else "", ""
+        merged = f"not merged, as asked: `git merge {branch} && dvc checkout`"
         if order["merge"]:
             try:
                 if take_in_main(home, tree, order["onto"]) and order["push"]:
@@ -354,15 +275,11 @@ def crown(
                     merged = merge(home, branch, order["onto"])
             except (NotMerged, Busy) as error:
                 journal.note("waiting", why=str(error))
-                why = str(error).rstrip(".")
-                left = f"version {result.version} has won, and its branch is not merged: {why}; then {CONTINUE}"
-                return result, "", left
+                left = f"version {result.version} has won, and its branch is not merged: {str(error).rstrip('.')}"
+                return result, "", f"{left}; then {CONTINUE}"
             journal.note("merged", commit=head(home))
-            if git_remote(home):
-                merged += "; `git push` shows it to others"
-        else:
-            merged = f"not merged, as asked: `git merge {branch} && dvc checkout`"
-        if crowned:
+            merged += "; `git push` shows it to others" if git_remote(home) else ""
+        if crowned:  # the alias was moved before a death
             result = replace(result, promoted=True, before=verdict["before"], reason=verdict["reason"])
         else:
             result = steps.promote(settings, tree, result)
@@ -370,66 +287,51 @@ def crown(
     return result, merged, ""
 
 
-def _note_verdict(journal: Journal, result: GateResult) -> None:
-    """Write down what the gate has said, but not that a version of ours is the champion already."""
-    if result.decision is not None:
-        facts = {"version": result.version, "promote": result.won, "before": result.before, "reason": result.reason}
-        journal.note("decided", **facts)
-
-
 def withdraw(home: Path) -> list[str]:
     """Give up the retrainings that were left unfinished; return a sentence about each. Their batches stay taken."""
-    said = []
+    sentences = []
     for journal in unfinished(home):
-        order, branch = journal.last("taking") or {}, _branch(journal)
+        order, branch = journal.order, journal.branch
         settings = load_settings(home / "params.yaml")
-        version = journal.fact("registered", "version")
+        version, run = journal.last("registered").get("version"), journal.last("run").get("id")
         with recording_at(settings, home), promoting(home, print):
             if version is not None:
                 registry = Registry(settings.tracking, home)
-                if journal.fact("decided", "promote") and CHAMPION in registry.aliases_of(version):
+                if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
                     raise UserError(
                         f"{branch}: its version {version} is the champion already; {CONTINUE} finishes it, and "
                         "`python -m flows.rollback` goes back."
                     )
                 registry.forget_challenger(version)
-            mark, run = order.get("mark", ""), journal.fact("run", "id")
-            log = RunLog(settings.tracking, "train", {RETRAINING_TAG: mark}, root=home, run_id=run)
-            if run or (mark and log.take_over(RETRAINING_TAG)):
+            log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home, run_id=run)
+            if run or log.take_over(RETRAINING_TAG):
                 log.open()
                 log.finish("KILLED")
-            close_worktree(home, branch)
-            kept = head(home, f"refs/heads/{branch}") if journal.last("trained") else ""
-            if not kept:
+            close_worktree(home, worktree_folder(home, branch))
+            if not journal.last("trained"):
                 git(home, "branch", "-q", "-D", branch, check=False)
             journal.note(DONE, how="withdrawn")
-        rest = " (the branch keeps what was trained)" if kept else ""
-        batch = {key: value for key, value in batch_parameters(order.get("data", "")).items() if "sources" in key}
-        again = f"`python -m flows.retrain {_pairs(batch or {'collect.first': order['first']})}`"
-        said.append(f"{branch} is withdrawn{rest}; {again} takes its batch again")
-    return said
+        rest = " (the branch keeps what was trained)" if journal.last("trained") else ""
+        again = {key: value for key, value in order["batch"].items() if "sources" in key} or order["batch"]
+        sentences.append(
+            f"{branch} is withdrawn{rest}; `python -m flows.retrain {_pairs(again)}` takes its batch again"
+        )
+    return sentences
 
 
 @contextlib.contextmanager
 def recording_at(settings: Settings, home: Path) -> Iterator[None]:
     """Let stages in a worktree, and this process, record in the store of the main checkout."""
-    if not tracking_enabled():
-        yield
-        return
     before = os.environ.get("MLFLOW_TRACKING_URI")
-    connect(settings.tracking, home)  # the experiment's artifacts belong to the main checkout
-    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(settings.tracking, home)
+    if tracking_enabled():
+        connect(settings.tracking, home)  # the experiment's artifacts belong to the main checkout
+        os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(settings.tracking, home)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["MLFLOW_TRACKING_URI"]
-        else:
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        if before is not None:
             os.environ["MLFLOW_TRACKING_URI"] = before
-
-
-def _branch(journal: Journal) -> str:
-    return str(journal.fact("taking", "branch"))
 
 
 def _pairs(changes: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""One pipeline run: every stage in DVC's order, recorded as one MLflow run, then registration and the gate.
+"""One pipeline run: what it would do, and every stage in DVC's order, one MLflow run, registration and the gate.
 
 Knows neither Prefect nor how a step is run: `Steps` says that, so that a flow, a test and the quick look "is there
 anything to do" share it.
@@ -7,26 +7,43 @@ anything to do" share it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.config.overrides import differences, value_of
 from sweetrl.config.settings import Settings, load_settings
+from sweetrl.config.yaml_files import read_yaml
+from sweetrl.errors import UserError, did_you_mean
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.stages.registration import known_registration, register_policy
+from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
-from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.registry import Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
-from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
+from tasks.pipeline import (
+    PIPELINE,
+    Selection,
+    StageResult,
+    changed_stages,
+    execute_stage,
+    open_stages,
+    result_of,
+    stage_states,
+)
 from tasks.promotion import GateResult, judge, settled, take_over
-from tasks.servers import RunServer
 from tasks.workspace import push
 
+if TYPE_CHECKING:
+    from dvc.stage import Stage
+
+Would = Literal["run", "perhaps", "skip", "left"]
+SHOWN = 3  # reasons of one stage that are told one by one
 HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are settings, not results
 
 
@@ -34,21 +51,27 @@ HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are 
 class Steps:
     """How the steps of a pipeline run are carried out; the defaults do it here and now.
 
-    `gate` judges a version, `promote` makes the one that has won the champion. `settled` says of a version that was
-    registered before whether the gate has nothing left to do. `opened` gets the id of the MLflow run, `mark`
-    is its tag, by which a later attempt finds it. `push` is for retrainings: data first, then the branch.
+    `gate` judges a version, `promote` makes the one that has won the champion. The rest is for retrainings: `note` gets
+    what must be known to go on after a death, `mark` is a tag of the MLflow run, by which a later attempt finds it, and
+    `push` takes data first, then the branch.
     """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
     register: Callable[[Settings, Path, str | None, Path], Registration] = register_policy
     gate: Callable[[Settings, Path, str], GateResult] = judge
     promote: Callable[[Settings, Path, GateResult], GateResult] = take_over
-    settled: Callable[[Registration], bool] = settled
-    before_register: Callable[[Path], object] = lambda root: None
-    opened: Callable[[str], object] = lambda run: None
+    note: Callable[..., object] = lambda step, **facts: None
     mark: str = ""
     push: Callable[[Path, str | None], list[str]] = push
     say: Callable[[str], None] = print
+
+    def judge(self, settings: Settings, root: Path, version: str) -> GateResult:
+        """Let a version stand before the gate, and note the verdict; that it is the champion already is none."""
+        result = self.gate(settings, root, version)
+        if result.decision is not None:
+            verdict = {"promote": result.won, "before": result.before, "reason": result.reason}
+            self.note("decided", version=version, **verdict)
+        return result
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,105 @@ class Outcome:
     @property
     def unchanged(self) -> bool:
         """Whether there was nothing to do."""
-        return all(result.status in ("skipped", "left") for result in self.stages)
+        return _unchanged(self.stages)
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """What would become of a stage: `run`; `perhaps` (if those before it make something else); `skip`; `left` out."""
+
+    stage: str
+    would: Would
+    why: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        more = f" and {len(self.why) - SHOWN} more" if len(self.why) > SHOWN else ""
+        return "; ".join(self.why[:SHOWN]) + more
+
+
+def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
+    """Return what a run of the stages in `selection` (default: all) would do, in order.
+
+    `tree` are the parameters, where they are not those in params.yaml.
+    """
+    written = read_yaml(root / "params.yaml") or {}
+    tree = written if tree is None else tree
+    edited = [key for key, _, _ in differences(written, tree)]
+    definitions = (read_yaml(root / PIPELINE) or {}).get("stages", {})
+    planned: list[PlannedStage] = []
+    makers: dict[str, str] = {}  # output -> the stage that would make it again
+    with open_stages(root) as stages:
+        chosen = (selection or Selection()).of(list(stages))
+        for name, stage in stages.items():
+            elsewhere = any(f"${{{key}}}" in str(definitions.get(name, "")) for key in edited)
+            why = tuple(_reasons(stage, tree, elsewhere))
+            behind = [] if stage.frozen else sorted({makers[str(dep)] for dep in stage.deps if str(dep) in makers})
+            would: Would = "left" if name not in chosen else "run" if why else "perhaps" if behind else "skip"
+            if would == "perhaps":
+                why = (f"if {' or '.join(behind)} makes something else",)
+            planned.append(PlannedStage(name, would, why))
+            if would in ("run", "perhaps"):
+                makers |= {str(out): name for out in stage.outs}
+    return planned
+
+
+def _reasons(stage: Stage, tree: Mapping[str, Any], elsewhere: bool) -> Iterator[str]:
+    """Why `stage` has changed since dvc.lock was written; `elsewhere`: its paths would be other ones."""
+    from dvc.dependency.param import ParamsDependency
+
+    if elsewhere or stage.changed_stage():
+        yield "its command, inputs or outputs are described otherwise in dvc.yaml"
+    for dep in [] if stage.frozen else stage.deps:
+        if not isinstance(dep, ParamsDependency):
+            yield from (f"input {path}: {how}" for path, how in dep.status().items())
+            continue
+        recorded = dep.hash_info.value if dep.hash_info else None
+        if recorded is None:
+            yield "it has never run here"
+            continue
+        values = tree if str(dep) == "params.yaml" else read_yaml(Path(dep.fs_path)) or {}
+        now = {key: value_of(values, key) for key in dep.params}
+        for name, before, after in differences({key: recorded.get(key) for key in now}, now):
+            yield f"{name}: {_shown(before)} -> {_shown(after)}"
+    for out in stage.outs:
+        yield from (f"output {path}: {how}" for path, how in out.status().items())
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value in (None, "") else str(value)
+
+
+def check_stage(root: Path, option: str, name: str | None) -> None:
+    """Raise a UserError where `name`, given for `option`, is no stage."""
+    names = [str(stage) for stage in (read_yaml(root / PIPELINE) or {}).get("stages", {})]
+    if name is not None and name not in names:
+        raise UserError(
+            f"{option} {name}: there is no such stage{did_you_mean(name, names)}; known are {', '.join(names)}."
+        )
+
+
+def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
+    """Return the outcome of a run (of the stages in `selection`) that would change nothing; None where it would.
+
+    That is so where DVC finds every stage's command, parameters, inputs and outputs as dvc.lock has them, and where the
+    policy is registered, with the evaluation that lies here, and has stood before the gate.
+    """
+    started = time.monotonic()
+    settings, states = load_settings(root / "params.yaml"), stage_states(root)
+    chosen = (selection or Selection()).of(list(states))
+    if any(states[stage] for stage in chosen):
+        return None
+    remove_recorded(root)
+    stale = tuple(stage for stage, changed in states.items() if changed)
+    registration = None
+    if not stale and tracking_enabled() and _has_policy(root):
+        registration = known_registration(settings, root)
+        if registration is None or not settled(registration):
+            return None
+    stages = tuple(result_of(root, stage, "skipped" if stage in chosen else "left") for stage in states)
+    return _ended(Outcome(stages, registration, stale=stale), settings, root, root, started)
 
 
 def run_pipeline(
@@ -80,107 +201,107 @@ def run_pipeline(
     home: Path | None = None,
     resume: str | None = None,
     selection: Selection | None = None,
+    hand_over: Callable[[Path], object] | None = None,
 ) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
     `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). `resume`
     is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
     StageFailed, and the MLflow run says so. With a `selection` the other stages are left as they are; if one of them
-    has changed, nothing is registered.
+    has changed, nothing is registered. A retraining has a step `hand_over` before anything is registered; the version
+    is always judged then, and the alias stays where it is.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
-    settings = load_settings(root / "params.yaml")
-    order = stage_order(root)
-    parent = PipelineRecord(settings, root, home, steps.opened, resume, steps.mark)
+    settings, states = load_settings(root / "params.yaml"), stage_states(root)
+    parent = PipelineRecord(settings, root, home, steps)
+    if resume is not None:
+        parent.open(resume)
     results: list[StageResult] = []
-    changed = changed_stages(root)
-    chosen = (selection or Selection()).of(order)
-    stale: tuple[str, ...] = ()
+    chosen = (selection or Selection()).of(list(states))
+    registration: Registration | None = None
+    gate: GateResult | None = None
     try:
-        with RunServer(settings, root) as server:
-            for number, stage in enumerate(order, 1):
-                if stage not in chosen:
-                    results.append(left(root, stage))
-                    continue
-                # Once a stage has run, those behind it may have changed with it.
-                at_rest = all(result.status in ("skipped", "left") for result in results)
-                if stage in changed if at_rest else changed_stages(root, [stage]):
-                    steps.say(f"stage {number} of {len(order)}: {stage}")
-                    result = steps.run(stage, root, parent.environment() | server.environment(stage))
-                else:
-                    result = skipped(root, stage)
-                steps.say(describe(result))
-                results.append(result)
-        if len(chosen) < len(order):
-            found = changed_stages(root)
-            stale = tuple(stage for stage in order if stage in found)
-        registration: Registration | None = None
-        gate: GateResult | None = None
+        for number, (stage, changed) in enumerate(states.items(), 1):
+            if stage not in chosen:
+                results.append(result_of(root, stage, "left"))
+                continue
+            # Once a stage has run, those behind it may have changed with it.
+            if changed if _unchanged(results) else changed_stages(root, [stage]):
+                steps.say(f"stage {number} of {len(states)}: {stage}")
+                result = steps.run(stage, root, parent.environment())
+            else:
+                result = result_of(root, stage, "skipped")
+            steps.say(describe(result))
+            results.append(result)
+        now = changed_stages(root) if len(chosen) < len(states) else set()
+        stale = tuple(stage for stage in states if stage in now)
         if not stale:
-            steps.before_register(root)
-            registration, gate = _register(settings, root, home, steps, parent, results)
+            if hand_over is not None:
+                hand_over(root)
+            unchanged = _unchanged(results) and hand_over is None
+            registration, gate = _register(settings, root, home, steps, parent.run_id, unchanged)
+            if gate is not None and gate.won and hand_over is None:
+                with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
+                    gate = steps.promote(settings, root, gate)
     except BaseException as error:
         parent.finish_failed(results, error)
         raise
     parent.finish(results, registration, gate, evaluated=not stale)
     if registration is not None and embedded_database(settings.tracking, root) is not None and home == root:
         known_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
-    return Outcome(
-        stages=tuple(results),
-        registration=registration,
-        gate=gate,
-        parent_run=parent.run_id,
-        tracking=without_login(tracking_uri(settings.tracking, home)),
-        seconds=time.monotonic() - started,
-        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {},
-        stale=stale,
-    )
+    outcome = Outcome(tuple(results), registration, gate, parent.run_id, stale=stale)
+    return _ended(outcome, settings, root, home, started)
+
+
+def _ended(outcome: Outcome, settings: Settings, root: Path, home: Path, started: float) -> Outcome:
+    """Add to an outcome how long it took, where it is recorded, and the evaluation, if it is this run's."""
+    evaluation = read_json(root / EVALUATION) if (root / EVALUATION).exists() and not outcome.stale else {}
+    tracking, seconds = without_login(tracking_uri(settings.tracking, home)), time.monotonic() - started
+    return replace(outcome, tracking=tracking, seconds=seconds, evaluation=evaluation)
+
+
+def _unchanged(results: Iterable[StageResult]) -> bool:
+    return all(result.status in ("skipped", "left") for result in results)
+
+
+def _has_policy(root: Path) -> bool:
+    return (root / POLICY).exists() and (root / EVALUATION).exists()
 
 
 def _register(
-    settings: Settings, root: Path, home: Path, steps: Steps, parent: PipelineRecord, results: list[StageResult]
+    settings: Settings, root: Path, home: Path, steps: Steps, run: str | None, unchanged: bool
 ) -> tuple[Registration | None, GateResult | None]:
-    if not tracking_enabled() or not (root / POLICY).exists() or not (root / EVALUATION).exists():
+    """Register the policy, and judge it, unless nothing has run and nothing is left to judge."""
+    if not tracking_enabled() or not _has_policy(root):
         return None, None
-    registration = steps.register(settings, root, parent.run_id, home)
-    at_rest = not registration.created and all(result.status in ("skipped", "left") for result in results)
-    if at_rest and steps.settled(registration):
+    registration = steps.register(settings, root, run, home)
+    steps.note("registered", version=registration.version)
+    if unchanged and not registration.created and settled(registration):
         return registration, None
-    gate = steps.gate(settings, root, registration.version)
-    if not gate.won:
-        return registration, gate
-    with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
-        return registration, steps.promote(settings, root, gate)
+    return registration, steps.judge(settings, root, registration.version)
 
 
 def describe(result: StageResult) -> str:
     """Return one line about what became of a stage."""
-    if result.status == "skipped":
-        return f"{result.stage}: skipped, nothing has changed"
-    if result.status == "left":
-        return f"{result.stage}: left as it is"
-    if result.status == "restored":
-        return f"{result.stage}: restored from the cache in {result.seconds:.0f} s"
-    return f"{result.stage}: ran in {result.seconds:.0f} s"
+    words = {
+        "skipped": "skipped, nothing has changed",
+        "left": "left as it is",
+        "restored": f"restored from the cache in {result.seconds:.0f} s",
+        "ran": f"ran in {result.seconds:.0f} s",
+    }
+    return f"{result.stage}: {words[result.status]}"
 
 
+@dataclass
 class PipelineRecord:
     """The MLflow run above the stages' runs; opened when the first stage has something to do."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        root: Path,
-        home: Path,
-        opened: Callable[[str], object] = lambda run: None,
-        resume: str | None = None,
-        mark: str = "",
-    ):
-        self.settings, self.root, self.home, self.opened, self.mark = settings, root, home, opened, mark
-        self.log: RunLog | None = None
-        if resume is not None:
-            self._open(resume)
+    settings: Settings
+    root: Path
+    home: Path
+    steps: Steps = field(default_factory=Steps)
+    log: RunLog | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -190,49 +311,43 @@ class PipelineRecord:
     def environment(self) -> dict[str, str]:
         """Open the run if need be; return what a stage needs to put its own run below it."""
         if self.log is None:
-            self._open()
+            self.open()
         uri = tracking_uri(self.settings.tracking, self.home)
         return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
 
-    def _open(self, resume: str | None = None) -> None:
-        tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: self.mark} if self.mark else {})}
+    def open(self, resume: str | None = None) -> None:
+        """Open the run, or go on with the run `resume`, or with one that has this one's mark."""
+        mark = self.steps.mark
+        tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: mark} if mark else {})}
         self.log = RunLog(self.settings.tracking, "train", tags, root=self.home, run_id=resume)
-        if self.mark and resume is None:
+        if mark and resume is None:
             self.log.take_over(RETRAINING_TAG)
         run = self.log.open()
         if run is None or run != resume:
             self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
         if run is not None and run != resume:
-            self.opened(run)
+            self.steps.note("run", id=run)
 
     def finish(
-        self,
-        results: list[StageResult],
-        registration: Registration | None,
-        gate: GateResult | None,
-        evaluated: bool = True,
+        self, results: list[StageResult], registration: Registration | None, gate: GateResult | None, evaluated: bool
     ) -> None:
         """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'."""
         if self.log is None:
             return
         self._write_stages(results)
-        for path, found in data_hashes(self.root).items():
-            self.log.add_input(DataInput(path, path, found, "pipeline"))
+        for path, content in data_hashes(self.root).items():
+            self.log.add_input(DataInput(path, path, content, "pipeline"))
         for name in ("dvc.lock", "params.yaml", str(REPORT), str(EVALUATION)):
             if (self.root / name).exists():
                 self.log.log_artifact(self.root / name)
         numbers = headline(self.root / EVALUATION) if evaluated and (self.root / EVALUATION).exists() else {}
         measured = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
         self.log.log_metrics({key: value for key, value in measured.items() if key not in HOW_MEASURED})
-        version, reason = "", ""
-        if registration is not None:
-            version = f"{registration.model}/{registration.version}"
-            self.log.set_tags({"sweetrl.model": version})
-        if gate is not None:
-            reason = gate.reason
-            self.log.set_tags({"sweetrl.gate": reason})
+        version = f"{registration.model}/{registration.version}" if registration is not None else ""
+        reason = gate.reason if gate is not None else ""
         report = REPORT.name if (self.root / REPORT).exists() else ""
-        self.log.set_tags({NOTE: run_note(numbers, reason, version, report)})
+        tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
+        self.log.set_tags({key: value for key, value in tags.items() if value or key == NOTE})
         self.log.finish("FINISHED")
 
     def finish_failed(self, results: list[StageResult], error: BaseException) -> None:

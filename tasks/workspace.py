@@ -7,44 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sweetrl.config.overrides import is_known
-from sweetrl.config.settings import known_keys, parse_settings
+from sweetrl.config.overrides import value_of, with_changes
 from sweetrl.config.yaml_files import parse_yaml
-from sweetrl.errors import UserError, did_you_mean
+from sweetrl.errors import UserError
 from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
-from sweetrl.paths import BATCHES, QUALITY_HISTORY
-from sweetrl.tracking.runs import git_environment
-from tasks.pipeline import open_repo, unrecorded
+from sweetrl.paths import ACCEPTED, BATCHES, QUALITY_HISTORY
+from sweetrl.tracking.runs import flatten, git_environment
+from tasks.pipeline import PIPELINE, open_repo, unrecorded
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
-PIPELINE = "dvc.yaml"  # whose data are pushed, fetched and checked out; those of other pipelines may be nowhere
 BEFORE_ROLLBACK = Path(".scratch/before-rollback")
 INCOMPLETE = ("failed to transfer", "do not exist neither locally nor on remote")  # DVC's words, with status 0
-ACCEPTED = Path("data/accepted.json")  # the batch that the validate stage compares the next one with; not DVC's
-
-
-def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run git in `root`; a failure is a UserError with git's own last line."""
-    own = git_environment()
-    done = subprocess.run(["git", *arguments], cwd=root, env=own, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        words = arguments
-        while words[:1] == ("-c",):
-            words = words[2:]
-        raise UserError(f"{root}: `git {' '.join(words[:2])}` failed: {lines[-1]}")
-    return done
 
 
 class NotMerged(UserError):
@@ -53,6 +38,23 @@ class NotMerged(UserError):
 
 class Busy(UserError):
     """Another run is at work in a folder."""
+
+
+def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run git in `root`; a failure is a UserError with git's own words."""
+    own = git_environment()
+    done = subprocess.run(["git", *arguments], cwd=root, env=own, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise git_error(root, done)
+    return done
+
+
+def git_error(root: Path, done: subprocess.CompletedProcess[str]) -> UserError:
+    """Return the sentence for a git that has failed: what it says is fatal, else its last line."""
+    command = next(word for word in done.args[1:] if not word.startswith("-") and "=" not in word)
+    lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+    why = next((line for line in lines if line.startswith(("fatal: ", "error: ", "remote: "))), lines[-1])
+    return UserError(f"{root}: `git {command}` failed: {why}")
 
 
 def dvc(root: Path, *arguments: str) -> str:
@@ -89,6 +91,11 @@ def head(root: Path, name: str = "HEAD") -> str:
     return git(root, "rev-parse", "--verify", "-q", f"{name}^{{commit}}", check=False).stdout.strip()
 
 
+def contains(root: Path, commit: str, other: str) -> bool:
+    """Whether `other` is `commit` or one that it rests on."""
+    return not git(root, "merge-base", "--is-ancestor", other, commit, check=False).returncode
+
+
 def worktree_folder(home: Path, branch: str) -> Path:
     """Return where the worktree of `branch` lies."""
     return home / ".scratch" / "worktrees" / branch.replace("/", "-")
@@ -100,12 +107,10 @@ def open_worktree(home: Path, branch: str, fresh: bool = True) -> Path:
     With `fresh`, what lies there is removed first; without, it is used as it is, if it is whole. Two runs in one
     folder fail on DVC's lock; two worktrees with one cache do not, and share the run cache.
     """
-    if not head(home):
-        raise UserError(f"{home}: this is not a git repository with a commit; a retraining needs one to branch from.")
     folder = worktree_folder(home, branch)
     here = git(folder if folder.exists() else home, "branch", "--show-current", check=False).stdout.strip()
     if fresh or here != branch:
-        close_worktree(home, branch)
+        close_worktree(home, folder)
         start = [str(folder), branch] if head(home, f"refs/heads/{branch}") else ["-b", branch, str(folder), "HEAD"]
         git(home, "worktree", "add", "-q", *start)
         carry_accepted(home, folder)
@@ -116,9 +121,8 @@ def open_worktree(home: Path, branch: str, fresh: bool = True) -> Path:
     return folder
 
 
-def close_worktree(home: Path, branch: str) -> None:
-    """Remove the worktree of `branch` (not the branch), whole or half-made; it is no error if there is none."""
-    folder = worktree_folder(home, branch)
+def close_worktree(home: Path, folder: Path) -> None:
+    """Remove a worktree (not its branch), whole or half-made; it is no error if there is none."""
     git(home, "worktree", "unlock", str(folder), check=False)  # git locks it while making it
     git(home, "worktree", "remove", "--force", str(folder), check=False)
     shutil.rmtree(folder, ignore_errors=True)
@@ -131,19 +135,15 @@ def share_dvc_settings(home: Path, folder: Path) -> None:
     A worktree has the committed `.dvc/config` only: what is not committed and `.dvc/config.local` are added to the
     worktree's own `.dvc/config.local`, by DVC's reader and writer, so that relative paths stay right.
     """
-    from dvc.config import Config, ConfigError, merge
+    from dvc.config import Config, merge
 
-    cache = cache_folder(home)
-    (folder / ".dvc").mkdir(exist_ok=True)
-    (folder / ".dvc" / Config.CONFIG_LOCAL).unlink(missing_ok=True)
-    try:
-        ours = Config(str(home / ".dvc"), validate=False)
-        with Config(str(folder / ".dvc"), validate=False).edit("local") as theirs:
-            merge(theirs, ours.load_one("repo"))
-            merge(theirs, ours.load_one("local"))
-            theirs["cache"]["dir"] = str(cache)
-    except ConfigError as error:
-        raise UserError(f"{home / '.dvc'}: DVC cannot read its settings ({error}); mend them.") from error
+    local = folder / ".dvc" / Config.CONFIG_LOCAL
+    local.parent.mkdir(exist_ok=True)
+    local.unlink(missing_ok=True)
+    with open_repo(home) as repo, Config(str(local.parent), validate=False).edit("local") as theirs:
+        for level in ("repo", "local"):
+            merge(theirs, Config(str(home / ".dvc"), validate=False).load_one(level))
+        theirs["cache"]["dir"] = repo.cache.local_cache_dir
 
 
 def carry_accepted(source: Path, target: Path) -> None:
@@ -153,64 +153,39 @@ def carry_accepted(source: Path, target: Path) -> None:
             write_text(target / path, (source / path).read_text(encoding="utf-8"))
 
 
-def cache_folder(root: Path) -> Path:
-    """Return where DVC keeps the project's data."""
-    from tasks.pipeline import open_repo
-
-    with open_repo(root) as repo:
-        return Path(repo.cache.local_cache_dir)
-
-
-def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
-    """Set dotted keys in params.yaml, keeping its comments and layout; the result must be valid settings.
-
-    All of them or none: the file is written once, in one piece.
-    """
-    from io import StringIO
-
+def with_parameters(root: Path, changes: Mapping[str, Any]) -> str:
+    """Return the text of params.yaml with dotted keys set, its comments and layout kept; a UserError for wrong ones."""
     from ruamel.yaml import YAML
 
     path = root / "params.yaml"
     before = path.read_text(encoding="utf-8")
+    checked = with_changes(parse_yaml(before, str(path)) or {}, changes, str(path))
     yaml = YAML()
     yaml.preserve_quotes = True  # DVC cannot read an unquoted sqlite:/// inside { }
     yaml.width = 4096
-    tree = yaml.load(before)
-    for key, value in changes.items():
+    tree = yaml.load(before) or {}
+    for key in changes:
         *sections, name = key.split(".")
         section = tree
         for part in sections:
-            if isinstance(section, dict) and part not in section and is_known(key):
-                section[part] = {}
-            section = section.get(part) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or not (name in section or is_known(key)):
-            meant = did_you_mean(key, known_keys())
-            raise UserError(f"{path}: there is no parameter `{key}`{meant}; docs/parameters.md lists the known ones.")
-        section[name] = value
-    dumped = StringIO()
+            section = section.setdefault(part, {})
+        section[name] = value_of(checked, key)
+    dumped = io.StringIO()
     yaml.dump(tree, dumped)
     # Mappings in braces that span lines are dumped in one: sections in which nothing is set stay as they are written.
-    written = {part.partition(":")[0]: part for part in _sections(before)}
-    changed = {key.partition(".")[0] for key in changes}
-    parts = {part.partition(":")[0]: part for part in _sections(dumped.getvalue())}
-    text = "".join(part if name in changed else written.get(name, part) for name, part in parts.items())
-    parse_settings(parse_yaml(text, str(path)), str(path))
-    write_text(path, text, shared=True)
+    written, changed = _sections(before), {key.partition(".")[0] for key in changes}
+    parts = _sections(dumped.getvalue()).items()
+    return "".join(part if name in changed else written.get(name, part) for name, part in parts)
 
 
-def _sections(text: str) -> list[str]:
-    """The text of a params.yaml, cut before each section; what is above the first one comes first."""
-    return re.split(r"^(?=\w+:)", text, flags=re.MULTILINE)
+def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
+    """Set dotted keys in params.yaml: all of them or none, written once, in one piece."""
+    write_text(root / "params.yaml", with_parameters(root, changes), shared=True)
 
 
-def check_parameters(root: Path, changes: Mapping[str, Any]) -> None:
-    """Raise the UserError of `change_parameters` for what cannot be set in params.yaml, without setting anything."""
-    with tempfile.TemporaryDirectory() as name:
-        shutil.copy(root / "params.yaml", Path(name) / "params.yaml")
-        try:
-            change_parameters(Path(name), changes)
-        except UserError as error:
-            raise UserError(str(error).replace(name, str(root))) from error
+def _sections(text: str) -> dict[str, str]:
+    """The text of a params.yaml by section; what is above the first one comes first."""
+    return {part.partition(":")[0]: part for part in re.split(r"^(?=\w+:)", text, flags=re.MULTILINE)}
 
 
 def commit_records(root: Path, message: str) -> str:
@@ -233,18 +208,11 @@ def identity(root: Path) -> list[str]:
 def push(root: Path, branch: str | None = None) -> list[str]:
     """Push data first, then `branch`; return what was pushed where, and what was not because there is no remote.
 
-    In this order nobody ever sees a commit whose data are missing. Data that are not in the remote afterwards,
-    whatever DVC said, are a UserError.
+    In this order nobody ever sees a commit whose data are missing.
     """
-    remote, done = remote_name(root), []
-    if remote:
-        # Other pipelines' results may never have been made here.
-        said = dvc(root, "push", "--with-deps", PIPELINE).strip().splitlines()
-        push_run_cache(root)
-        check_pushed(root, remote)
-        done.append(f"data to {remote}" + (f" ({said[-1].strip().rstrip('.').lower()})" if said else ""))
-    else:
-        done.append("no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them")
+    done = [push_data(root, "--with-deps", PIPELINE)]  # other pipelines' results may never have been made here
+    if remote_name(root):
+        _push_run_cache(root)
     if branch:
         name = git_remote(root)
         if name:
@@ -253,36 +221,45 @@ def push(root: Path, branch: str | None = None) -> list[str]:
     return done
 
 
-def push_run_cache(root: Path) -> None:
-    """Push what DVC's run cache knows of stages and the remote does not; `dvc push --run-cache` pushes all, each time.
+def push_data(root: Path, *targets: str) -> str:
+    """Push data to DVC's remote; return what was pushed where.
 
-    Remotes that cannot keep a run cache (http) are left without it: it saves time only.
+    Data that are not there afterwards, whatever DVC said, are a UserError: `dvc push` passes over what it lacks.
     """
+    remote = remote_name(root)
+    if not remote:
+        return "no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them"
+    output = dvc(root, "push", *targets).strip().splitlines()
+    files = [target for target in targets if not target.startswith("-")]
+    states = json.loads(dvc(root, "status", "--cloud", "--json", *files) or "{}")
+    absent = sorted(path for path, state in states.items() if state != "deleted")  # deleted: there, and not here
+    if absent:
+        raise UserError(
+            f"{root}: {len(absent)} of the data (as {absent[0]}) are not in the remote {remote} after `dvc push`; make "
+            "them again if they are missing here, too, else look at the remote."
+        )
+    return f"data to {remote}" + (f" ({output[-1].strip().rstrip('.').lower()})" if output else "")
+
+
+def _push_run_cache(root: Path) -> None:
+    """Push what DVC's run cache knows and the remote does not; `dvc push --run-cache` pushes all of it each time."""
     from dvc.stage.cache import RunCacheNotSupported
 
-    from tasks.pipeline import open_repo
-
-    with open_repo(root) as repo, contextlib.suppress(RunCacheNotSupported):
+    with open_repo(root) as repo, contextlib.suppress(RunCacheNotSupported):  # remotes by http keep none
         remote = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
         repo.stage_cache.transfer(repo.cache.legacy, remote, force=False)
 
 
-def check_pushed(root: Path, remote: str) -> None:
-    """Raise a UserError where data that dvc.lock names are not in `remote`: `dvc push` passes over what it lacks."""
-    found = json.loads(dvc(root, "status", "--cloud", "--json", PIPELINE) or "{}")
-    absent = sorted(path for path, state in found.items() if state != "deleted")  # deleted: there, and not here
-    if absent:
-        nowhere = any(found[path] == "missing" for path in absent)
-        what = "and not in the cache either; make them again" if nowhere else "after `dvc push`; look at the remote"
-        raise UserError(
-            f"{root}: {len(absent)} of the data in dvc.lock (as {absent[0]}) are not in the remote {remote}, {what}."
-        )
+def remote_name(root: Path) -> str | None:
+    """Return the name of DVC's default remote, if one is set up."""
+    with open_repo(root) as repo:
+        return repo.config["core"].get("remote")
 
 
 def git_remote(root: Path) -> str:
     """Return the remote that branches are pushed to: `origin`, else the first one; "" where there is none."""
-    known = git(root, "remote", check=False).stdout.split()
-    return "origin" if "origin" in known else known[0] if known else ""
+    remotes = git(root, "remote", check=False).stdout.split()
+    return "origin" if "origin" in remotes else next(iter(remotes), "")
 
 
 def take_in_main(home: Path, folder: Path, onto: str = "") -> bool:
@@ -295,36 +272,24 @@ def take_in_main(home: Path, folder: Path, onto: str = "") -> bool:
     _check_on(home, onto)
     git(folder, "merge", "--abort", check=False)  # of a process that died here
     commit = head(home)
-    if _contains(folder, "HEAD", commit):
-        return False
-    if _contains(folder, commit, "HEAD") and _same_lock(folder, commit):  # merged already, and nobody came after
+    same_lock = not git(folder, "diff", "--quiet", "HEAD", commit, "--", "dvc.lock", check=False).returncode
+    if contains(folder, "HEAD", commit) or (same_lock and contains(folder, commit, "HEAD")):  # merged by hand
         return False
     branch = git(folder, "branch", "--show-current").stdout.strip()
     base = git(folder, "merge-base", commit, "HEAD").stdout.strip()
-    before, here, there = (_parameters(folder, one) for one in (base, commit, "HEAD"))
-    changed = {key for key in before | here if before.get(key) != here.get(key)} - {
-        "collect.first"
-    }  # every batch's own
-    if only := sorted(key for key in changed if before.get(key) == there.get(key)):
+    before, here, there = (_parameters(folder, name) for name in (base, commit, "HEAD"))
+    edited = {key for key in before | here if before.get(key) != here.get(key)} - {"collect.first"}  # each batch's own
+    if only := sorted(key for key in edited if before.get(key) == there.get(key)):
         raise NotMerged(
             f"params.yaml has other values in {home} ({', '.join(only)}): `git merge {branch}` by hand there"
         )
     git(folder, *identity(folder), "merge", "-q", "--no-ff", "--no-commit", commit, check=False)
-    git(folder, "checkout", "-q", "HEAD", "--", *(item for item in RECORDS if (folder / item).exists()))
+    git(folder, "checkout", "-q", "HEAD", "--", *(name for name in RECORDS if (folder / name).exists()))
     if conflicts := git(folder, "diff", "--name-only", "--diff-filter=U").stdout.split():
         git(folder, "merge", "--abort")
         raise NotMerged(f"{conflicts[0]} has changed in {home} and on {branch}: `git merge {branch}` by hand there")
     git(folder, *identity(folder), "commit", "-q", "-m", f"Merge what came while {branch} was trained")
     return True
-
-
-def _contains(root: Path, commit: str, other: str) -> bool:
-    """Whether `other` is `commit` or one that it rests on."""
-    return not git(root, "merge-base", "--is-ancestor", other, commit, check=False).returncode
-
-
-def _same_lock(root: Path, commit: str) -> bool:
-    return not git(root, "diff", "--quiet", "HEAD", commit, "--", "dvc.lock", check=False).returncode
 
 
 def _check_on(home: Path, onto: str) -> None:
@@ -337,9 +302,6 @@ def _check_on(home: Path, onto: str) -> None:
 
 def _parameters(root: Path, commit: str) -> dict[str, str]:
     """Dotted key -> value in the params.yaml of `commit`."""
-    from sweetrl.config.yaml_files import parse_yaml
-    from sweetrl.tracking.runs import flatten
-
     text = git(root, "show", f"{commit}:params.yaml", check=False).stdout
     return flatten(parse_yaml(text, f"params.yaml of {commit}") or {})
 
@@ -350,7 +312,7 @@ def merge(home: Path, branch: str, onto: str = "") -> str:
     `onto` is the branch that the checkout must be on. A NotMerged says why the branch cannot be taken over now.
     """
     _check_on(home, onto)
-    if not _contains(home, "HEAD", branch):
+    if not contains(home, "HEAD", branch):
         brought = git(home, "diff", "--name-only", "HEAD", branch).stdout.split()
         if edited := git(home, "status", "--porcelain", "--", *brought).stdout.splitlines():
             raise NotMerged(f"{home / edited[0][3:]} has uncommitted changes: commit or undo them")
@@ -369,65 +331,42 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
     The two files as they were are kept in a new folder below .scratch/before-rollback/. Data that are neither in the
     cache nor in the remote are a UserError, and then nothing has changed; so are data here that DVC has not recorded.
     """
-    try:
-        there = unrecorded(root)
-    except UserError:  # a dvc.lock that cannot be read: it is one of the files that are put back
-        there = []
-    if there:
+    unsaved: list[str] = []
+    with contextlib.suppress(UserError):  # a dvc.lock that cannot be read: it is one of the files that are put back
+        unsaved = unrecorded(root)
+    if unsaved:
         raise UserError(
-            f"{root / there[0]}: it holds what DVC has not recorded, and would be lost; keep it (`dvc commit`) or give "
-            f"it up (`dvc checkout --force {there[0]}`), and run the same command again."
+            f"{root / unsaved[0]}: it holds what DVC has not recorded, and would be lost; keep it (`dvc commit`) or "
+            f"give it up (`dvc checkout --force {unsaved[0]}`), and run the same command again."
         )
-    before = {item: (root / item).read_bytes() for item in RECORDS if (root / item).exists()}
+    before, kept = _records(root), ""
     with tempfile.TemporaryDirectory() as name:
-        found = fetch(Path(name))
-        wanted = {item: (found / item).read_bytes() for item in RECORDS if (found / item).exists()}
-    kept = _keep(root, before) if before != wanted else None
-    for item, content in wanted.items():
-        _write(root / item, content)
+        records = _records(fetch(Path(name)))
+    if before != records:
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        folder = private_folder(root / BEFORE_ROLLBACK / now)
+        _write_records(folder, before)
+        kept = f" (as they were: {folder.relative_to(root)})"
+    _write_records(root, records)
     try:
         if remote_name(root):
             dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
         dvc(root, "checkout", "--with-deps", PIPELINE)
     except UserError as error:
-        for item in RECORDS:
-            if item in before:
-                _write(root / item, before[item])
-            else:
-                (root / item).unlink(missing_ok=True)
-        as_before = "dvc.lock, params.yaml, the data and the alias are as they were"
-        try:
+        for name in set(records) - set(before):
+            (root / name).unlink()
+        _write_records(root, before)
+        with contextlib.suppress(UserError):
             dvc(root, "checkout", PIPELINE)  # without --force: what came into the folders meanwhile stays
-        except UserError:
-            as_before = "dvc.lock, params.yaml and the alias are as they were; `dvc checkout` brings their data back"
-        raise UserError(f"{error} ({as_before})") from error
-    where = f" (as they were: {kept.relative_to(root)})" if kept else ""
-    return f"dvc.lock, params.yaml and the data are that version's{where}"
+        raise UserError(f"{error} (dvc.lock, params.yaml, the data and the alias are as they were)") from error
+    return f"dvc.lock, params.yaml and the data are that version's{kept}"
 
 
-def _write(path: Path, content: bytes) -> None:
-    with atomic_path(path, shared=True) as temporary:  # dvc.lock and params.yaml are for whoever reads the repository
-        temporary.write_bytes(content)
+def _records(root: Path) -> dict[str, bytes]:
+    return {name: (root / name).read_bytes() for name in RECORDS if (root / name).exists()}
 
 
-def _keep(root: Path, files: Mapping[str, bytes]) -> Path:
-    """Put `files` into a folder of their own, named by the time: no rollback takes the place of an earlier one."""
-    private_folder(root / BEFORE_ROLLBACK)
-    name, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
-    while True:
-        kept = root / BEFORE_ROLLBACK / (name if number == 1 else f"{name}-{number}")
-        try:
-            kept.mkdir()
-        except FileExistsError:
-            number += 1
-            continue
-        for item, content in files.items():
-            _write(kept / item, content)
-        return kept
-
-
-def remote_name(root: Path) -> str | None:
-    """Return the name of DVC's default remote, if one is set up."""
-
-    with open_repo(root) as repo:
-        return repo.config["core"].get("remote")
+def _write_records(root: Path, records: Mapping[str, bytes]) -> None:
+    for name, content in records.items():  # they are for whoever reads the repository
+        with atomic_path(root / name, shared=True) as temporary:
+            temporary.write_bytes(content)

@@ -122,16 +122,6 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
     assert again(path) == large(Path("b"), b"b")
 
 
-@pytest.mark.parametrize("note", ["", "[" * 100_000, "{}", '{"path": 1, "identity": [], "md5": "x"}'])
-def test_a_damaged_note_is_as_good_as_none(reads: list[str], again: Callable[[Path], str], note: str) -> None:
-    path = Path("model.safetensors")
-    wanted = large(path, b"a")
-    file_hash(path)
-    (place,) = Path(".cache/hashes").iterdir()
-    place.write_text(note)
-    assert again(path) == wanted and len(reads) == 2
-
-
 def test_nothing_is_written_outside_of_a_project(reads: list[str], again: Callable[[Path], str]) -> None:
     Path("params.yaml").unlink()
     path = Path("model.safetensors")

@@ -124,38 +124,12 @@ def test_a_folder_is_published_to_where_a_link_leads_again_and_again(tmp_path: P
     assert [path.name for path in (*disk.parent.iterdir(), *out.parent.iterdir())] == ["results", "out"]
 
 
-def test_a_folder_is_published_in_the_place_of_a_file_again_and_again(tmp_path: Path):
-    source, out = tmp_path / "made", tmp_path / "out"
-    for text in ("one", "two"):
-        out.write_text("a file")
-        write_text(source / "a.txt", text)
-        publish(source, out)
-        assert (out / "a.txt").read_text() == text
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
-        (out / "a.txt").unlink()
-        out.rmdir()
-
-
-def test_two_processes_that_publish_at_a_time_wait_for_each_other(tmp_path: Path):
-    source, out = tmp_path / "made", tmp_path / "out"
-    for number in range(40):
-        write_text(source / f"{number}.txt", "x" * 2000)
-    publish(source, out)
-    others = []
-    for _ in range(2):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                for _ in range(15):
-                    publish(source, out)
-                status = 0
-            finally:
-                os._exit(status)
-        others.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in others] == [0, 0]
-    assert len(list(out.iterdir())) == 40
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
+def test_a_file_in_the_place_of_a_folder_is_kept(tmp_path: Path):
+    (tmp_path / "out").write_text("mine")
+    write_text(tmp_path / "made" / "a.txt", "x")
+    with pytest.raises(UserError, match="out: a file stands in the place of this folder"):
+        publish(tmp_path / "made", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
 
 
 def test_the_old_folder_is_there_where_publishing_was_killed_and_then_the_disk_was_full(

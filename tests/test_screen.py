@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from sweetrl.cli import show
 from sweetrl.colbench.find import find_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.colbench.users import ConsoleUser
+from sweetrl.console.logs import any_letters
 from sweetrl.console.printing import print_facts, print_table
 from sweetrl.console.screen import Screen
 from sweetrl.text import printable, without_login
@@ -81,6 +82,12 @@ def test_nor_in_an_error(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and "there are no dialogues here" in done.stderr
     assert_harmless(done.stderr)
+
+
+def test_what_is_typed_in_another_encoding_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"it is \xe9 7\n"), encoding="utf-8"))
+    any_letters()
+    assert input() == "it is \ufffd 7"
 
 
 @given(st.text())

@@ -95,7 +95,7 @@ WRONG = [
         "score --tasks tasks.json --answers answers.jsonl",
         "tasks.json: there is no such file",
     ),
-    Wrong("a folder for a file", "score --tasks . --answers answers.jsonl", "this is a folder"),
+    Wrong("a folder for a file", "score --tasks . --answers answers.jsonl", "this cannot be read as a file"),
     Wrong("an address for a file", "score --tasks s3://bucket/tasks.jsonl --answers answers.jsonl", "an address"),
     Wrong(
         "a line that is no JSON",
@@ -116,7 +116,7 @@ WRONG = [
     Wrong(
         "two tasks of one name",
         SCORE,
-        "another task is called",
+        "two tasks are called",
         {"tasks.jsonl": '{"id": "a", ' + ROW[1:] + "\n" + '{"id": "a", ' + ROW[1:] + "\n"},
     ),
     Wrong("a task without tests", SCORE, "test_cases", {"tasks.jsonl": ROW.replace("test_cases", "tests") + "\n"}),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
-from typing import Any
+from typing import Any, Literal, get_origin
 
 
 def plain(text: str | None) -> str:
@@ -32,9 +31,9 @@ def is_argument(parameter: Any) -> bool:
 def value_of(parameter: Any) -> str:
     """Return what stands for an option's value: its choices, its own word, or its type."""
     kind = parameter.type_descriptor.annotation
+    if get_origin(kind) is Literal:
+        return "|".join(kind.__args__)
     kind = getattr(kind, "__args__", [kind])[0]
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "|".join(str(one.value) for one in kind)
     return parameter.metavar or {"str": "TEXT", "int": "N", "float": "X"}.get(kind.__name__, kind.__name__.upper())
 
 

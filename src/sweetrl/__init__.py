@@ -74,9 +74,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'sweetrl' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -21,19 +21,8 @@ class UnknownVersion(UserError):
 # The extras of the package, and what each installs that the core does without.
 EXTRAS = {
     "pipeline": (
-        "boto3",
-        "botocore",
-        "dvc",
-        "fastapi",
-        "great_expectations",
-        "huggingface_hub",
-        "mlflow",
-        "networkx",
-        "pandas",
-        "prefect",
-        "ruamel",
-        "starlette",
-        "uvicorn",
+        *("boto3", "botocore", "dvc", "fastapi", "great_expectations", "huggingface_hub", "mlflow", "networkx"),
+        *("pandas", "prefect", "ruamel", "starlette", "uvicorn"),
     ),
     "report": ("jinja2", "markupsafe", "matplotlib"),
     "vllm": ("vllm",),
@@ -48,10 +37,10 @@ EXTRAS = {
 
 def missing_extra(error: ImportError) -> UserError | None:
     """Return the sentence for an import that failed because an extra is not installed, None for any other failure."""
-    wanted = (error.name or "").partition(".")[0]
+    package = (error.name or "").partition(".")[0]
     for extra, packages in EXTRAS.items():
-        if wanted in packages:
-            return UserError(f"{wanted} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
+        if package in packages:
+            return UserError(f"{package} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
     return None
 
 
@@ -81,11 +70,12 @@ def refusal(error: OSError) -> UserError | None:
 
 def sentence_of(error: BaseException) -> str | None:
     """Return in one sentence what a user can put right, None for any other failure."""
-    if isinstance(error, UserError):
-        return str(error)
-    found = missing_extra(error) if isinstance(error, ImportError) else None
-    found = refusal(error) if isinstance(error, OSError) else found
-    return None if found is None else str(found)
+    sentence: Exception | None = error if isinstance(error, UserError) else None
+    if isinstance(error, ImportError):
+        sentence = missing_extra(error)
+    if isinstance(error, OSError):
+        sentence = refusal(error)
+    return None if sentence is None else str(sentence)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -96,8 +86,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     words = list(known)
-    found = get_close_matches(word, words, 1, 0.7) or [one for one in words if one.endswith(f".{word}")]
-    return f" (did you mean `{found[0]}`?)" if found else ""
+    alike = get_close_matches(word, words, 1, 0.7) or [name for name in words if name.endswith(f".{word}")]
+    return f" (did you mean `{alike[0]}`?)" if alike else ""
 
 
 class EngineError(Exception):

@@ -1,11 +1,9 @@
 """Content hashes of files, each computed once: a large file that has not changed since is not read again.
 
-A hash is remembered with the file's device, inode, size, modification and change times (nanoseconds), in the process
-and, within a project, in `.cache/hashes/`. Whatever writes to a file, replaces it or puts its old time back changes one
-of these, so it is read again. Two writes within one tick of the file system's clock could look alike: a hash is
-remembered only if the file has been left alone for `SETTLED_NS` before it is read. What remains is a file system whose
-clock runs behind ours by more than that, or that does not report writes (some network file systems, within their
-attribute cache; writes through mmap that have not reached the disk).
+A hash is remembered by the file's device, inode, size, modification and change times (nanoseconds), in the process and,
+within a project, in `.cache/hashes/`. Whatever writes to a file, replaces it or puts its old time back changes one of
+these, so it is read again. Two writes within one tick of the file system's clock could look alike: a hash is remembered
+only if the file has been left alone for `SETTLED_NS` before it is read.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sweetrl.errors import UserError
-from sweetrl.io import write_json
+from sweetrl.io import digest, write_text
 from sweetrl.paths import HASHES, project_cache
 
 # Smaller files are read each time: that costs less than to look them up safely.
@@ -28,7 +26,7 @@ SETTLED_NS = 2 * 10**9
 # What DVC leaves out of folders, by itself and by the project's .dvcignore.
 IGNORED = (".git", ".hg", ".dvc", "__pycache__", "*.pyc", ".*.part", ".gitignore", ".cache")
 
-_known: dict[tuple[str, tuple[int, ...]], str] = {}
+_known: dict[str, str] = {}  # by what the name of a note is made of
 
 
 def file_hash(path: Path) -> str:
@@ -37,15 +35,20 @@ def file_hash(path: Path) -> str:
     before = identity(path)
     if path.stat().st_size < LARGE:
         return _read(path)
-    name = str(path.resolve())
-    found = _known.get((name, before)) or _recall(name, before)
-    if found is None:
-        started = time.time_ns()
-        found = _read(path)
-        if identity(path) == before and started - max(before[-2:]) > SETTLED_NS:
-            _known[name, before] = found
-            _remember(name, before, found)
-    return found
+    key, folder = digest(os.fsencode(path.resolve()).hex(), before), project_cache(HASHES)
+    note = None if folder is None else folder / key
+    if key not in _known and note is not None and note.exists():
+        _known[key] = note.read_text(encoding="utf-8")
+    if key in _known:
+        return _known[key]
+    started = time.time_ns()
+    content = _read(path)
+    if identity(path) == before and started - max(before[-2:]) > SETTLED_NS:
+        _known[key] = content
+        if note is not None:
+            with contextlib.suppress(OSError, UserError):  # a cache that cannot be written costs time, no more
+                write_text(note, content)
+    return content
 
 
 def dvc_hash(path: Path) -> str:
@@ -78,29 +81,3 @@ def _ignored_by_dvc(name: str) -> bool:
 def _read(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _place(name: str) -> Path | None:
-    folder = project_cache(HASHES)
-    return None if folder is None else folder / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
-
-
-def _recall(name: str, seen: tuple[int, ...]) -> str | None:
-    """The hash on disk, if it is that of the file as it is; a damaged note is as good as none."""
-    place = _place(name)
-    if place is None:
-        return None
-    try:
-        note = json.loads(place.read_text(encoding="utf-8"))
-        found = note["md5"] if note["path"] == name and tuple(note["identity"]) == seen else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, str) and len(found) == 32 else None
-
-
-def _remember(name: str, seen: tuple[int, ...], found: str) -> None:
-    place = _place(name)
-    if place is not None:
-        # A cache that cannot be written costs time, no more.
-        with contextlib.suppress(OSError, UserError, ValueError):  # ValueError: a name that is no UTF-8
-            write_json(place, {"path": name, "identity": seen, "md5": found})

@@ -7,7 +7,6 @@ caller says that one is `shared`.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import hashlib
 import json
@@ -122,19 +121,15 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
     Where `out` is a link, that is the place to which it leads: results may lie on another disk. A `shared` folder and
     its files keep the modes that they have, any other is for its owner alone.
     """
-    source, out = Path(source), Path(out)
-    if out.is_symlink():
-        out = out.resolve()
-    with _one_at_a_time(private_folder(out.parent)):
-        _publish(source, out, shared)
-
-
-def _publish(source: Path, out: Path, shared: bool) -> None:
+    out = Path(out).resolve() if Path(out).is_symlink() else Path(out)
+    private_folder(out.parent)
+    if out.is_file():
+        raise UserError(f"{out}: a file stands in the place of this folder; move it away.")
     fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     if old.exists() and not out.exists():  # what was killed between the two renames below
         old.rename(out)
     for leftover in (fresh, old):
-        _remove(leftover)
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(f".*{PART}"))  # a killed run's
     except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
@@ -149,28 +144,7 @@ def _publish(source: Path, out: Path, shared: bool) -> None:
     if out.exists():
         out.rename(old)
     fresh.rename(out)
-    _remove(old)
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process publishes into `folder`, and keep others waiting."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _remove(path: Path) -> None:
-    """Remove what is at `path`, as far as that can be done: a folder, or a file that somebody had in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_json(path: Path) -> Any:
@@ -211,7 +185,7 @@ def read_rows(path: Path, take: Callable[[Any], None]) -> None:
     """
     if not path.exists():
         return
-    whole = 0
+    intact = 0
     for line in path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n"):
             break
@@ -219,10 +193,10 @@ def read_rows(path: Path, take: Callable[[Any], None]) -> None:
             take(json.loads(line))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError):
             break
-        whole += len(line)
-    if whole < path.stat().st_size:
+        intact += len(line)
+    if intact < path.stat().st_size:
         with path.open("r+b") as target:
-            target.truncate(whole)
+            target.truncate(intact)
 
 
 def digest(*values: Any) -> str:

@@ -109,33 +109,28 @@ class _SlowClients:
     """Connections of uvicorn whose clients have not said a whole request, and since when we wait for which part."""
 
     def __init__(self) -> None:
-        self.waits: dict[Any, tuple[object, float]] = {}
+        self.waits: dict[tuple[Any, str, object], float] = {}
 
     def close(self, connections: set[Any], room: int) -> None:
         """Close those that have kept us waiting for PART_SECONDS, and beyond `room` those that have for longest."""
-        now, before = time.monotonic(), self.waits
-        self.waits = {}
-        for connection in connections:
-            if (part := _missing(connection)) is not None:
-                known, since = before.get(connection, (None, now))
-                self.waits[connection] = (part, since if known == part else now)
-        surplus = len(connections) - room
-        longest_first = sorted(self.waits, key=lambda connection: self.waits[connection][1])
-        for place, connection in enumerate(longest_first):
-            if place >= surplus and now - self.waits[connection][1] < PART_SECONDS:
+        now, surplus = time.monotonic(), len(connections) - room
+        missing = [part for connection in connections if (part := _missing(connection))]
+        self.waits = {part: self.waits.get(part, now) for part in missing}
+        for place, part in enumerate(sorted(self.waits, key=lambda part: self.waits[part])):
+            if place >= surplus and now - self.waits[part] < PART_SECONDS:
                 break
-            connections.discard(connection)
-            connection.transport.abort()
+            connections.discard(part[0])
+            part[0].transport.abort()
 
 
-def _missing(connection: Any) -> tuple[str, object] | None:
+def _missing(connection: Any) -> tuple[Any, str, object] | None:
     """Return what has not come: the head of the next request, or the body of this one; None while it is answered."""
     if not hasattr(connection, "cycle"):  # a WebSocket
         return None
     request = connection.cycle
     if request is None or request.response_complete:
-        return "head", request
-    return ("body", request) if request.more_body else None
+        return connection, "head", request
+    return (connection, "body", request) if request.more_body else None
 
 
 class Guard:

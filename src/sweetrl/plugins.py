@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -56,8 +57,8 @@ KEYS: dict[Group, tuple[str, str]] = {
 
 def find_reward(name: str) -> RewardFunction:
     """Return the reward called `name`, a function of (task, dialogue); what is none is a UserError."""
-    found = find("rewards", name)
-    reward: Any = found() if inspect.isclass(found) else found
+    plugin = find("rewards", name)
+    reward: Any = plugin() if inspect.isclass(plugin) else plugin
     if not callable(reward):
         raise UserError(f"params.yaml: `reward.function: {name}` is no function of (task, dialogue).")
     return reward
@@ -65,9 +66,9 @@ def find_reward(name: str) -> RewardFunction:
 
 def find_simulator(name: str, options: dict[str, Any]) -> Any:
     """Return the user simulator called `name`, made with `options`; what is none is a UserError."""
-    found = find("simulators", name)
+    plugin = find("simulators", name)
     try:
-        simulator: Any = found(**options) if inspect.isclass(found) or options else found
+        simulator: Any = plugin(**options) if inspect.isclass(plugin) or options else plugin
     except TypeError as error:
         raise UserError(f"params.yaml: `simulator.options` do not fit {name}: {error}.") from error
     if not callable(getattr(simulator, "reply", None)):
@@ -93,36 +94,32 @@ def known(group: Group) -> list[str]:
 @lru_cache
 def find(group: Group, name: str) -> Any:
     """Return the object that `name` names in `group`; a UserError says what is wrong with the name."""
-    key = KEYS[group][0]
+    where = f"params.yaml: `{KEYS[group][0]}: {name}`"
     path = _path_of(group, name)
     if path == name and ":" not in name:
         listed = ", ".join(known(group))
         names = f"known are {listed}" if listed else "none is installed"
-        raise UserError(
-            f"params.yaml: `{key}: {name}` is not known; {names}, "
-            "or give the path of your own, as in my_package.my_module:MyClass."
-        )
+        own = "or give the path of your own, as in my_package.my_module:MyClass."
+        raise UserError(f"{where} is not known; {names}, {own}")
     module_name, _, attribute = path.partition(":")
     if not all([*module_name.split("."), *attribute.split(".")]):
-        raise UserError(f"params.yaml: `{key}: {name}` is no path; write it as in my_package.my_module:MyClass.")
+        raise UserError(f"{where} is no path; write it as in my_package.my_module:MyClass.")
     project = str(Path.cwd())
     if project not in sys.path:
         sys.path.append(project)  # a console script does not look where it was started
     try:
-        found: Any = importlib.import_module(module_name)
+        plugin: Any = importlib.import_module(module_name)
     except ImportError as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if not absent or not f"{module_name}.".startswith(f"{absent}."):
-            raise UserError(f"params.yaml: `{key}: {name}`: {module_name} cannot be imported ({error}).") from error
-        raise UserError(
-            f"params.yaml: `{key}: {name}`: there is no module {module_name}; run from the project's folder, install "
-            "its package, or correct the name."
-        ) from error
+            raise UserError(f"{where}: {module_name} cannot be imported ({error}).") from error
+        advice = "run from the project's folder, install its package, or correct the name."
+        raise UserError(f"{where}: there is no module {module_name}; {advice}") from error
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            raise UserError(f"params.yaml: `{key}: {name}`: the module {module_name} has no `{attribute}`.")
-    return found
+        plugin = getattr(plugin, part, None)
+        if plugin is None:
+            raise UserError(f"{where}: the module {module_name} has no `{attribute}`.")
+    return plugin
 
 
 def _path_of(group: Group, name: str) -> str:
@@ -130,22 +127,18 @@ def _path_of(group: Group, name: str) -> str:
     return BUILT_IN[group].get(name) or _entry_points(group).get(name) or name
 
 
-def construct(found: Any, group: Group, name: str) -> Any:
+def construct(plugin: Any, group: Group, name: str) -> Any:
     """Return the object that a class makes without arguments; what is no class is the object."""
-    if not inspect.isclass(found):
-        return found
     try:
-        return found()
+        return plugin() if inspect.isclass(plugin) else plugin
     except TypeError as error:
-        raise UserError(
-            f"params.yaml: `{KEYS[group][0]}: {name}`: the class must be made without arguments ({error})."
-        ) from error
+        where = f"params.yaml: `{KEYS[group][0]}: {name}`"
+        raise UserError(f"{where}: the class must be made without arguments ({error}).") from error
 
 
 @lru_cache
 def _entry_points(group: Group) -> dict[str, str]:
-    found = metadata.entry_points(group=f"sweetrl.{group}")
-    return {one.name: f"{one.module}:{one.attr}" for one in found}
+    return {entry.name: f"{entry.module}:{entry.attr}" for entry in metadata.entry_points(group=f"sweetrl.{group}")}
 
 
 # Sources, for DVC and for lineage
@@ -156,20 +149,14 @@ def source_of(group: Group, name: str) -> Path:
 
     Raises UserError where that is no file of Python.
     """
-    found = find(group, name)
-    owner: Any = found
-    if not (inspect.isclass(found) or inspect.isroutine(found)):
+    owner = find(group, name)
+    if not (inspect.isclass(owner) or inspect.isroutine(owner)):
         owner = importlib.import_module(_path_of(group, name).partition(":")[0])
-    try:
-        source = inspect.getsourcefile(owner)
-    except TypeError:
-        source = None
-    if source is None:
-        key = KEYS[group][0]
-        raise UserError(
-            f"params.yaml: `{key}: {name}` is not written in Python; wrap it in a function or class of yours."
-        )
-    return Path(source).resolve()
+    with contextlib.suppress(TypeError):  # of what is built into Python
+        if source := inspect.getsourcefile(owner):
+            return Path(source).resolve()
+    where = f"params.yaml: `{KEYS[group][0]}: {name}`"
+    raise UserError(f"{where} is not written in Python; wrap it in a function or class of yours.")
 
 
 def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Path | None = None) -> dict[str, Path]:
@@ -179,23 +166,21 @@ def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Pa
     project: DVC would not see that it has changed. `root` is the project's folder (default: where we are).
     """
     root = (root or Path(os.environ.get(ROOT_VARIABLE) or Path.cwd())).resolve()
-    found: dict[str, Path] = {}
+    own: dict[str, Path] = {}
     for group, name in chosen.items():
-        key, place = KEYS[group]
         if not name:
             continue
-        source = source_of(group, name)
+        key, place = KEYS[group]
+        source, declared = source_of(group, name), getattr(sources, place)
         if is_plugin(group, name):
-            found[place] = source
-        if not source.is_relative_to(root) or not getattr(sources, place):
+            own[place] = source
+        if not declared or not source.is_relative_to(root) or source.is_relative_to((root / declared).resolve()):
             continue
-        declared = (root / getattr(sources, place)).resolve()
-        if not source.is_relative_to(declared):
-            shown = source.relative_to(root)
-            if not is_plugin(group, name) and shown.parent.name == name:
-                shown = shown.parent
-            raise UserError(
-                f"params.yaml: `{key}: {name}` is written in {shown}, but `sources.{place}` is "
-                f"{getattr(sources, place)}; set it to {shown}, so that DVC sees its changes."
-            )
-    return found
+        shown = source.relative_to(root)
+        if not is_plugin(group, name) and shown.parent.name == name:
+            shown = shown.parent
+        raise UserError(
+            f"params.yaml: `{key}: {name}` is written in {shown}, but `sources.{place}` is {declared}; set it to "
+            f"{shown}, so that DVC sees its changes."
+        )
+    return own

@@ -67,10 +67,22 @@ class Sampler(Protocol):
         ...
 
 
-class Engine(Sampler, Protocol):
-    """Produces tokens for many prompts at once."""
+class Accounted(Protocol):
+    """What every engine has: a name, an account of what it has spent, and an end."""
 
     name: str
+
+    def usage(self) -> Usage:
+        """What this engine has spent since it was made."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; the engine is not used afterwards."""
+        ...
+
+
+class Engine(Sampler, Accounted, Protocol):
+    """Produces tokens for many prompts at once."""
 
     def session(self) -> Sampler:
         """Return a sampler for calls that belong together: it may keep what it computed and reuse it for prompts that
@@ -79,23 +91,14 @@ class Engine(Sampler, Protocol):
         """
         ...
 
-    def usage(self) -> Usage:
-        """What this engine has spent since it was made."""
-        ...
-
-    def close(self) -> None:
-        """Free everything; the engine is not used afterwards."""
-        ...
-
 
 @runtime_checkable
-class AsyncEngine(Protocol):
+class AsyncEngine(Accounted, Protocol):
     """Produces tokens for each prompt on its own, many at once: a server, or a batch engine behind a bridge.
 
     `speaks_tokens` says whether completions hold token ids; where not, prompts need `messages`.
     """
 
-    name: str
     speaks_tokens: bool
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
@@ -104,14 +107,6 @@ class AsyncEngine(Protocol):
         Raises EngineError where they cannot be had (NoRoom: the context is full), UserError for what the user must
         fix before anybody gets a reply.
         """
-        ...
-
-    def usage(self) -> Usage:
-        """What this engine has spent since it was made."""
-        ...
-
-    def close(self) -> None:
-        """Free everything; the engine is not used afterwards."""
         ...
 
 

@@ -22,17 +22,17 @@ def check_seed(seed: int | None) -> None:
 
 def dialogue_seed(seed: int, task_id: str, attempt: int, turn: int = -1) -> int:
     """Return the seed (63 bits) of an attempt's agent turn (from 0); turn -1 stands for the dialogue as a whole."""
-    return _hash(f"agent\0{seed}\0{task_id}\0{attempt}\0{turn}")
+    return _hash(f"agent\0{seed}\0{task_id}\0{attempt}\0{turn}") >> 1
 
 
 def simulator_seed(seed: int, turn: int) -> int:
     """Return the user simulator's seed (63 bits) for turn `turn` (from 1) of a dialogue with `seed`."""
-    return _hash(f"person:{seed}:{turn}")
+    return _hash(f"person:{seed}:{turn}") >> 1
 
 
 def state_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
     """Return a seed (63 bits) for one purpose (sampling candidates, drawing pairs, ...) at one state of a dialogue."""
-    return _hash(f"{purpose}:{seed}:{task_id}:{attempt}:{turn}")
+    return _hash(f"{purpose}:{seed}:{task_id}:{attempt}:{turn}") >> 1
 
 
 def best_of_n_seed(seed: int, task_id: str, turn: int) -> int:
@@ -40,26 +40,25 @@ def best_of_n_seed(seed: int, task_id: str, turn: int) -> int:
 
     It does not depend on critic and N: dialogues that have come to the same state share what is sampled there.
     """
-    return _hash(f"best of n\0{seed}\0{task_id}\0{turn}")
+    return _hash(f"best of n\0{seed}\0{task_id}\0{turn}") >> 1
 
 
 def part_seed(seed: int, what: str, number: int) -> int:
     """Return the seed (31 bits) of part `number` of `what`, an iteration; number 1 is `seed` itself."""
     if number == 1:
         return seed
-    return int.from_bytes(hashlib.sha256(f"{what}\0{seed}\0{number}".encode()).digest()[:4], "big") >> 1
+    return _hash(f"{what}\0{seed}\0{number}", 4) >> 1
 
 
 def split_of(content: str) -> Split:
     """Return the split that a generated task's content belongs to, whatever the seed; one in TEST_SHARE is test."""
-    return "test" if hashlib.sha256(content.encode()).digest()[0] % TEST_SHARE == 0 else "train"
+    return "test" if _hash(content, 1) % TEST_SHARE == 0 else "train"
 
 
 def trace_draw(seed: int, task_id: str, attempt: int) -> float:
     """Return a number in [0, 1) that belongs to an attempt: which dialogues are logged as traces."""
-    text = f"trace\0{seed}\0{task_id}\0{attempt}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+    return _hash(f"trace\0{seed}\0{task_id}\0{attempt}", 7) / 2**56
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+def _hash(text: str, size: int = 8) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big")

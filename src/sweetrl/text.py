@@ -18,7 +18,9 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one in "\n\t" or one in _JOINERS or not _steers(one) else "\ufffd" for one in text)
+    kept = f"\n\t{_JOINERS}"
+    steers = ("Cc", "Cf", "Cs")
+    return "".join(sign if sign in kept or unicodedata.category(sign) not in steers else "\ufffd" for sign in text)
 
 
 def without_login(address: str) -> str:
@@ -35,11 +37,9 @@ def excess(value: Any, levels: int, values: float = math.inf) -> Literal["", "le
     level, seen = [value], 0
     for _ in range(levels):
         below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below.extend(one.values())
-            elif isinstance(one, list):
-                below.extend(one)
+        for part in level:
+            if isinstance(part, dict | list):
+                below.extend(part.values() if isinstance(part, dict) else part)
         seen += len(below)
         if seen > values:
             return "values"
@@ -47,7 +47,3 @@ def excess(value: Any, levels: int, values: float = math.inf) -> Literal["", "le
             return ""
         level = below
     return "levels"
-
-
-def _steers(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs")

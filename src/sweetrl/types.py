@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+Float32 = Annotated[float, "float32"]  # what takes 4 bytes in a file
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "test"]
 Outcome = Literal["answered", "max_turns_reached", "user_left", "lost"]
@@ -306,16 +307,24 @@ class RankedState:
 
 
 @dataclass(frozen=True)
-class TokenRatios:
-    """What the advantages at a ranked state are made of (Eq. 3): candidates in their order, tokens in theirs.
+class ReplyRatios:
+    """The tokens of a reply as texts, and log pi_theta - log pi_ref of each."""
 
-    Each token is (its text, log pi_theta - log pi_ref); the mean over a candidate's tokens is its advantage.
+    tokens: tuple[str, ...]
+    ratios: tuple[Float32, ...]
+
+
+@dataclass(frozen=True)
+class TokenRatios:
+    """What the advantages at a ranked state are made of (Eq. 3): the mean over a candidate's tokens is its advantage.
+
+    Candidates are in their order.
     """
 
     task_id: str
     attempt: int
     turn: int
-    replies: tuple[tuple[tuple[str, float], ...], ...]
+    replies: tuple[ReplyRatios, ...]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 import sweetrl
-from sweetrl.api.calls import fingerprint
+from sweetrl.api.calls import dialogues_call, unfinished
 from sweetrl.api.rollouts import folder_name
+from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
 
 TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
@@ -22,6 +25,12 @@ def dialogue(reward: float) -> Trajectory:
     said = "I WANT TO ANSWER:\n```python\npass\n```"
     spoken = (Message("user", TASK.problem_description), Message("assistant", said))
     return Trajectory(TASK, 0, spoken, (AgentTurn(1, said),), answer="pass", reward=reward)
+
+
+def call(settings: Settings, task: Task = TASK) -> str:
+    """What unfinished dialogues of one attempt at `task` are known by."""
+    policy, how = sweetrl.Policy(settings.model, settings.engine), settings.collect
+    return dialogues_call(load_domain(settings), [policy], [task], 1, how.batch, how.shard)
 
 
 @pytest.fixture
@@ -41,14 +50,14 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.mark.parametrize("name", ["base/model.safetensors", "prompt.txt", "said.jsonl"])
 def test_another_content_of_a_file_makes_another_call(settings: Settings, name: str) -> None:
-    before = fingerprint(settings, [TASK], 1, None)
-    assert fingerprint(settings, [TASK], 1, None) == before
+    before = call(settings)
+    assert call(settings) == before
     Path(name).write_text("other")
-    assert fingerprint(settings, [TASK], 1, None) != before
+    assert call(settings) != before
 
 
 def test_another_field_of_a_task_makes_another_call(settings: Settings) -> None:
-    before = fingerprint(settings, [TASK], 1, None)
+    before = call(settings)
     other: dict[str, Any] = {
         "problem_description": "Do that.",
         "hidden_information": "another",
@@ -56,14 +65,14 @@ def test_another_field_of_a_task_makes_another_call(settings: Settings) -> None:
         "ground_truth": "",
     }
     for name, value in other.items():
-        assert fingerprint(settings, [replace(TASK, **{name: value})], 1, None) != before, name
+        assert call(settings, replace(TASK, **{name: value})) != before, name
 
 
 def test_rows_computed_together_decide_the_bytes_of_an_engine_in_this_process_alone(settings: Settings) -> None:
     def name(kind: str, batch: int) -> str:
         engine = settings.engine.model_copy(update={"kind": kind})
         collect = settings.collect.model_copy(update={"batch": batch})
-        return fingerprint(settings.model_copy(update={"engine": engine, "collect": collect}), [TASK], 1, None)
+        return call(settings.model_copy(update={"engine": engine, "collect": collect}))
 
     assert name("transformers", 8) != name("transformers", 16)
     assert name("openai", 8) == name("openai", 16)
@@ -77,57 +86,27 @@ def test_a_changed_plug_in_makes_another_call(
     code.write_text("def price(task, dialogue):\n    return 0.5\n")
     reward = settings.reward.model_copy(update={"function": "price_of_a_call:price"})
     priced = settings.model_copy(update={"reward": reward})
-    before = fingerprint(priced, [TASK], 1, None)
+    before = call(priced)
     code.write_text("def price(task, dialogue):\n    return 1.0\n")
-    assert fingerprint(priced, [TASK], 1, None) != before
+    assert call(priced) != before
 
 
 def test_a_recording_that_grows_and_a_server_that_moves_change_no_call(settings: Settings) -> None:
     simulator = settings.simulator.model_copy(update={"kind": "llm"})
     kept = settings.model_copy(update={"simulator": simulator})
-    before = fingerprint(kept, [TASK], 1, None)
+    before = call(kept)
     Path("said.jsonl").write_text("{}\n{}\n")
     engine = kept.engine.model_copy(update={"urls": "http://elsewhere:1/v1"})
-    assert fingerprint(kept.model_copy(update={"engine": engine}), [TASK], 1, None) == before
+    assert call(kept.model_copy(update={"engine": engine})) == before
 
 
 def killed(adapters: list[Path], scratch: Path) -> TrainingResult:
     """A training that is killed where its folder is new, and else goes on to its end."""
     adapters.append(scratch)
-    found = scratch.exists()
-    (scratch / "adapter").mkdir(parents=True, exist_ok=True)
-    if not found:
+    if not (scratch / "adapter").exists():
+        (scratch / "adapter").mkdir()
         raise KeyboardInterrupt
     return TrainingResult(scratch / "adapter", "done")
-
-
-class Killed(sweetrl.Method):
-    name = "killed"
-    needs = frozenset({"trajectories"})
-
-    def __init__(self) -> None:
-        self.seen: list[Path] = []
-
-    def train(self, job: Any) -> TrainingResult:
-        return killed(self.seen, job.scratch)
-
-
-def test_a_killed_training_is_taken_up_by_the_same_call_alone(settings: Settings, tmp_path: Path) -> None:
-    env, policy, method, out = sweetrl.domain("backend"), sweetrl.Policy.load("base"), Killed(), tmp_path / "out"
-
-    def train(reward: float, **options: Any) -> sweetrl.Policy:
-        return sweetrl.train(method, env, policy, dialogues=[dialogue(reward)], out=out, **options)
-
-    for other in ({"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0, "seed": 5}):
-        with pytest.raises(KeyboardInterrupt):
-            train(**other)
-    Path("base/model.safetensors").write_bytes(b"other weights")
-    with pytest.raises(KeyboardInterrupt):
-        train(1.0)
-    assert len(set(method.seen)) == 4, "each of these begins in a folder of its own"
-    Path("base/model.safetensors").write_bytes(b"weights")
-    assert train(1.0).adapter == out and method.seen[-1] == method.seen[0]
-    assert not method.seen[0].exists()
 
 
 def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
@@ -142,20 +121,6 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
             sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic", **options)
     assert sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic").adapter.exists()
     assert seen[0] != seen[1] and seen[2] == seen[0]
-
-
-def test_no_dialogues_lie_in_the_folder_that_a_policy_is_named_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stores(env: Any, policies: Any, tasks: Any, stores: Any, **_: Any) -> Any:
-        raise InterruptedError(*(store.folder for store in stores.values()))
-
-    monkeypatch.setattr("sweetrl.api.rollouts.attempted", stores)
-    policy = sweetrl.Policy.server("http://localhost:1/v1", model=str(tmp_path / "base"))
-    with pytest.raises(InterruptedError) as found:
-        sweetrl.evaluate(sweetrl.domain("backend"), policy, [TASK], out=tmp_path / "out")
-    (folder,) = found.value.args
-    assert folder.parent == tmp_path / "out"
 
 
 def test_policies_have_folders_of_their_own() -> None:
@@ -186,3 +151,28 @@ def test_wrong_numbers_and_places_are_one_sentence(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "file")
     with pytest.raises(sweetrl.UserError, match="file: this is a file"):
         sweetrl.collect(env, policy, [TASK], out=tmp_path / "file")
+
+
+def test_unfinished_work_is_one_process_at_a_time_and_stays_until_it_is_finished(tmp_path: Path) -> None:
+    out, key = tmp_path / "out", "0123456789abcdef"
+    with pytest.raises(RuntimeError), unfinished(out, key) as folder:
+        with pytest.raises(UserError, match="another process is at this very work"), unfinished(out, key):
+            pass
+        with unfinished(tmp_path / "other", key):
+            pass
+        (folder / "shard").write_text("x")
+        raise RuntimeError
+    assert [path.name for path in folder.iterdir()] == ["shard"], "what is finished stays"
+    with unfinished(out, "f" * 16):
+        pass
+    assert not list(tmp_path.iterdir()), "it was for an earlier call with this output"
+
+
+def test_a_killed_process_lets_go(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        unfinished(tmp_path / "out", "key").__enter__()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with unfinished(tmp_path / "out", "key"):
+        pass

@@ -20,12 +20,11 @@ from sweetrl.backend.suite.agents import (
     read_request,
     write_answer,
 )
-from sweetrl.backend.suite.details import BY_NAME, KINDS, kinds_asked
+from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
 from sweetrl.backend.suite.users import REFUSAL, Persona
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.colbench.markers import marked_answer
 from sweetrl.config.settings import PretrainSettings, RewardSettings
 from sweetrl.types import ANSWER_MARKER, Message, Task
 
@@ -87,50 +86,6 @@ def test_the_sandbox_agrees_on_who_won() -> None:
     for one, score in zip(dialogues, scores, strict=True):
         assert (score.reward == 1.0) == won(one), one.messages
     assert any(score.reward == 1.0 for score in scores[50:]) and any(0.0 < score.reward < 1.0 for score in scores[50:])
-
-
-@pytest.mark.parametrize(("persona", "least"), [("plain", 0.97), ("terse", 0.97), ("talkative", 0.97)])
-@pytest.mark.parametrize("held_out", [False, True])
-def test_the_way_a_person_talks_costs_a_scripted_agent_nothing(persona: Persona, least: float, held_out: bool) -> None:
-    domains = [domain for domain in DOMAINS if domain.held_out] if held_out else None
-    tasks = list(generate("test", 100, 8, 3, domains))
-    assert sum(won(play(ScriptedAgent("hints", TURNS), task, persona=persona)) for task in tasks) >= least * 100
-
-
-def test_an_impatient_person_costs_some_and_asking_only_what_is_needed_pays() -> None:
-    tasks = list(generate("test", 300, 8, 3))
-    agents = (OracleAgent(), ScriptedAgent("hints", TURNS))
-    oracle, hints = (sum(won(play(agent, task, persona="impatient")) for task in tasks) / 300 for agent in agents)
-    assert 0.6 < hints < 0.95 and hints < oracle
-
-
-def test_hints_are_asked_for_once_each_and_followed_up(some_tasks: list[Task]) -> None:
-    for task in some_tasks:
-        environment = play(ScriptedAgent("hints", TURNS), task)
-        named, facts = read_request(task.problem_description).named, read_facts(task.hidden_information)
-        assert asked_in(environment) == [
-            name for name in named for _ in range(BY_NAME[name].parts if name in facts else 1)
-        ]
-
-
-def test_the_controls_keep_to_their_order_and_their_turns(some_tasks: list[Task]) -> None:
-    order = list(BY_NAME)
-    for task in some_tasks:
-        usual, chance = play(ScriptedAgent("usual", TURNS), task), play(ScriptedAgent("random", TURNS), task)
-        relevant = read_request(task.problem_description).domain.relevant
-        new = list(dict.fromkeys(asked_in(usual)))
-        assert new == sorted(relevant, key=order.index)[: len(new)]
-        assert usual.turn == chance.turn == TURNS and usual.outcome == chance.outcome == "answered"
-        assert play(ScriptedAgent("random", TURNS), task).messages == chance.messages
-    first = {asked_in(play(ScriptedAgent("random", TURNS), task))[0] for task in some_tasks}
-    assert len(first) > 12
-    assert [ScriptedAgent(o, 5).name for o in ("hints", "usual", "random")] == [
-        "scripted:hints",
-        "scripted:usual",
-        "scripted:random",
-    ]
-    other = ScriptedAgent("random", TURNS, seed=1)
-    assert any(play(other, task).messages != play(ScriptedAgent("random", TURNS), task).messages for task in some_tasks)
 
 
 # The oracle
@@ -204,32 +159,9 @@ def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks: list[Task])
     assert found["unhinted"] > 0.6 and found["irrelevant"] > 0.05 and found["early"] > 0.1 and found["full"] > 0.3
 
 
-def test_the_more_it_heeds_the_request_the_more_it_wins(some_tasks: list[Task]) -> None:
-    shares = [habits(Skill(heed, slip=0.0, stop=0.0, forget=0.0), some_tasks)["won"] for heed in (0.0, 0.5, 1.0)]
-    assert shares == sorted(shares) and shares[0] < 0.35 and shares[1] < 0.8 and shares[2] > 0.8
-
-
 def test_a_heedful_demonstrator_that_follows_up_asks_for_hints_only_and_wins(some_tasks: list[Task]) -> None:
     found = habits(Skill(1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), some_tasks)
     assert (found["won"], found["unhinted"], found["irrelevant"], found["early"]) == (1.0, 0.0, 0.0, 0.0)
-
-
-def test_a_demonstrator_without_heed_asks_in_the_order_of_the_program_to_the_last_turn(some_tasks: list[Task]) -> None:
-    order = list(BY_NAME)
-    for task in some_tasks[:80]:
-        demonstrator = Demonstrator(Skill(0.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), TURNS, random.Random(0))
-        environment = play(demonstrator, task)
-        new = list(dict.fromkeys(asked_in(environment)))
-        assert environment.turn == TURNS
-        assert new == sorted(read_request(task.problem_description).domain.relevant, key=order.index)[: len(new)]
-
-
-def test_what_is_told_is_forgotten_now_and_then(some_tasks: list[Task]) -> None:
-    for forget in (0.0, 1.0):
-        demonstrator = Demonstrator(Skill(1.0, 1.0, 0.0, 0.0, forget), TURNS, random.Random(0))
-        answers = [play(demonstrator, task).answer for task in some_tasks[:30]]
-        bare = [marked_answer(write_answer(read_request(task.problem_description), {})) for task in some_tasks[:30]]
-        assert (answers == bare) == (forget == 1.0)
 
 
 def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task]) -> None:
@@ -243,11 +175,3 @@ def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task])
         assert row.messages[0].content == task.problem_description
         assert [ANSWER_MARKER in one.content for one in row.messages[1::2]] == [False] * (len(roles) // 2 - 1) + [True]
     assert 0.2 < sum(row.informed for row in rows) / len(rows) < 0.4
-
-
-def test_every_kind_is_demonstrated_and_every_kind_is_told(some_tasks: list[Task]) -> None:
-    settings = PretrainSettings()
-    rows = [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
-    said = [message.content for row in rows for message in row.messages if message.role == "assistant"]
-    assert {name for text in said for name in kinds_asked(text)} == {kind.name for kind in KINDS}
-    assert any(text in kind.follow_ups for text in said for kind in KINDS)

@@ -89,17 +89,6 @@ def test_code_statements_and_thoughts_ask_for_nothing() -> None:
         assert judge_reply(task, start, f"Hm. OUTPUT: {question}") == "needed"
 
 
-def test_asking_for_everything_is_needed_only_while_it_brings_something_out() -> None:
-    task = next(task for task in TASKS if len(read_facts(task.hidden_information)) == 4)
-    everything = " ".join(kind.questions[0] for kind in KINDS)
-    messages, verdicts = ask(task, []), []
-    for _ in range(5):
-        verdicts.append(judge_reply(task, messages, everything))
-        messages.append(Message("assistant", everything))
-        messages.append(Message("user", ScriptedSimulator().reply(task, messages, 1)))
-    assert verdicts[0] == "needed" and verdicts[2:] == ["repeated"] * 3
-
-
 def test_what_a_user_refused_to_tell_was_not_told() -> None:
     task = next(task for task in TASKS if len(read_facts(task.hidden_information)) >= 2)
     facts, request = read_facts(task.hidden_information), read_request(task.problem_description)

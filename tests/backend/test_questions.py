@@ -21,27 +21,6 @@ def test_every_wording_of_a_question_is_understood(name: str, question: str) -> 
     assert kinds_asked(question) == (name,)
 
 
-def test_the_first_word_of_a_question_tells_its_subject() -> None:
-    first = {
-        kind.name: {question.split()[0].rstrip("s:") for question in (*kind.questions, *kind.follow_ups)}
-        for kind in KINDS
-    }
-    assert all(len(words) == 1 for words in first.values())
-    assert len(set.union(*first.values())) == len(KINDS)
-
-
-def test_a_question_and_its_answers_share_a_word_and_the_step_is_named_before_its_value() -> None:
-    for kind in KINDS:
-        for answer in (*kind.answers, kind.short, *kind.rest, kind.short_rest):
-            assert kinds_asked(answer.format(31, 32)) == (), "what a user says asks nothing"
-        values = [str(value) for value in range(31, 31 + len(kind.values))] or ["EUR"]
-        told = " ".join([kind.answers[0], *kind.rest[:1]]).format(*values)
-        assert all(value in told for value in values), "all of it has been told in the end"
-        short = f"{kind.short} {kind.short_rest}".format(*values)
-        assert all(value in short for value in values)
-        assert kind.parts == (2 if kind.name in ("tier", "bulk", "discount") else 1)
-
-
 @pytest.mark.parametrize(
     ("question", "name"),
     [

@@ -76,12 +76,12 @@ def test_the_right_hand_side_of_an_equality_stays_here() -> None:
 
 
 def test_checks_show_calls_only() -> None:
-    check = parse_check("a", "f(2) == g(1) == [4, {'a': 1}]", official=True)
+    check = parse_check("a", "f(2) == g(1) == [4, {'a': 1}]", official=True, function="f")
     assert check.calls == ("f(2)", "g(1)") and check.operands[2] == ("constant", ["l", 4, ["d", "a", 1]])
-    assert parse_check("a", "5 == f(2)", official=False).calls == ("f(2)",)
-    assert parse_check("a", "print(f(2)) == 10", official=False).calls == ("f(2)",)
-    assert parse_check("a", "f(2) > 3", official=True).calls == ("f(2) > 3",)
-    assert parse_check("a", "f(", official=True).calls == ("f(",)
+    assert parse_check("a", "5 == f(2)", official=False, function="f").calls == ("f(2)",)
+    assert parse_check("a", "print(f(2)) == 10", official=False, function="f").calls == ("f(2)",)
+    assert parse_check("a", "f(2) > 3", official=True, function="f").calls == ("f(2) > 3",)
+    assert parse_check("a", "f(", official=True, function="f").calls == ("f(",)
 
 
 @pytest.mark.parametrize(

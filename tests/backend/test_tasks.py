@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,23 +15,18 @@ from hypothesis import strategies as st
 from sweetrl.backend import Backend
 from sweetrl.backend.suite import generate
 from sweetrl.backend.suite.agents import read_request
-from sweetrl.backend.suite.details import BY_NAME, KINDS
-from sweetrl.backend.suite.tasks import draw_spec, evaluate, read_facts, write_facts
+from sweetrl.backend.suite.details import KINDS
+from sweetrl.backend.suite.tasks import draw_spec, outputs, read_facts, write_facts
 from sweetrl.backend.suite.topics import (
-    ASIDES,
     ASPECTS,
     CELL_OF,
     CLOSERS,
     DOMAINS,
     GRID,
     MATTERS,
-    OPENERS,
-    PLACES,
     PLAIN,
     named_kinds,
-    word_cell,
 )
-from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
@@ -79,36 +70,10 @@ def some_tasks() -> list[Task]:
     return list(generate("train", 400, seed=3, difficulty=3))
 
 
-def test_the_suite_is_as_large_and_as_varied_as_promised() -> None:
-    assert len(DOMAINS) == 30 and len(HELD_OUT) == 5 and len(KINDS) == 18
-    assert len({domain.name for domain in DOMAINS}) == 30
-    for domain in DOMAINS:
-        assert len(set(domain.relevant)) == len(domain.relevant) == 9, "more than there are turns to ask in"
-        assert all(name in BY_NAME for name in domain.relevant)
-        assert min(len(domain.phrases), len(domain.functions), len(domain.arguments)) >= 2
-    for values in zip(*((domain.phrases, domain.functions) for domain in DOMAINS), strict=True):
-        counts = Counter(text for texts in values for text in texts)
-        assert set(counts.values()) == {1}, "a phrase, or a name of a function, tells the domain"
-
-
 def test_equal_arguments_give_equal_tasks_and_a_longer_list_starts_the_same() -> None:
     first = list(generate("train", 50, seed=1, difficulty=2))
     assert first == list(generate("train", 80, seed=1, difficulty=2))[:50]
     assert first != list(generate("train", 50, seed=2, difficulty=2))
-
-
-def test_equal_tasks_come_from_another_process_with_another_hash_seed() -> None:
-    program = (
-        "import hashlib; from sweetrl.backend.suite import generate; "
-        "print(hashlib.sha256(repr(list(generate('test', 40, 5, 3))).encode()).hexdigest())"
-    )
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(digests) == 1
 
 
 # Splits
@@ -173,16 +138,6 @@ def test_difficulty_is_the_number_of_hidden_details(difficulty: int) -> None:
 # Requests
 
 
-def test_the_grid_has_a_place_for_every_kind_and_no_word_twice() -> None:
-    assert sorted(name for kinds in GRID.values() for name in kinds) == sorted(BY_NAME)
-    words = Counter(word for table in (ASPECTS, MATTERS) for row in table.values() for word in row)
-    assert set(words.values()) == {1} and min(len(row) for row in (*ASPECTS.values(), *MATTERS.values())) >= 3
-    for table, place in ((ASPECTS, 0), (MATTERS, 1)):  # neither word alone tells the kind
-        for name in table:
-            kinds = {kind for cell, kinds in GRID.items() if cell[place] == name for kind in kinds}
-            assert len(kinds) >= (1 if name in ("shared",) else 2), name
-
-
 def test_requests_tell_nothing_of_the_details(some_tasks: list[Task]) -> None:
     subjects = {question.split()[0].rstrip(":").lower() for kind in KINDS for question in kind.questions}
     of_grid = {word for table in (ASPECTS, MATTERS) for row in table.values() for word in row}
@@ -218,16 +173,6 @@ def test_requests_name_the_cells_of_their_details_and_at_most_one_more(
         assert read_facts(task.hidden_information).keys() <= set(request.named)
 
 
-def test_plain_wordings_name_one_cell_each_and_nothing_else_in_a_request_names_one() -> None:
-    assert PLAIN.keys() == GRID.keys() and {len(wordings) for wordings in PLAIN.values()} == {4}
-    for cell, wordings in PLAIN.items():
-        for words in wordings:
-            assert named_kinds(f"Think of {words}.") == set(GRID[cell]), words
-    names = [phrase for domain in DOMAINS for phrase in (*domain.phrases, *domain.functions, *domain.arguments)]
-    for text in (*OPENERS, *PLACES, *CLOSERS, *ASIDES, *names):
-        assert not named_kinds(text), text
-
-
 @settings(max_examples=40)
 @given(seed=SEEDS, difficulty=st.integers(1, 6), split=st.sampled_from(["train", "test"]))
 def test_plain_requests_hint_at_what_is_hidden_in_the_words_of_the_questions(
@@ -261,56 +206,7 @@ def test_the_wording_of_requests_is_an_option_of_the_suite() -> None:
         load_domain(parse_settings({"suite": "frontend", "suite_options": {"hints": "plain"}}))
 
 
-def test_some_hints_are_false_and_some_words_tell_nothing(some_tasks: list[Task]) -> None:
-    false = sum(bool(named - hidden) for named, hidden in map(hints_of, some_tasks))
-    assert 0.1 < false / len(some_tasks) < 0.25  # where there are no turns for it, there is none
-    aside = sum(any(text in task.problem_description for text in ASIDES) for task in some_tasks)
-    assert 0.4 < aside / len(some_tasks) < 0.6
-    wordings = Counter(
-        re.sub(r"[^a-z ]", "", hint)
-        for task in some_tasks
-        for hint in re.findall(r"\w+ (?:that are )?\w+(?=[,.]| and )", task.problem_description)
-    )
-    assert len(wordings) > 200, "many words for the same"
-
-
-@given(seed=SEEDS, cell=st.sampled_from(sorted(GRID)))
-def test_every_wording_of_a_cell_is_understood(seed: int, cell: tuple[str, str]) -> None:
-    rng = random.Random(seed)
-    words = word_cell(cell, rng)
-    assert named_kinds(words) == set(GRID[cell])
-    for text in (f"Think of {words}.", f"{words} and low things", f"We have rules about tiny x, {words} and others."):
-        assert named_kinds(text) == set(GRID[cell]), text
-
-
-@pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
-def test_nothing_else_in_a_request_is_a_hint(domain: Any) -> None:
-    for phrase in domain.phrases:
-        for opener in OPENERS:
-            for place in PLACES:
-                first = f"{opener} {phrase} {place}."
-                assert named_kinds(first) == frozenset()
-                for aside in ASIDES:  # before and behind everything that stands beside one
-                    assert named_kinds(f"{first} {aside}") == frozenset()
-    for closer in CLOSERS:
-        for cell, kinds in GRID.items():
-            hint = closer.format(word_cell(cell, random.Random(1)))
-            for aside in ASIDES:
-                assert named_kinds(f"{hint} {aside}") == named_kinds(f"{aside} {hint}") == set(kinds)
-
-
 # Programs and tests
-
-
-@settings(max_examples=150)
-@given(seed=SEEDS, x=st.integers(-3, 90), difficulty=st.integers(1, 6))
-def test_the_arithmetic_of_the_generator_is_that_of_the_programs_it_writes(seed: int, x: int, difficulty: int) -> None:
-    spec = draw_spec(random.Random(seed), difficulty)
-    namespace: dict[str, Any] = {}
-    exec(spec.program(), namespace)  # our own generator's text, not a model's
-    expected = namespace[spec.function](x)
-    found = evaluate(dict(spec.details), x)
-    assert (found, type(found)) == (expected, type(expected))
 
 
 def numbers(task: Task) -> dict[str, tuple[int | str, ...]]:
@@ -322,14 +218,14 @@ def test_a_program_that_lacks_a_detail_or_has_a_number_that_is_one_more_fails(so
     for task in some_tasks[:150]:
         details = numbers(task)
         inputs = [int(call[call.index("(") + 1 : -1]) for _, call in task.test_cases]
-        right = [evaluate(details, x) for x in inputs]
+        right = outputs(details, inputs)
         for name, values in details.items():
             without = {other: v for other, v in details.items() if other != name}
-            assert [evaluate(without, x) for x in inputs] != right, (task.id, name)
+            assert outputs(without, inputs) != right, (task.id, name)
             for i, value in enumerate(values):
                 if isinstance(value, int):
                     changed = {**details, name: (*values[:i], value + 1, *values[i + 1 :])}
-                    assert [evaluate(changed, x) for x in inputs] != right, (task.id, name, i)
+                    assert outputs(changed, inputs) != right, (task.id, name, i)
 
 
 # Facts and files
@@ -345,16 +241,3 @@ def test_facts_survive_being_written(seed: int, difficulty: int) -> None:
 def test_a_foreign_request_is_refused() -> None:
     with pytest.raises(ValueError, match="not a request"):
         read_request("Sort a list. The signature of the function is: def order(xs)")
-
-
-def test_tasks_have_the_official_form(
-    some_tasks: list[Task], tmp_path: Path, write_tasks: Callable[[Path, Iterable[Task]], Path]
-) -> None:
-    path = write_tasks(tmp_path / "tasks.jsonl", some_tasks[:20])
-    row = json.loads(path.read_text().splitlines()[0])
-    assert {"problem_description", "ground_truth", "test_cases"} <= set(row)
-    read = list(read_tasks(path, Backend()))
-    assert [task.ground_truth for task in read] == [task.ground_truth for task in some_tasks[:20]]
-    assert [read_facts(task.hidden_information) for task in read] == [
-        read_facts(task.hidden_information) for task in some_tasks[:20]
-    ]

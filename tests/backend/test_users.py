@@ -68,18 +68,6 @@ def test_equal_arguments_give_equal_words(task: Task, persona: Persona, seed: in
     assert said == dialogue(task, *asked, persona=persona, seed=seed)
 
 
-def test_at_most_two_details_are_told_at_once() -> None:
-    everything = " ".join(kind.questions[0] for kind in KINDS)
-    facts = read_facts(FOUR.hidden_information)
-    (reply,) = dialogue(FOUR, everything)
-    assert 1 <= reply.count(".") <= 2
-    assert set(values_in(reply)) <= {value for name in list(facts)[:2] for value in facts[name]}
-    again = dialogue(FOUR, everything, everything, everything, persona="terse")
-    others = {value for name in list(facts)[2:] for value in facts[name]}
-    told = {value for name in list(facts)[:2] for value in facts[name]}
-    assert not set(values_in(*again)) & (others - told), "and asking it once more brings out no third"
-
-
 # Details of two parts
 
 
@@ -101,15 +89,6 @@ def test_a_detail_of_two_parts_is_told_in_two_steps_and_then_again(name: str, pe
         assert values_in(said[0]) == values[:-1] and values_in(said[2]) == values[-1:] and not values_in(said[1])
         # A follow-up that comes first brings out the first part.
         assert values_in(*dialogue(task, kind.follow_ups[0], persona=persona)) == values[:-1]
-
-
-@given(ANY_TASK, SEEDS)
-def test_a_detail_of_one_part_is_told_again_whenever_it_is_asked_for(task: Task, seed: int) -> None:
-    facts = read_facts(task.hidden_information)
-    for name in facts:
-        if BY_NAME[name].parts == 1:
-            said = dialogue(task, *[question(name)] * 3, seed=seed)
-            assert [values_in(one) for one in said] == [list(facts[name])] * 3
 
 
 # Code and statements

@@ -1,4 +1,4 @@
-"""The base agent's start and data; what its training ends with is test_base_model's."""
+"""The base agent's start and data; what its training ends with is test_shipped_bases'."""
 
 from __future__ import annotations
 

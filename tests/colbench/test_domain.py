@@ -12,7 +12,6 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels
-from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import CriticSettings, Settings
@@ -225,13 +224,6 @@ def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:
 
 
 # Files and settings
-
-
-def test_tasks_come_back_from_a_file_as_the_domains_own(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    tasks = [ECHO.own(task) for task in ECHO.tasks("test", 3, 0, 1)]
-    assert {task.suite for task in tasks} == {Echo.spec} and ECHO.own(tasks[0]) is tasks[0]
-    assert list(read_tasks(write_tasks(tmp_path / "t.jsonl", tasks), ECHO)) == tasks
-    assert ECHO.own(TASK) == Task("train-0", "Say my word.", "word0", suite=Echo.spec)
 
 
 def test_settings_are_a_copys_own() -> None:

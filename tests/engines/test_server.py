@@ -90,16 +90,6 @@ def test_kill_9_leaves_nothing_of_the_server(tmp_path: Path) -> None:
     assert not [pid for pid in pids if alive(pid)]
 
 
-def test_a_proxy_of_the_environment_does_not_hide_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    port = free_port()
-    with ManagedServer([sys.executable, "-c", SERVER, str(port)], port, tmp_path / "log") as server:
-        server.wait_ready(60)
-
-
 def test_a_server_that_cannot_live_says_why(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such model')"]
     server = ManagedServer(command, free_port(), tmp_path / "log", restarts=1)

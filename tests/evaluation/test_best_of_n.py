@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.best_of_n import Point, best_of_n, curves
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.seeds import best_of_n_seed
-from sweetrl.types import ANSWER_MARKER, Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
+from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, Trajectory
+from tests.evaluation.letters import AGENT, BACKEND, Engine, Letters, context_of, make_task, reply_of, share
 
-BACKEND = Backend()
-AGENT = AgentSettings(max_turns=4, max_new_tokens=50)
 NUMBERS = (1, 2, 4, 8)
 MUTE = ("task-11", "task-12", "task-13")
-
-
-@pytest.fixture(scope="module")
-def chat(tiny_model: Path) -> ChatFormat:
-    from transformers import AutoTokenizer
-
-    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
-
-
-def make_task(number: int) -> Task:
-    return Task(f"task-{number}", f"I want function {number}.", "def f(x):\n    return x", (("test1", "f(1)"),))
 
 
 class User:
@@ -46,40 +30,6 @@ class User:
         if task.id in MUTE:
             raise SimulatorError("the user left the room")
         return f"{messages[-1].content.split()[-1]} it is"
-
-
-def reply_of(prompt: Prompt, index: int) -> str:
-    """A question that ends in a letter, or an answer of letters; `a` is good."""
-    chance = random.Random(f"{prompt.seed} {prompt.token_ids} {index}")
-    letters = "".join(chance.choice("ab") for _ in range(6))
-    return f"{ANSWER_MARKER} {letters}" if chance.random() < 0.4 else f"Is it {letters}"
-
-
-class Engine:
-    """Its i-th reply depends on the prompt and i only."""
-
-    name = "letters"
-
-    def __init__(self, chat: ChatFormat):
-        self.chat, self.asked, self.sampled = chat, [], 0  # type: ignore[var-annotated]
-
-    def session(self) -> Any:
-        return self
-
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        self.asked.append([prompt.token_ids for prompt in prompts])
-        self.sampled += sampling.n * len(prompts)
-        return [[self._say(reply_of(prompt, index)) for index in range(sampling.n)] for prompt in prompts]
-
-    def _say(self, text: str) -> Completion:
-        ids = self.chat.reply(text)
-        return Completion(ids, (0.0,) * len(ids), text, "stop")
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 class Likes:
@@ -97,21 +47,21 @@ class Likes:
         return [[[float(one.text.count(self.letter)) for one in replies] for replies in turns] for _, turns in work]
 
 
-class Letters:
-    """Reward: the share of `a` in the answer."""
+class Once(Letters):
+    """Scores nothing twice."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         distinct = {(one.task.id, one.messages, one.turns) for one in dialogues}
-        assert len(distinct) == len(dialogues), "nothing is scored twice"
-        return [Score((one.answer or "").count("a") / 6) for one in dialogues]
+        assert len(distinct) == len(dialogues)
+        return super().score(dialogues)
 
 
-def context_of(chat: ChatFormat, engine: Any = None) -> RolloutContext:
-    return RolloutContext(BACKEND, engine or Engine(chat), chat, User(), Letters(), AGENT)
+def context(chat: ChatFormat, engine: Any = None) -> RolloutContext:
+    return context_of(chat, User(), engine, Once())
 
 
 def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[int] = range(6)) -> list[Point]:
-    return best_of_n([make_task(number) for number in tasks], context_of(chat), critics, numbers, seed=5, batch=4)
+    return best_of_n([make_task(number) for number in tasks], context(chat), critics, numbers, seed=5, batch=4)
 
 
 def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]:
@@ -126,7 +76,7 @@ def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]
         turns += 1
         if not environment.done:
             ids = (*ids, *chat.reply(best), *chat.follow(True, environment.messages[-1].content))
-    return (environment.answer or "").count("a") / 6, turns
+    return share(environment.answer), turns
 
 
 def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> None:
@@ -143,9 +93,9 @@ def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> No
 def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
     engine, good, bad = Engine(chat), Likes("a"), Likes("b")
     tasks = [make_task(number) for number in range(4)]
-    best_of_n(tasks, context_of(chat, engine), {"good": good, "bad": bad}, NUMBERS, seed=5, batch=4)
-    assert all(len(set(prompts)) == len(prompts) for prompts in engine.asked)
-    assert len(engine.asked[0]) == 4, "the first turn is shared by all N and all critics"
+    best_of_n(tasks, context(chat, engine), {"good": good, "bad": bad}, NUMBERS, seed=5, batch=4)
+    assert all(len({prompt.token_ids for prompt in prompts}) == len(prompts) for prompts in engine.calls)
+    assert len(engine.calls[0]) == 4, "the first turn is shared by all N and all critics"
     assert good.calls <= AGENT.max_turns and bad.calls <= AGENT.max_turns
     assert engine.sampled < len(tasks) * AGENT.max_turns * 2 * sum(NUMBERS), "and no more replies than are chosen from"
 
@@ -182,7 +132,7 @@ def test_who_outgrows_the_context_has_failed(chat: ChatFormat) -> None:
 
     critics, tasks = {"good": Likes("a")}, [make_task(number) for number in range(6)]
     free, points = (
-        best_of_n(tasks, context_of(chat, engine), critics, NUMBERS, seed=5) for engine in (Engine(chat), Small(chat))
+        best_of_n(tasks, context(chat, engine), critics, NUMBERS, seed=5) for engine in (Engine(chat), Small(chat))
     )
     full = [point for point, one in zip(points, free, strict=True) if point != one]
     assert full and all((point.reward, point.success) == (0.0, False) and point.turns for point in full)
@@ -198,12 +148,12 @@ def test_where_everything_is_lost_there_is_no_curve() -> None:
 
 
 def test_success_is_what_the_score_says(chat: ChatFormat) -> None:
-    class Solved(Letters):
+    class Solved(Once):
         def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
             return [replace(one, solved=one.reward > 0.5) for one in super().score(dialogues)]
 
-    context = replace(context_of(chat), scorer=Solved())
-    points = best_of_n([make_task(number) for number in range(20, 30)], context, {"good": Likes("a")}, NUMBERS, seed=5)
+    where = replace(context(chat), scorer=Solved())
+    points = best_of_n([make_task(number) for number in range(20, 30)], where, {"good": Likes("a")}, NUMBERS, seed=5)
     assert {point.success for point in points} == {True, False}
     assert all(point.success == (point.reward is not None and point.reward > 0.5) for point in points)
     assert curves(points, resamples=200)["good"][0]["success"]["value"] > 0

@@ -44,22 +44,12 @@ def swap(trajectory, index, message):
     return replace(trajectory, messages=tuple(messages))
 
 
-def test_a_good_dialogue_has_no_faults():
-    assert checks.turn_order(GOOD) is None
-    assert checks.protocol(GOOD, BACKEND, 10) is None
-    assert checks.turn_record(GOOD) is None
-    assert BACKEND.check_score(GOOD) is None
-    assert checks.scored(GOOD) is None
-    assert checks.leak(GOOD, FRAGMENTS, BACKEND.system_prompt("short")) is None
-
-
 def test_turn_order():
     assert "message 2 is by the assistant" in checks.turn_order(swap(GOOD, 2, Message("assistant", "x")))
     assert "message 0 is by the system" in checks.turn_order(swap(GOOD, 0, Message("system", "x")))
-    assert "not the task's request" in checks.turn_order(swap(GOOD, 0, Message("user", "something else")))
-    assert "expected the assistant" in checks.turn_order(replace(GOOD, messages=GOOD.messages[:3]))
     assert checks.turn_order(replace(GOOD, messages=GOOD.messages[:3], outcome="lost")) is None
     assert checks.turn_order(replace(GOOD, messages=())) == "there are no messages"
+    assert checks.turn_order(GOOD) is None
 
 
 def test_protocol():
@@ -93,13 +83,6 @@ def test_turn_record():
     for logprobs, words in (((-0.1,), "1 log-probs"), ((-0.1, 0.4), "at most 0"), ((-0.1, float("nan")), "at most 0")):
         second = replace(GOOD.turns[1], logprobs=logprobs)
         assert words in checks.turn_record(replace(GOOD, turns=(GOOD.turns[0], second)))
-
-
-def test_tokens():
-    texts = {turn.token_ids: turn.raw for turn in GOOD.turns}  # both turns have the same ids, so the first is wrong
-    assert checks.tokens(GOOD, lambda ids: texts[tuple(ids)]) == "turn 1: the token ids do not decode to the raw reply"
-    imported = replace(GOOD, turns=tuple(replace(turn, token_ids=()) for turn in GOOD.turns))
-    assert checks.tokens(imported, lambda ids: "never called") is None
 
 
 def test_tests_and_reward():
@@ -140,8 +123,3 @@ def test_what_the_agent_said_first_may_be_repeated():
     asked = swap(GOOD, 1, Message("assistant", "What should price(3) return? Is it total = hours * 7?"))
     assert checks.leak(swap(asked, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21.")), FRAGMENTS) is None
     assert checks.leak(swap(GOOD, 3, Message("assistant", TASK.ground_truth)), FRAGMENTS) is None
-
-
-def test_repeats():
-    rows = [("a", 0, "x"), ("a", 1, "y"), ("b", 0, "x"), ("a", 2, "x"), ("a", 3, "x")]
-    assert checks.first_repeats(rows) == [None, None, None, 0, 0]

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.config.settings import AgentSettings, parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.best_of_n import best_of_n
@@ -32,24 +31,12 @@ from sweetrl.types import (
     Score,
     Task,
     Trajectory,
-    Usage,
 )
+from tests.evaluation import letters
+from tests.evaluation.letters import AGENT, BACKEND, Engine, Letters, make_task, reply_of, share
 
-BACKEND = Backend()
-AGENT = AgentSettings(max_turns=5, max_new_tokens=50)
 ROLLOUTS, SEED = 3, 11
 MUTE = "silence"  # the user has no answer to that
-
-
-@pytest.fixture(scope="module")
-def chat(tiny_model: Path) -> ChatFormat:
-    from transformers import AutoTokenizer
-
-    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
-
-
-def make_task(number: int) -> Task:
-    return Task(f"task-{number}", f"I want function {number}.", "def f(x):\n    return x", (("test1", "f(1)"),))
 
 
 class Moody:
@@ -63,54 +50,8 @@ class Moody:
         return f"{random.Random(seed).choice('ab')} it is"
 
 
-def reply_of(prompt: Prompt) -> str:
-    """A question or an answer of letters, by the prompt and its seed."""
-    chance = random.Random(f"{prompt.seed} {prompt.token_ids}")
-    letters = "".join(chance.choice("ab") for _ in range(6))
-    return f"{ANSWER_MARKER} {letters}" if chance.random() < 0.4 else f"Is it {letters}?"
-
-
-class Engine:
-    """Its reply depends on the prompt only."""
-
-    name = "letters"
-
-    def __init__(self, chat: ChatFormat):
-        self.chat, self.calls, self.asked = chat, 0, []  # type: ignore[var-annotated]
-
-    def session(self) -> Any:
-        return self
-
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        assert sampling.n == 1 and sampling.max_new_tokens == AGENT.max_new_tokens
-        self.calls += 1
-        self.asked += prompts
-        found = []
-        for prompt in prompts:
-            text = reply_of(prompt)
-            found.append([Completion(self.chat.reply(text), (), text, "stop")])
-        return found
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-
-class Letters:
-    """Reward: the share of `a` in the answer."""
-
-    def __init__(self) -> None:
-        self.scored = 0
-
-    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        self.scored += len(dialogues)
-        return [Score((one.answer or "").count("a") / 6) for one in dialogues]
-
-
 def context_of(chat: ChatFormat, engine: Any = None, user: Any = None) -> RolloutContext:
-    return RolloutContext(BACKEND, engine or Engine(chat), chat, user or Moody(), Letters(), AGENT)
+    return letters.context_of(chat, user or Moody(), engine)
 
 
 def dialogue_of(number: int, chat: ChatFormat, sampled: bool) -> Trajectory:
@@ -165,7 +106,7 @@ def slow(
             context, ended = (*context, *chat.reply(text)), True
             environment.say(text)
         if environment.done:
-            rewards.append((environment.answer or "").count("a") / 6)
+            rewards.append(share(environment.answer))
         if environment.done and environment.turn == turn + 1:
             break
     return rewards, sampled
@@ -188,7 +129,7 @@ def test_a_value_is_the_mean_of_dialogues_played_one_by_one(chat: ChatFormat, sa
                 assert len(rewards) == (1 if ANSWER_MARKER in reply.text else ROLLOUTS)
                 replies, rollouts = replies + count, rollouts + len(rewards)
     assert critic.spent == {"rollouts": rollouts, "rollout_replies": replies}
-    assert len(context.engine.asked) == replies and context.scorer.scored == rollouts  # type: ignore[attr-defined]
+    assert context.engine.sampled == replies and context.scorer.scored == rollouts  # type: ignore[attr-defined]
     different = {value for values in found for some in values for value in some}
     assert len(different) > 5, "continuations differ"
 
@@ -224,9 +165,8 @@ def test_all_continuations_advance_in_lock_step_each_with_seeds_of_its_own(chat:
     critic = RolloutValueCritic(context_of(chat, engine), ROLLOUTS, SEED)
     told = [dialogue_of(number, chat, True) for number in range(4)]
     critic.rate([(one, [candidates(chat)[:1]]) for one in told])
-    assert engine.calls <= AGENT.max_turns - 1, "a call of the engine for each turn, whatever the number of dialogues"
-    first = [prompt.seed for prompt in engine.asked[: 4 * ROLLOUTS]]
-    assert len(set(first)) == 4 * ROLLOUTS
+    assert len(engine.calls) <= AGENT.max_turns - 1, "a call for each turn, not for each dialogue"
+    assert len({prompt.seed for prompt in engine.calls[0]}) == len(engine.calls[0]) == 4 * ROLLOUTS
 
 
 def test_a_value_depends_on_state_and_reply_only(chat: ChatFormat) -> None:
@@ -248,7 +188,7 @@ def test_the_last_turn_is_scored_as_it_is(chat: ChatFormat) -> None:
     critic = RolloutValueCritic(context, ROLLOUTS, SEED)
     ((*_, values),) = critic.rate([(dialogue_of(0, chat, True), [[], [], candidates(chat)])])
     assert values == [pytest.approx(1 / 6), pytest.approx(1 / 6), pytest.approx(4 / 6)]
-    assert critic.spent == {"rollouts": 3, "rollout_replies": 0} and not engine.asked
+    assert critic.spent == {"rollouts": 3, "rollout_replies": 0} and not engine.calls
 
 
 def test_lost_continuations_do_not_count_and_too_many_are_an_error(chat: ChatFormat) -> None:
@@ -308,16 +248,9 @@ def test_a_server_is_not_asked(chat: ChatFormat) -> None:
 def test_best_of_n_picks_by_it(chat: ChatFormat) -> None:
     """The critic of the first reply in a Best-of-N: the dialogues so far are those that are under way."""
     context = context_of(chat)
-
-    class Several(Engine):
-        def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-            some = [replace(prompt, seed=prompt.seed + number) for prompt in prompts for number in range(sampling.n)]
-            found = iter(super().sample(some, replace(sampling, n=1)))
-            return [[next(found)[0] for _ in range(sampling.n)] for _ in prompts]
-
     critic = RolloutValueCritic(context, 4, SEED)
     tasks = [make_task(number) for number in range(12)]
-    points = best_of_n(tasks, replace(context, engine=Several(chat)), {"value": critic}, (1, 4), seed=5)
+    points = best_of_n(tasks, replace(context, engine=Engine(chat)), {"value": critic}, (1, 4), seed=5)
     reward = {n: [point.reward or 0.0 for point in points if point.n == n] for n in (1, 4)}
     assert sum(reward[4]) > sum(reward[1]) and critic.spent["rollouts"] > 100
 

@@ -27,11 +27,12 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
     def take(*arguments: Any) -> Ingested:
-        calls.append(arguments)
+        calls.append(arguments[:-1])
         return Ingested(MADE, "dialogues-000003", ("data to store",))
 
-    monkeypatch.setattr(module, "ingest_files", take)
-    monkeypatch.setattr(module, "announce_data", lambda done: calls.append(done.waiting))
+    monkeypatch.setattr(module.ingestion, "ingest", take)
+    monkeypatch.setattr(module, "step", lambda name, action: action)
+    monkeypatch.setattr(module, "send", lambda *event: calls.append(event))
     monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda text: calls.append(text)))
     monkeypatch.setattr(module, "command_line", lambda action: action() or 0)
     return calls
@@ -39,7 +40,10 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_what_waits_is_announced(told: list[Any], tmp_path: Path) -> None:
     module.ingest.fn(str(tmp_path), kind="tasks", again=True)
-    assert told == [(tmp_path, "", "tasks", True, True), "dialogues-000003"]
+    assert told == [
+        (tmp_path, "", "tasks", True, True),
+        ("arrived", "data", "dialogues", {"batch": "dialogues-000003"}),
+    ]
     told.clear()
     module.ingest.fn(str(tmp_path), announce=False)
     assert len(told) == 1
@@ -70,7 +74,7 @@ def test_as_json(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     found = json.loads(capsys.readouterr().out)
     assert found["made"]["batch"] == found["waiting"] == "dialogues-000003"
     assert (found["made"]["rows"], found["made"]["bad"], found["pushed"]) == (5, 1, ["data to store"])
-    monkeypatch.setattr(module, "ingest_files", lambda *arguments: Ingested(None))
+    monkeypatch.setattr(module.ingestion, "ingest", lambda *arguments: Ingested(None))
     assert module.main() == 0
     assert json.loads(capsys.readouterr().out) == {"made": None, "waiting": "", "pushed": []}
 
@@ -79,7 +83,8 @@ def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: py
     sent: list[Any] = []
     monkeypatch.setattr(steps, "emit_event", lambda **values: sent.append(values))
     monkeypatch.setattr(steps, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
-    steps.announce_data.fn(Ingested(MADE, "dialogues-000003"))
+    monkeypatch.setattr(steps, "step", lambda name, action: action)
+    steps.announce("arrived", "data", "dialogues", {"batch": "dialogues-000003"})
     (event,) = sent
     deployments = {one["name"]: one for one in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
     triggers = deployments["nightly"]["triggers"]

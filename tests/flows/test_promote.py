@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from flows import promote, rollback
-from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registration, Registry
 from tasks import promotion, retraining, training, workspace
 from tasks.journal import promoting
 from tests.flows.test_rollback import Registered
-from tests.tasks.fake_project import Project, git, light
+from tests.tasks.fake_project import Project, light
 
 
 @pytest.fixture
@@ -40,11 +39,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) ->
     for module in (promote, promotion, rollback):
         monkeypatch.setattr(module, "Registry", registry)
     for flow in (promote, rollback):
-        monkeypatch.setattr(flow, "notify", lambda *arguments: None)
-        monkeypatch.setattr(flow, "get_run_logger", lambda: SimpleNamespace(info=lambda *words: said.append(words[0])))
+        monkeypatch.setattr(flow, "announce", lambda *arguments: None)
+    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=said.append))
     monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
-    monkeypatch.setattr(promote, "gate", made.judge)
-    monkeypatch.setattr(promote, "promote_model", promotion.take_over)
+    steps = replace(made.steps(), promote=promotion.take_over, say=said.append)
+    monkeypatch.setattr(promote, "prefect_steps", lambda: steps)
     monkeypatch.setattr(workspace, "remote_name", lambda root: None)
     made.client.change(
         "versions", lambda known: [*known, "lock of batch 40\n", "lock of batch 80\n", "lock of a run\n"]
@@ -66,12 +65,15 @@ def run(project: Project) -> object:
     """The end of `make run`, whose version 4 is better than the champion."""
     registration = Registration("sweetrl-agent", "4", True)
     steps = replace(project.steps(), register=lambda *arguments: registration, promote=promotion.take_over)
-    parent: Any = SimpleNamespace(run_id=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "tracking_enabled", lambda: True)
+        patch.setattr(training, "stage_states", lambda root: {})
+        patch.setattr(training.PipelineRecord, "finish", lambda *arguments, **options: None)
+        patch.setattr(training, "known_registration", lambda *arguments: None)
         for name in ("POLICY", "EVALUATION"):
             patch.setattr(training, name, Path("params.yaml"))  # there
-        return training._register(load_settings(project.home / "params.yaml"), *[project.home] * 2, steps, parent, [])
+        patch.setattr(training, "read_json", lambda path: {})
+        return training.run_pipeline(project.home, steps)
 
 
 def test_a_promotion_during_a_rollback_comes_behind_it(
@@ -128,13 +130,7 @@ def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
     assert not refused
 
 
-def test_a_folder_outside_git_and_one_that_cannot_be_written_wait_for_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_outside_git_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with promoting(tmp_path):
         assert list(tmp_path.iterdir()) == []
-    git(tmp_path, "init", "-q")
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with promoting(tmp_path):
-        assert not (tmp_path / ".git/sweetrl").exists()

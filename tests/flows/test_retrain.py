@@ -104,7 +104,7 @@ def test_a_store_that_is_gone_keeps_the_version_from_everybody_until_it_is_back(
     assert {run.info.status for run in runs} == {"FINISHED"} and len(runs) == 2
     assert version.tags["parent_run"] in {run.info.run_id for run in runs}
 
-    monkeypatch.setattr(rollback, "notify", lambda *arguments: None)
+    monkeypatch.setattr(rollback, "announce", lambda *arguments: None)
     monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
     assert rollback.rollback.fn(str(home)).champion == "1"
     assert registry.aliases() == {"champion": "1"}

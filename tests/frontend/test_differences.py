@@ -165,8 +165,14 @@ def test_equal_pages_have_no_differences(seed: int) -> None:
 
 
 def test_the_greatest_difference_comes_first() -> None:
-    wanted = Design("gym", "Star Gym", ("offers", "contact")).with_(
-        page_color="light blue", header_align="center", offers_columns="2", navigation_color="red", order="swapped"
+    wanted = Design("gym", "Star Gym", ("offers", "contact")).set(
+        {
+            "page color": "light blue",
+            "header align": "center",
+            "offers columns": "2",
+            "navigation color": "red",
+            "order": "swapped",
+        }
     )
     found = differences(Design("gym", "Star Gym", ("offers", "contact")), wanted)
     assert [one.kind for one in found] == ["page color", "missing", "columns", "align", "order", "extra text"]
@@ -174,8 +180,8 @@ def test_the_greatest_difference_comes_first() -> None:
 
 
 def test_sentences() -> None:
-    wanted = Design("gym", "Star Gym", ("offers", "contact")).with_(
-        page_color="light blue", footer_color="red", offers_columns="2"
+    wanted = Design("gym", "Star Gym", ("offers", "contact")).set(
+        {"page color": "light blue", "footer color": "red", "offers columns": "2"}
     )
     text = say(differences(Design("gym", "Star Gym", ("offers", "contact")), wanted), random.Random(1), 3)
     assert text == (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.files import read_tasks, read_trajectories, write_trajectories
-from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
@@ -35,18 +35,6 @@ def trajectory(attempt: int, answer: str | None = PAGE) -> Trajectory:
 def write(path: Path, *rows: Any) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_tasks_both_ways(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    path = write(tmp_path / "pages.jsonl", {"problem_description": "A page.", "ground_truth": PAGE})
-    (task,) = read_tasks(path, FRONTEND)
-    assert task == TASK
-    write_tasks(tmp_path / "again.jsonl", [task])
-    row = json.loads((tmp_path / "again.jsonl").read_text())
-    assert row == {"id": "pages-00000", "problem_description": "A page.", "ground_truth": PAGE}
-    assert list(read_tasks(tmp_path / "again.jsonl", FRONTEND)) == [TASK]
-    write_task_table(tmp_path / "tasks.parquet", [TASK])
-    assert read_task_table(tmp_path / "tasks.parquet") == [TASK]
 
 
 def test_a_task_without_a_page_is_one_sentence(tmp_path: Path) -> None:

@@ -112,26 +112,19 @@ def test_each_part_sees_its_own_difference(renderer: Renderer, home: Page):
     assert 0.5 < colored.score < 1.0 and 0.5 < worded.score < 1.0
 
 
-def test_matching_is_optimal_and_counts_what_is_left_over():
-    one = (text("alpha beta gamma", y=10), text("delta epsilon", y=200))
-    swapped = (one[1], one[0])
-    assert layout._match(*(layout._items(page(*each))[0] for each in (one, swapped)), words=True) == pytest.approx(1.0)
-    fewer = layout._match(layout._items(page(one[0]))[0], layout._items(page(*one))[0], words=True)
-    assert 0.4 < fewer < 0.8
-
-
-def test_a_box_of_its_grounds_colour_is_none():
-    plain = text("", background=(255, 255, 255), tag="div")
-    assert layout._items(page(plain))[1] == ()
-    assert len(layout._items(page(replace(plain, background=(200, 0, 0))))[1]) == 1
-    inside = replace(plain, background=(200, 0, 0), parent=0)
-    assert len(layout._items(page(replace(plain, background=(200, 0, 0)), inside))[1]) == 1
-
-
-def test_lab_is_cielab():
-    assert layout._lab_of((255, 255, 255)) == pytest.approx((100, 0, 0), abs=0.02)
-    assert layout._lab_of((255, 0, 0)) == pytest.approx((53.24, 80.09, 67.20), abs=0.05)
-    assert layout._lab_of((0, 0, 0)) == pytest.approx((0, 0, 0), abs=0.02)
+def test_likeness_of_pages_made_by_hand_is_what_it_was():
+    """Texts match whatever their order, what is left over counts, and a box of its ground's colour is none."""
+    one, two, box = text("alpha beta gamma", y=10), text("delta epsilon", y=200), text("", tag="div")
+    red, white = replace(box, background=(200, 0, 0)), replace(box, background=(255, 255, 255))
+    for answer, reference, score in (
+        ((one, two), (two, one), 0.986464),
+        ((one,), (one, two), 0.768992),
+        ((one, red), (one,), 0.92467),
+        ((one, white), (one,), 0.986464),
+        ((red, replace(red, parent=0)), (red,), 0.986464),
+    ):
+        other = page(*reference, png=picture((250, 250, 255)))  # pages of one picture are not looked at
+        assert layout.similarity(page(*answer), other).score == pytest.approx(score, abs=1e-6)
 
 
 def test_very_large_pages_are_bounded():

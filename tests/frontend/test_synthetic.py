@@ -161,34 +161,6 @@ def skill(quality: float, heed: float = 0.0, informed: float = 0.0) -> PretrainS
     return PretrainSettings(poorest=quality, best=quality, heed_least=heed, heed_most=heed, informed=informed)
 
 
-def test_demonstrators_differ_in_skill_and_faults_can_be_found() -> None:
-    def right(quality: float) -> float:
-        shares = []
-        for index, task in enumerate(TASKS[:60]):
-            spoken = demonstrate(task, skill(quality), 10, index)
-            assert spoken == demonstrate(task, skill(quality), 10, index)
-            wanted, ended = wanted_design(task), belief(spoken.messages)
-            shares.append(mean(ended[name] == value for name, value in wanted.details))
-        return mean(shares)
-
-    poor, fair, good = (right(quality) for quality in (0.0, 0.5, 1.0))
-    assert good == 1.0 and poor < 0.8 < fair < 0.98
-
-
-def first_right(settings: PretrainSettings) -> float:
-    """The share of the hidden details that demonstrators have right on their first page."""
-    known = []
-    for index, task in enumerate(TASKS[:60]):
-        first = belief(demonstrate(task, settings, 10, index).messages[:2])
-        known.append(mean(first[name] == value for name, value in wanted_design(task).details))
-    return mean(known)
-
-
-def test_who_heeds_the_request_begins_nearer_to_the_page() -> None:
-    assert first_right(skill(1.0)) < 0.02 < 0.2 < first_right(skill(1.0, heed=0.5)) < 0.45
-    assert first_right(skill(1.0, heed=1.0)) > 0.55  # slight looks settle hardly anything
-
-
 def test_what_the_user_has_put_right_is_not_undone_by_heeding() -> None:
     for index, task in enumerate(TASKS[:30]):
         spoken = demonstrate(task, skill(1.0, heed=1.0), 10, index)

@@ -26,7 +26,7 @@ from sweetrl.types import Message, Sampling, Task
 
 FRONTEND = Frontend()
 PLAIN = Design("gym", "Star Gym", ("about", "contact"))
-WANTED = PLAIN.with_(header_color="red", footer_color="blue")
+WANTED = PLAIN.set({"header color": "red", "footer color": "blue"})
 TASK = Task("p", "I need a web page.", write_page(WANTED), suite="frontend")
 PNG = b"\x89PNG drawn"
 
@@ -57,7 +57,7 @@ def test_questions_come_first() -> None:
 
 
 def test_only_so_many_differences_are_named() -> None:
-    far = WANTED.with_(page_color="light blue", navigation_color="pink", header_align="center")
+    far = WANTED.set({"page color": "light blue", "navigation color": "pink", "header align": "center"})
     task = Task("q", "A page.", write_page(far), suite="frontend")
     for most in (1, 2, 3):
         assert PageUser(sketch, most).reply(task, after(write_page(PLAIN)), 0).count(".") == most

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from sweetrl.browser.page import Page
-from sweetrl.config.settings import LoraSettings, PretrainSettings
+from sweetrl.config.settings import CriticSettings, LoraSettings, PretrainSettings
 from sweetrl.errors import UserError
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.agents import demonstrate
@@ -103,8 +103,8 @@ def test_a_step_is_that_of_eq_2(adapted):
             "step",
             lambda self, *rest: (found.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
         )
-        how = {"beta": 0.5, "learning_rate": 0.0, "epochs": 1, "batch_size": 1, "clip": 1e9, "seed": 0}
-        losses = fit(model, processor, [pair], **how)
+        how = CriticSettings(beta=0.5, learning_rate=1e-12, epochs=1, batch_size=1, max_grad_norm=1e9)
+        losses = fit(model, processor, [pair], list, how, seed=0)
     assert losses[0] == pytest.approx(loss.item(), abs=1e-5)
     expected = [gradient for gradient in gradients if gradient is not None]
     assert len(found) == len(expected) > 4
@@ -115,9 +115,8 @@ def test_a_step_is_that_of_eq_2(adapted):
 def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Path):
     model, processor = adapted
     good, bad = dialogue(1.0), dialogue(0.0)
-    pairs = [(vision_prompts(good, render), vision_prompts(bad, render))] * 2
-    how = {"beta": 1.0, "learning_rate": 0.02, "epochs": 4, "batch_size": 2, "clip": 1.0, "seed": 0}
-    losses = fit(model, processor, pairs, **how)
+    how = CriticSettings(beta=1.0, learning_rate=0.02, epochs=4, batch_size=2, max_grad_norm=1.0)
+    losses = fit(model, processor, [(good, bad)] * 2, lambda one: vision_prompts(one, render), how, seed=0)
     assert losses[-1] < losses[0]
     replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
     work = [(good, [[], replies])]

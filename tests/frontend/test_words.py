@@ -16,10 +16,11 @@ from sweetrl.frontend.suite.designs import NONE, Design
 from sweetrl.frontend.suite.sketch import sketch_design
 from sweetrl.frontend.suite.tasks import draw_design
 
-DESIGN = Design("gym", "Star Gym", ("offers", "gallery", "contact")).with_(
-    page_color="light blue", header_color="dark green", header_align="center", navigation_color="red",
-    offers_columns="4", offers_boxes="light pink", contact_button="pink", gallery_pictures="3", order="swapped",
-)  # fmt: skip
+DESIGN = Design("gym", "Star Gym", ("offers", "gallery", "contact")).set({
+    "page color": "light blue", "header color": "dark green", "header align": "center", "navigation color": "red",
+    "offers columns": "4", "offers boxes": "light pink", "contact button": "pink", "gallery pictures": "3",
+    "order": "swapped",
+})  # fmt: skip
 PLAIN = Design("gym", "Star Gym", ("about", "hours"))
 
 

@@ -126,10 +126,10 @@ def trajectories(data: bytes) -> None:
 
 def logs(data: bytes) -> None:
     """A line of somebody's log."""
-    from sweetrl.colbench.jsonl import decode_line, parse_row
+    from sweetrl.colbench.jsonl import parse_row
     from sweetrl.colbench.logs import parse_log
 
-    parse_log(parse_row(decode_line(data, "here"), "here"), "here", backend())
+    parse_log(parse_row(data, "here"), "here", backend())
 
 
 def recording(data: bytes) -> None:

@@ -68,26 +68,13 @@ def test_without_a_champion_the_challenger_is_promoted() -> None:
     decision = first_decision(Measured({"a": 0.5, "b": 1.0}))
     assert decision.promote and "no champion" in decision.reason and decision.challenger_mean == 0.75
     assert not decision.compared
-    with pytest.raises(UserError, match="no results"):
-        first_decision(Measured({}))
-
-
-def test_the_gate_wrongly_promotes_rarely() -> None:
-    generator = np.random.default_rng(8)
-    promoted = sum(
-        decision_of(generator.choice([0, 1], 50), generator.choice([0, 1], 50), resamples=300, seed=trial).promote
-        for trial in range(200)
-    )
-    assert promoted / 200 <= 0.06  # one side of a two-sided 95 % test
 
 
 def test_a_lost_dialogues_task_is_left_out_and_other_tasks_are_refused() -> None:
     paired = pair_versions(Measured({"a": 1.0, "b": 0.0, "c": 0.5}), Measured({"a": 0.0, "b": 1.0}), PLAIN)
     assert (paired.before, paired.after, paired.discordance) == ([1.0, 0.0], [0.0, 1.0], 1.0)
-    with pytest.raises(UserError, match=r"different tasks \(for example x and a\)"):
+    with pytest.raises(UserError, match="no test task that champion and challenger both finished"):
         pair_versions(Measured({"a": 1.0}), Measured({"x": 1.0}), PLAIN)
-    with pytest.raises(UserError, match="no results"):
-        pair_versions(Measured({"a": 1.0}), Measured({}), PLAIN)
 
 
 # 300 tasks, 34 of them won and 16 lost: p = 0.015
@@ -140,9 +127,9 @@ def sliced(rules: GateSettings) -> Decision:
 def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:
     told = sliced(GateSettings(slices=["topic"]))
     assert told.promote
-    assert "It loses more than 0.1 in 1 of 3 slices: topic boat (-0.300 on 40 tasks" in told.verdict
+    assert "In 1 of 3 slices it loses more than 0.1: topic boat (-0.300 on 40 tasks" in told.verdict
     assert "In 1 of 3 slices there are too few tasks to rule out a loss of more than 0.1: topic rare" in told.verdict
-    assert "In 1 of 3 slices a loss of more than 0.1 is ruled out." in told.verdict
+    assert "In 1 of 3 slices the interval rules out a loss of more than 0.1." in told.verdict
     refused = sliced(GateSettings(slices=["topic"], slice_rule="refuse-loss"))
     assert not refused.promote and refused.reason.startswith("not promoted: the challenger beats the champion on the")
     assert refused.reason.endswith("but it loses more than 0.1 in topic boat (gate.slice_rule: refuse-loss).")
@@ -160,29 +147,29 @@ def test_costs_are_told_and_refused_where_asked() -> None:
 
     told = decided()
     assert told.promote
-    assert "A dialogue takes 0.50 more agent turns than with the champion (4.50, not 4.00)." in told.verdict
+    assert "A dialogue takes 4.50 agent turns, +0.50 against the champion." in told.verdict
     assert decided(extra_turns=0.6).promote
     refused = decided(extra_turns=0.52)
     assert not refused.promote, "0.5 more, but it may be 0.56"
     assert "it is not shown to take at most 0.52 more agent turns a dialogue (gate.extra_turns)" in refused.reason
     priced = decided(turn_price=0.2)
     assert priced.difference == pytest.approx(told.difference - 0.1) and not priced.promote
-    with pytest.raises(UserError, match=r"gate.extra_tokens` is 5, and how many generated tokens .* is not known"):
-        decided(extra_tokens=5.0)
-    with pytest.raises(UserError, match=r"gate.token_price` is 0.1, and how many tokens"):
-        decided(token_price=0.1)
+    for unknown in ({"extra_tokens": 5.0}, {"token_price": 0.1}):
+        with pytest.raises(UserError, match=r"count tokens, which are not known of both versions"):
+            decided(**unknown)
 
 
 def test_the_price_of_tokens_is_for_a_thousand() -> None:
-    one = Measured({"a": 1.0}, tokens={"a": 500.0}, turns={"a": 2.0})
-    assert one.worth(0.01, 0.1) == {"a": pytest.approx(1.0 - 0.02 - 0.05)}
+    version = Measured({"a": 1.0}, tokens={"a": 500.0}, turns={"a": 2.0})
+    priced = pair_versions(version, version, GateSettings(turn_price=0.01, token_price=0.1))
+    assert priced.before == [pytest.approx(1.0 - 0.02 - 0.05)]
 
 
-@pytest.mark.parametrize("decision", [sliced(GateSettings(slices=["topic"]))], ids=["sliced"])
-def test_the_page_shows_every_slice_and_number(decision: Decision) -> None:
+def test_the_page_shows_every_slice_and_number() -> None:
+    decision = sliced(GateSettings(slices=["topic"]))
     shown = render(decision, GateSettings(), "3", "2")
     assert "Version 3 against the champion, version 2" in shown and decision.reason in shown
-    assert all(one.name in shown for one in decision.slices) and "cannot be told" in shown
+    assert all(part.name in shown for part in decision.slices) and "cannot be told" in shown
     assert "<script" not in shown
 
 

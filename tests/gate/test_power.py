@@ -55,11 +55,6 @@ def test_the_detectable_difference_is_the_inverse() -> None:
     assert detectable_difference(100, 0.0, 0.05, 0.8) == 0.0
 
 
-def test_a_difference_of_nothing_needs_no_number_of_tasks() -> None:
-    with pytest.raises(ValueError, match="no number of tasks"):
-        required_tasks(0.0, 0.2, 0.05, 0.8)
-
-
 def test_so_many_tasks_of_a_slice_rule_a_loss_out() -> None:
     """With equal versions, by the very interval that judges slices."""
     rules, rng = GateSettings(slices=["topic"]), np.random.default_rng(3)

@@ -24,7 +24,7 @@ def test_a_small_slice_without_any_difference_cannot_be_told(count: int, status:
     assert small.low < 0.0 < small.high
     if status == "unclear":
         assert count < small.needed == 19
-        said = sentences([small, large], 0.1, 0.95)
+        said = sentences([small, large], 0.1)
         assert said[0].startswith(
             "In 1 of 2 slices there are too few tasks to rule out a loss of more than 0.1: topic a"
         )
@@ -55,9 +55,9 @@ def test_a_name_is_one_short_line_in_the_words_only() -> None:
 
 def test_a_column_in_which_all_are_alike_has_no_slices() -> None:
     assert slices_of({"a": [0.0, 1.0]}) == ()
-    assert sentences([], 0.1, 0.95) == []
+    assert sentences([], 0.1) == []
 
 
 def test_a_column_that_is_not_there_is_a_mistake() -> None:
-    with pytest.raises(UserError, match=r"`gate.slices` names `persona`, .* only these are groups: topic\."):
+    with pytest.raises(UserError, match=r"`gate.slices` names `persona`, .* of those named these are: topic\."):
         slices_of({"a": [0.0], "b": [1.0]}, GateSettings(slices=["topic", "persona"]))

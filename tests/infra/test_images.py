@@ -26,6 +26,12 @@ def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str
     )
 
 
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cr et$\n")
     show = ("sh", "-c", 'printf "%s|%s" "$PGPASSWORD" "${SSL_CERT:-none}"')
@@ -35,22 +41,35 @@ def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None
     assert done.returncode == 1 and "absent cannot be read" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_who_may_use_the_servers_is_said_on_one_host_and_in_a_cluster() -> None:
+    """A flow run runs commands on the worker: Prefect asks for a password and takes no page of another site."""
+    services = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    cluster = "".join(path.read_text(encoding="utf-8") for path in (INFRA / "kubernetes").glob("*.yaml"))
+    prefect = services["prefect"]["environment"]
+    for name in ("PREFECT_SERVER_CSRF_PROTECTION_ENABLED", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"):
+        assert prefect[name] != "*" and name in cluster
+    assert (
+        prefect["PREFECT_SERVER_API_AUTH_STRING_FILE"]
+        == services["worker"]["environment"]["PREFECT_API_AUTH_STRING_FILE"]
+    )
+    (hosts,) = (word for word in services["mlflow"]["command"] if word.startswith("--allowed-hosts="))
+    assert hosts in cluster and "*" not in hosts
+    secrets = (INFRA / "kubernetes/secrets.example.env").read_text(encoding="utf-8")
+    assert "PREFECT_SERVER_API_AUTH_STRING=" in secrets and "\nPREFECT_API_AUTH_STRING=" in secrets
+
+
 def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -> None:
     done = run(SCRIPTS / "work", SWEETRL_HOME=str(tmp_path))
     assert done.returncode == 1 and "no checkout of the project is mounted" in done.stderr
     (tmp_path / "params.yaml").touch()
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "prefect").write_text('#!/bin/sh\necho "$@"\n')
-    (programs / "prefect").chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
+    program(tmp_path / "prefect", 'echo "$@"')
+    path = f"{tmp_path}:{os.environ['PATH']}"
     done = run(SCRIPTS / "work", "--limit", "2", SWEETRL_HOME=str(tmp_path), PATH=path, WORK_POOL="mine")
     assert done.stdout.strip() == "worker start --pool mine --type process --with-healthcheck --limit 2"
 
 
 def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
-    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "python").chmod(0o755)
+    program(tmp_path / "python", 'echo "$@"')
     done = run(SCRIPTS / "sweetrl", "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.stdout.strip() == "-m sweetrl.cli.main doctor --json"
     assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
@@ -68,12 +87,6 @@ def repository(tmp_path: Path) -> Path:
         assert run("git", "-C", known, *words).returncode == 0
     program(tmp_path / "prefect", "echo started")
     return known
-
-
-def program(path: Path, script: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
 
 
 def start_worker(folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
@@ -132,9 +145,11 @@ def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
 
 def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
     shutil.copy(INFRA / "make-secrets", tmp_path / "make-secrets")
-    assert run(tmp_path / "make-secrets").stdout.count("is new") == 3
+    assert run(tmp_path / "make-secrets").stdout.count("is new") == 4
     first = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
-    assert all(len(text) == 48 for text in first.values()) and len(set(first.values())) == 3
+    random = {text.removeprefix("sweetrl:") for text in first.values()}
+    assert all(len(text) == 48 for text in random) and len(random) == 4
+    assert [name for name, text in first.items() if text.startswith("sweetrl:")] == ["prefect_password"]
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert run(tmp_path / "make-secrets").stdout == ""
     assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
@@ -210,18 +225,8 @@ def test_the_servers_image_is_built_and_answers(tmp_path: Path) -> None:
     build("add", "-q", scratch, base, "/", seconds=600)
     build("commit", "-q", scratch, BASE, seconds=600)
     arguments = [f"--build-arg={name}={value}" for name, value in (("BASE", BASE), ("UID", "1234"), ("GID", "1235"))]
-    kind = [
-        "--isolation",
-        "chroot",
-        "--network",
-        "host",
-        *build.mounts,
-        *arguments,
-        "--target",
-        "server",
-        "-t",
-        "server",
-    ]
+    kind = ["--isolation", "chroot", "--network", "host", *build.mounts, *arguments]
+    kind += ["--target", "server", "-t", "server"]
     build("bud", *kind, "-f", "infra/Containerfile", ".", seconds=1500)
     container = build("from", "--pull-never", "localhost/server")
     assert build.run(container, "id").startswith("uid=1234(sweetrl) gid=1235(sweetrl)")

@@ -34,13 +34,15 @@ def check_plainly(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     verdicts = []
     for table in tables:
         for rule in table.rules:
-            rows: tuple[str, ...] = ()
+            rows: list[str] = []
             success = True
             if rule.kind == "ExpectColumnValuesToBeNull":
-                rows = tuple(row["row"] for row in table.rows if row[rule.column] is not None)
+                rows = [row["row"] for row in table.rows if row[rule.column] is not None]
                 success = len(rows) <= (1.0 - rule.arguments["mostly"]) * len(table.rows)
             elif rule.kind == "ExpectTableRowCountToBeBetween":
                 success = len(table.rows) >= rule.arguments["min_value"]
             sentence = "" if success else f"{table.name}: {rule.says}; {rule.fix}."
-            verdicts.append(Verdict(table.name, rule.name, success, len(table.rows), len(rows), sentence, rows))
+            broken = tuple(({"row": row}, "") for row in rows)
+            counts = len(table.rows), len(rows)
+            verdicts.append(Verdict(table.name, rule.name, success, *counts, sentence, broken=broken))
     return verdicts

@@ -11,10 +11,10 @@ import pytest
 
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.ingest import batches
+from sweetrl.ingest import batches, checks
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import Changed, Folder
-from tests.ingest.made import chat, write
+from tests.ingest.made import chat, check_plainly, write
 
 
 class Intake:
@@ -64,7 +64,8 @@ class Intake:
 
 
 @pytest.fixture
-def intake(tmp_path: Path, plain_rules: None) -> Intake:
+def intake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Intake:
+    monkeypatch.setattr(checks, "run_tables", check_plainly)
     return Intake(tmp_path)
 
 
@@ -117,7 +118,7 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
         7: "outside 0 to 1",
         8: "longer than 2 KiB",
         10: "another task is called 'one'",
-        12: "`outcome` is 'maybe'",
+        12: "`outcome` must be 'success' or 'failure'",
     }.items():
         assert words in aside[line]["why"], aside[line]["why"]
     assert aside[2]["row"] == "{no json", "kept as it came"

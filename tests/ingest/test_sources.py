@@ -119,22 +119,15 @@ def test_a_hundred_thousand_keys_are_listed_without_holding_them(bucket: Any) ->
     source = Bucket("team", "served/")
     asked = list[str]()
 
-    class Paged:
-        """As much of a client as listing needs: 100 pages of 1000 keys."""
+    def pages(**options: Any) -> Iterator[dict[str, Any]]:
+        for page in range(100):
+            asked.append(options["Prefix"])
+            numbers = range(options["PaginationConfig"]["PageSize"])
+            keys = (f"served/{page:03d}-{number:03d}.jsonl" for number in numbers)
+            yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"'} for key in keys]}
+        yield {}  # an empty page has no contents
 
-        def get_paginator(self, name: str) -> Paged:
-            return self
-
-        def paginate(self, **options: Any) -> Iterator[dict[str, Any]]:
-            for page in range(100):
-                asked.append(options["Prefix"])
-                keys = (
-                    f"served/{page:03d}-{number:03d}.jsonl" for number in range(options["PaginationConfig"]["PageSize"])
-                )
-                yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"'} for key in keys]}
-            yield {}  # an empty page has no contents
-
-    source.client = Paged()
+    source.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=pages))
     entries = source.entries(LIMIT)
     assert next(entries) == Entry("served/000-000.jsonl", 5, "e") and len(asked) == 1
     assert sum(1 for _ in entries) == 99_999 and len(asked) == 100
@@ -153,17 +146,6 @@ def test_a_store_that_refuses_is_one_sentence_without_keys(bucket: Any, monkeypa
     assert "a-secret-key" not in str(told.value)
 
 
-@pytest.mark.parametrize("lie", [{"Size": None}, {"ETag": None}, {"Key": None}, {"Size": -5}])
-def test_a_store_that_lies_about_a_file_is_one_sentence(bucket: Any, lie: dict[str, Any]) -> None:
-    bucket.put_object(Bucket="team", Key="a.jsonl", Body=b"{}")
-    store = Bucket("team", "")
-    listed = {"Key": "a.jsonl", "Size": 2, "ETag": '"0"'} | lie
-    page = {"Contents": [{key: value for key, value in listed.items() if value is not None}]}
-    store.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=lambda **words: [page]))
-    with pytest.raises(UserError, match="the store lists a file without name, size or ETag"):
-        list(store.entries(LIMIT))
-
-
 def test_folders_in_folders_have_an_end_and_those_that_go_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,20 +156,19 @@ def test_folders_in_folders_have_an_end_and_those_that_go_are_gone(
     assert "lies 32 folders deep" in caplog.text
     scandir = os.scandir
 
-    def refuse(place: Path) -> Any:
-        if place != tmp_path:
-            raise PermissionError(13, "Permission denied")
+    def refuse(place: str) -> Any:
+        if Path(place) != tmp_path:
+            raise PermissionError(13, "Permission denied", place)
         return scandir(place)
 
     monkeypatch.setattr(sources.os, "scandir", refuse)
-    with pytest.raises(UserError, match="d: this folder may not be read; let it be read"):
+    with pytest.raises(UserError, match="d: this may not be read; let it be read"):
         list(Folder(tmp_path).entries(LIMIT))
 
 
 def test_a_source_that_names_nothing_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="names no bucket"):
         open_source("s3://")
-    with pytest.raises(UserError, match="in a folder or under s3://"):
-        open_source("https://example.org/x")
-    with pytest.raises(UserError, match="no such folder"):
-        open_source(str(tmp_path / "gone"))
+    for place in ("https://example.org/x", str(tmp_path / "gone")):
+        with pytest.raises(UserError, match="no such folder"):
+            open_source(place)

@@ -24,11 +24,10 @@ from openenv.core import GenericEnvClient
 
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
-from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
+from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk
 
 
 @contextmanager
@@ -96,17 +95,6 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
         assert last.reward == expected.reward == 1.0 and last.success
         _, wrong = through(client, domain, lambda *_: "I WANT TO ANSWER:\nnothing", "train", 1, 7)
         assert (wrong.reward, wrong.success, wrong.outcome) == (0.0, False, "answered")
-
-
-def test_pages() -> None:
-    needs_browser()
-    domain = sweetrl.domain("frontend", tasks={"train": 2, "test": 2}, browser={"cache": ""}, agent={"max_turns": 3})
-    agent = OraclePageAgent()
-    with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
-        messages, last = through(client, domain, agent.act, "test", 0, 7)
-    expected = by_sweetrl(domain, World(domain).tasks("test").at(0), 7, agent.act)
-    assert messages == expected.messages
-    assert last.reward == expected.reward > 0.5
 
 
 def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:

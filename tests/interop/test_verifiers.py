@@ -18,7 +18,7 @@ import pytest
 import sweetrl
 from sweetrl.colbench.files import task_row
 from sweetrl.types import Task, Trajectory
-from tests.interop.shared import needs_browser, whole
+from tests.interop.shared import whole
 
 vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 
@@ -160,26 +160,6 @@ def test_the_user_hears_every_blank(server: Any) -> None:
     heard = [one.content for one in trace.messages if one.role == "user"]
     assert heard == [one.content for one in spoken.messages if one.role == "user"]
     assert [one.partition(": ")[2] for one in heard[1:]] == ["' one \\n'", "''"]
-
-
-def test_pages(server: Any) -> None:
-    needs_browser()
-    domain = sweetrl.domain("frontend")
-    tasks = list(domain.tasks("train", 2, 5, 3))
-
-    def designer(body: dict[str, Any]) -> str:
-        first = body["messages"][1]["content"] == tasks[0].problem_description
-        page = tasks[0].ground_truth if first else "<html><body>Nothing</body></html>"
-        asked = any(one["role"] == "assistant" for one in body["messages"])
-        return f"{'I WANT TO ANSWER:' if asked else 'Like this?'}\n```html\n{page}\n```"
-
-    env = load_environment("frontend", count=2, seed=5, seat=SEAT)
-    with server(reply=designer) as far:
-        traces = [only(episode) for episode in play(env, far)]
-    with sweetrl.opened(domain) as world:
-        for task, trace in zip(tasks, traces, strict=True):
-            same(trace, by_sweetrl(world, task, 5, 0, designer))
-    assert traces[0].reward == 1.0 and traces[1].reward < 0.9
 
 
 def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.config.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
+from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
 from sweetrl.lm.data import PreferenceData, Row, collate
 from sweetrl.lm.passes import Layout, reply_logprobs
 from sweetrl.types import Prompt, Sampling
@@ -223,9 +223,3 @@ def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) ->
         assert [one.token_ids for one in here] == [one.token_ids for one in there]
         for one, other in zip(here, there, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
-
-
-def test_a_device_is_chosen() -> None:
-    from sweetrl.models.load import resolve_device
-
-    assert resolve_device("auto") == "cuda" and resolve_device(ModelSettings().device) == "cuda"

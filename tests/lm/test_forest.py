@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
-from sweetrl.lm.forest import build_forest, fed, forest_tokens, row_cost, split_rows
+from sweetrl.lm.forest import build_forest, fed, forest_tokens, split_rows
 from sweetrl.lm.tree_attention import plan_blocks, seen_blocks
 
 
@@ -34,7 +34,7 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
     forest = build_forest(rows, merge)
     prefixes = {row.token_ids[: n + 1] for row in rows for n in range(fed(row))}
     expected = len(prefixes) if merge else sum(fed(row) for row in rows)
-    assert len(forest.token_ids) == expected == forest.cost.tokens
+    assert len(forest.token_ids) == expected
     if merge:
         assert forest_tokens(rows) == expected
     sees = forest.ancestors()
@@ -43,7 +43,6 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
     assert set(paths) == prefixes and all(
         len(path) == depth + 1 for path, depth in zip(paths, forest.position, strict=True)
     )
-    assert forest.cost.scores == sees.sum()
     # Each reply token is predicted from the node of what comes before it.
     nodes, targets = forest.predicting[forest.slot][forest.reply], forest.target[forest.reply]
     asked = [
@@ -65,7 +64,6 @@ def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: 
     for first, last, start, stop in blocks.branches:
         count[first:last, start:stop] += 1
     assert (count == forest.ancestors()).all()
-    assert blocks.scores == forest.cost.scores
     # Few blocks: as many paths as there are leaves at most, and branches where something branches.
     assert len(blocks.paths) <= len(rows) and len(blocks.branches) < len(rows)
 
@@ -106,7 +104,7 @@ def test_a_dialogue_is_laid_out_trunk_first_and_split_at_its_turns() -> None:
     assert len(forest.token_ids) == 50 + 3 * 4 * 4  # the last token of a reply is only predicted
     groups = split_rows(rows, 50 + 16)
     assert [{index // 4 for index in group} for group in groups] == [{2}, {1, 0}]  # 30 + 16 + 16 fit
-    assert forest.cost.tokens / sum(row_cost(row).tokens for row in rows) < 0.25
+    assert len(forest.token_ids) / sum(map(fed, rows)) < 0.25
 
 
 def test_a_reply_needs_something_before_it() -> None:

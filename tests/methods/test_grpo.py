@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sweetrl.api.learning import training_job
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
+from sweetrl.methods import grpo, grpo_trainer
+from sweetrl.methods.grpo import Grpo
+from sweetrl.methods.grpo_trainer import GroupTrainer
+from sweetrl.stages.rank import rank
+from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
 
 BASE = Path(__file__).resolve().parents[2] / "models/base"
@@ -55,8 +63,6 @@ def settings(**changes: Any) -> Settings:
 def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sweetrl.methods.grpo_trainer import GroupTrainer
-
     project("undisturbed")
     with monkeypatch.context() as patch:
         patch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)  # to look at the scratch
@@ -101,15 +107,13 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
 def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_out(
     project: Any, monkeypatch: pytest.MonkeyPatch, credit: str
 ) -> None:
-    from sweetrl.methods import grpo
-
     asked: list[tuple[float, list[tuple[float, ...]]]] = []
     lay_out, turn_gains = grpo.lay_out, grpo.turn_gains
     weights: list[float] = []
 
-    def measured(model: Any, *more: Any) -> Any:
+    def measured(model: Any, *given: Any, **more: Any) -> Any:
         weights.append(sum(value.abs().sum().item() for name, value in model.named_parameters() if "lora_B" in name))
-        return turn_gains(model, *more)
+        return turn_gains(model, *given, **more)
 
     def laid_out(*given: Any) -> Any:
         found = lay_out(*given)
@@ -131,8 +135,6 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
 def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweetrl.methods import grpo, grpo_trainer
-
     told: list[float] = []
     privileged_advantages, lay_out = grpo_trainer.privileged_advantages, grpo.lay_out
 
@@ -169,12 +171,6 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would start a vLLM of its own, on the same GPUs."""
-    from contextlib import contextmanager
-    from types import SimpleNamespace
-
-    from sweetrl.api.learning import training_job
-    from sweetrl.methods.grpo import Grpo
-
     done: list[str] = []
 
     @contextmanager
@@ -183,9 +179,10 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
         yield
 
     def trainer(model: Any, *_: Any) -> Any:
-        step = {"loss": 0.0, "success": 0.5}
+        step = {"loss": 0.0, "success": 0.5, "tokens_per_second": 1.0}
         args = SimpleNamespace(device=SimpleNamespace(type="cpu"))
-        return SimpleNamespace(model=model, args=args, fit=lambda: [step])
+        state, data = SimpleNamespace(log_history=[step]), SimpleNamespace(pairs=[])
+        return SimpleNamespace(model=model, args=args, state=state, data=data, steps=1, fit=lambda: [step])
 
     monkeypatch.setattr("sweetrl.engines.make.serving", opened)
     monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)
@@ -196,16 +193,13 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     monkeypatch.setenv("WORLD_SIZE", "2")
     inputs: Any = SimpleNamespace(tasks=list)
     domain: Any = None
-    for rank, expected in (("1", []), ("0", ["opened", "opened", "written"])):
-        monkeypatch.setenv("RANK", rank)
+    for process_rank, expected in (("1", []), ("0", ["opened", "opened", "written"])):
+        monkeypatch.setenv("RANK", process_rank)
         found = Grpo().train(training_job(Grpo(), settings(), domain, inputs, tmp_path))
-        assert (done, bool(found.metrics)) == (expected, rank == "0")
+        assert (done, bool(found.metrics)) == (expected, process_rank == "0")
 
 
 def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from sweetrl.stages.rank import rank
-    from sweetrl.stages.train_critic import train_critic
-
     project("skipped")
     train_critic(settings())
     rank(settings())

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sweetrl.config.settings import GrpoSettings, LoraSettings, ModelSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import Row
 from sweetrl.methods.credit import Attempts
+from sweetrl.methods.grpo_trainer import GroupTrainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from tests.lm.slowly import move, plain_model, slow_logprobs
@@ -62,8 +64,6 @@ def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
 def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path
 ) -> None:
-    from sweetrl.methods.grpo_trainer import GroupTrainer
-
     asked: list[tuple[int, float]] = []
     trainer = GroupTrainer(fresh(tiny_model), sampler(chat, asked), SETTINGS, tmp_path, 0)
     history = trainer.fit()
@@ -86,7 +86,6 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
     from sweetrl.lm.adapters import save_adapter
-    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     weights = []
     for name in ("undisturbed", "killed"):
@@ -112,8 +111,6 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
 
 def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_model: Path, tmp_path: Path) -> None:
     """2,100 steps are logged two by two; 3 an iteration, 35 iterations a checkpoint, would cut an entry in two."""
-    from sweetrl.methods.grpo_trainer import GroupTrainer
-
     long = SETTINGS.model_copy(update={"iterations": 700, "epochs": 1.5, "checkpoints": 20})
     arguments = GroupTrainer(fresh(tiny_model), lambda *_: None, long, tmp_path, 0).args  # type: ignore[arg-type,return-value]
     assert (arguments.logging_steps, arguments.save_steps) == (2, 108)
@@ -123,10 +120,6 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path
 ) -> None:
     """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
-    import torch
-
-    from sweetrl.methods.grpo_trainer import GroupTrainer
-
     asked: list[tuple[int, float]] = []
     plain = sampler(chat, asked)
     requests = ("I want a function.", "I want the price of a ticket.")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import t_interval
 from sweetrl.reproduce.outcomes import Condition
 from sweetrl.reproduce.tables import Measured, difference, picking_gap, row_of
@@ -96,16 +95,6 @@ def test_what_was_measured_is_read_with_its_training(tmp_path: Path) -> None:
     assert (row["chosen"], row["dialogues"], row["at"]["0"]["reply_tokens"]) == ({7: 0.0}, 6000, 8.5)
     assert row["validation"]["0.5"]["success"] == pytest.approx(0.375)
     assert row["training"] == {"pairs": 5.0, "seconds": 69.0, "measuring_seconds": 60.0}
-
-
-def test_results_of_an_earlier_version_are_refused_by_name(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    keep(tmp_path, "grpo", 7, {"0": results(0.4, 7)}, chosen=0.0)
-    path = tmp_path / "measured" / "grpo" / "7" / "t0.parquet"
-    pq.write_table(pq.read_table(path).rename_columns({"topic": "domain"}), path)
-    with pytest.raises(UserError, match=r"measured/grpo/7/t0\.parquet: column `topic` is missing; run the stage"):
-        read_variant("grpo", [7], tmp_path)
 
 
 def test_picks_are_compared_by_task_over_all_n_but_one() -> None:

@@ -104,21 +104,10 @@ def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> N
     assert "report" not in begun
 
 
-def test_workers_follow_the_processors(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
-    assert workers.default_workers(profile) == 2
-    profile.settings["model"]["threads"] = 0
-    assert workers.default_workers(profile) == 1
-    profile.settings["model"]["threads"] = 1
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 64)
-    assert workers.default_workers(profile) == workers.MOST
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"seeds": [47], "best_of_n_seeds": []}, "`large@large-zero-shot-11` needs `seed-data@11`, which the profile"),
-        ({"seeds": [47], "large": [], "online": []}, "`best-of-n@sweet-11` needs `seed-data@11`"),
         ({"variants": ["zero-shot", "sweet"]}, "`best-of-n@no-privileged-11` needs `variant@no-privileged-11`"),
     ],
 )

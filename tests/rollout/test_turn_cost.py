@@ -158,20 +158,6 @@ def test_another_price_than_the_batchs_is_found_out(
     assert said in str(caught.value)
 
 
-def test_a_reward_that_is_wrong_without_its_price_is_found_out(number: Callable[..., Domain], cast: Any) -> None:
-    from dataclasses import replace
-
-    domain = number(reward={"turn_cost": COST})
-    found = collected(domain, cast)
-    found[0] = replace(found[0], reward=found[0].reward - 0.5, parts=found[0].parts | {TASK: 0.5})
-    found[1] = replace(found[1], reward=0.7)
-    TrajectoryStore(TRAJECTORIES).write_shard(0, found)
-    with pytest.raises(UserError) as caught:
-        validate(domain.settings)
-    assert "0.5 is not the reward of the task" in str(caught.value)
-    assert "the reward is 0.7, but its parts add up to 0.8" in str(caught.value)
-
-
 def test_a_function_is_priced_after_it(number: Callable[..., Domain], cast: Any) -> None:
     domain = number(
         reward={"function": "mine:brief", "turn_cost": COST}, sources={"suite": "mine.py", "reward": "mine.py"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from sweetrl.errors import UserError
 from sweetrl.sandbox import Job, Limits, Sandbox, worker
 from sweetrl.sandbox.limits import CallResult
 
+OWN_USERS = range(61184, 65520)
 OLD_KERNEL = ("namespaces", "landlock truncation")  # as in a container on Linux before 6.2
 SPOIL = """
 import os
@@ -61,17 +65,72 @@ def test_files_outside_stay_whole(without: tuple[str, ...], victim: Path) -> Non
     assert victim.read_text() == "whole"
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
     assert [one.kind for one in found] == ["value"] * len(ways)
-    assert {one.tree for one in found} <= {65534, os.geteuid()}
+    assert {one.tree for one in found} <= {65534, os.geteuid(), *OWN_USERS}
 
 
-def test_answers_of_root_run_as_nobody() -> None:
-    """Also where Python lies in a folder of root's own, as far as root may let nobody through to it."""
+def test_answers_of_root_run_as_a_user_of_their_own() -> None:
+    """Also where Python lies in a folder of root's own, as far as root may let others through to it."""
     status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     if os.geteuid() != 0 or not int(status["CapBnd"], 16) & 1 << 2:
         pytest.skip("only root with all its rights can do so")
     with Sandbox(workers=1, without=("namespaces",)) as sandbox:
         found = call(sandbox, "import csv, os, numpy\ndef f(): return os.getuid(), os.getgid(), os.getgroups()", "f()")
-    assert found[0].tree == ["t", 65534, 65534, ["l"]]
+    _, user, group, groups = found[0].tree
+    assert user == group and user in OWN_USERS and groups == ["l"]
+
+
+HOARD = """
+import threading, time
+threading.stack_size(32768)
+def hoard():
+    started = 0
+    try:
+        while started < 2000:
+            threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+            started += 1
+    except RuntimeError:
+        pass
+    return started
+"""
+
+
+@pytest.mark.parametrize("without", [("namespaces",), ()])
+def test_an_answer_of_root_has_so_many_threads(without: tuple[str, ...]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("another user's threads are counted with all that this user runs")
+    with Sandbox(Limits(processes=40), workers=1, without=without) as sandbox:
+        (result,) = call(sandbox, HOARD, "hoard()")
+    assert 30 <= result.tree <= 44
+
+
+@pytest.mark.parametrize("attempts", [1, 8])
+def test_where_no_process_can_be_started_the_client_tries_again(attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have taken all that the machine allows: neither the start nor a new zygote ends the run."""
+    real, refused = subprocess.Popen, []
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        if len(refused) < attempts:
+            refused.append(1)
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with Sandbox(workers=1) as sandbox:
+        assert call(sandbox, "def f(): return 1", "f()")[0].tree == 1
+        refused.clear()
+        os.kill(sandbox._workers()[0]._process.pid, signal.SIGKILL)
+        assert call(sandbox, "def f(): return 2", "f()")[0].tree == 2
+    assert len(refused) == attempts
+
+
+@pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)", "ctypes.string_at(0)", "os.abort()"])
+@pytest.mark.parametrize("wait", ["while time.monotonic() < end: pass", "time.sleep(0.4)"])
+def test_a_call_that_ends_its_process_costs_its_time(wait: str, ending: str) -> None:
+    source = f"import ctypes, os, time\ndef f(x):\n    end = time.monotonic() + 0.4\n    {wait}\n    {ending}"
+    with Sandbox(Limits(wall_seconds=1.0), workers=1) as sandbox:
+        outcome = sandbox.submit(Job((source,), tuple(f"f({n})" for n in range(20)))).result()
+    assert outcome.children <= 4 and {one.kind for one in outcome.calls} <= {"killed", "timeout", "exception"}
+    assert outcome.calls[-1].kind == "timeout"
 
 
 def test_a_canary_tries_to_empty_a_file(victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:

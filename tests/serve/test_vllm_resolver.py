@@ -68,21 +68,6 @@ def test_another_base_is_refused(
     assert "the server has meta/other" in caplog.text
 
 
-def test_who_is_refused_costs_no_copy_of_the_adapter(
-    project: Path, champion: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[str] = []
-    download = Registry.download
-
-    def counted(registry: Registry, version: Any, path: str, folder: Path) -> Path:
-        copied.append(path)
-        return download(registry, version, path, folder)
-
-    monkeypatch.setattr(Registry, "download", counted)
-    assert find_adapter(f"{MODEL}@champion", "meta/other", frozenset({MODEL})) is None
-    assert copied == ["MLmodel"]
-
-
 @pytest.mark.parametrize(
     ("served", "right"),
     [

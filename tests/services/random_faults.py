@@ -13,14 +13,13 @@ import re
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
-from sweetrl.io import write_json, write_text
+from sweetrl.io import write_json
 from tests.services.checks import Books
 from tests.services.faults import SmallDisk
 from tests.services.servers import Server, Worker
@@ -230,21 +229,8 @@ class Runs:
         return sum(row["step"] == step for row in self.checkout.journal_rows())
 
     def write(self, path: Path) -> None:
-        """Write the runs as JSON, and what they come to as a table in Markdown beside it."""
+        """Write the runs as JSON."""
         write_json(path, [asdict(row) for row in self.rows])
-        lines = [
-            "| fault | runs | went on | failed or killed | finished by `--continue` | not right |",
-            "|---|---|---|---|---|---|",
-        ]
-        by_fault: dict[str, Counter[str]] = {}
-        for row in self.rows:
-            count = by_fault.setdefault(row.fault, Counter())
-            count.update({"runs": 1, "went on": row.ended == "went on", "ended": row.ended != "went on"})
-            count.update({"finished": bool(row.finished), "wrong": row.outcome != "right"})
-        for name, count in sorted(by_fault.items()):
-            figures = [str(int(count[key])) for key in ("runs", "went on", "ended", "finished", "wrong")]
-            lines.append(f"| {name} | {' | '.join(figures)} |")
-        write_text(path.with_suffix(".md"), "\n".join(lines) + "\n")
 
 
 def not_one_sentence(done: Done) -> list[str]:

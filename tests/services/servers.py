@@ -123,15 +123,6 @@ class Server:
         self.process.wait()
         self.process = None
 
-    def freeze(self) -> None:
-        """Let it answer nobody, with all its connections open."""
-        assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGCONT)
-
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
@@ -288,13 +279,6 @@ class Rclone(ObjectStore):
         return [rclone, "serve", "s3", *where, str(self.folder / "store")]
 
 
-class Moto(ObjectStore):
-    """moto's server: AWS's answers, from memory, so that nothing outlives it."""
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"]
-
-
 def s3_client(url: str) -> Any:
     """Return boto3's client for the S3 at `url`, which tries once."""
     import boto3
@@ -345,6 +329,9 @@ class MLflow(Server):
         return get_status(f"{self.url}/health") == 200
 
 
+PREFECT_PASSWORD = "sweetrl:as-in-docs"
+
+
 class Prefect(Server):
     """Prefect's server on PostgreSQL."""
 
@@ -355,6 +342,9 @@ class Prefect(Server):
                 "PREFECT_API_DATABASE_CONNECTION_URL": database,
                 "PREFECT_HOME": str(folder / "home"),
                 "PREFECT_SERVER_UI_ENABLED": "false",
+                "PREFECT_SERVER_API_AUTH_STRING": PREFECT_PASSWORD,
+                "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://localhost:4200",
                 # In memory, the default, a restart of the server loses who holds a place, and it is never free again.
                 "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             },
@@ -385,24 +375,3 @@ class Worker(Server):
 
     def answers(self) -> bool:
         return "started!" in self.log.read_text(errors="replace")
-
-
-class Served(Server):
-    """`sweetrl serve MODEL@champion` in the checkout `root`, where it keeps dialogues in the folder `kept`."""
-
-    stop_seconds = 240.0  # it finishes what it answers, and then hands its last file on
-
-    def __init__(self, folder: Path, root: Path, model: str, environment: Mapping[str, str]) -> None:
-        super().__init__(folder, {**environment, "PYTHONPATH": str(root / "src")})
-        self.cwd, self.model = root, model
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def command(self) -> list[str]:
-        words = ["serve", f"{self.model}@champion", "--port", str(self.port), "--poll", "1", "--dialogues", "kept"]
-        return [sys.executable, "-m", "sweetrl.cli.main", *words]
-
-    def answers(self) -> bool:
-        return get_status(f"{self.url}/health") == 200

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from tasks.workspace import git
 from tests.end_to_end.conftest import make_clone
 from tests.services.faults import Proxy
 from tests.services.servers import (
+    PREFECT_PASSWORD,
     MLflow,
     ObjectStore,
     Postgres,
@@ -29,7 +29,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, at_work
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -103,6 +103,7 @@ class Team:
     def environment(self) -> dict[str, str]:
         """What docs/operations.md says to set on every machine."""
         servers = {"MLFLOW_TRACKING_URI": self.mlflow.url, "PREFECT_API_URL": self.prefect.url}
+        servers["PREFECT_API_AUTH_STRING"] = PREFECT_PASSWORD
         servers["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
         return {**plain_environment(), **s3_environment(self.to_s3.url), **servers}
 
@@ -115,7 +116,11 @@ class Team:
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Call Prefect's server."""
-        answer = httpx.request(method, self.prefect.url + path, json=body, trust_env=False, timeout=60)
+        name, _, password = PREFECT_PASSWORD.partition(":")
+        with httpx.Client(trust_env=False, timeout=60, auth=(name, password)) as client:
+            token = client.get(f"{self.prefect.url}/csrf-token", params={"client": "tests"}).json()["token"]
+            headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+            answer = client.request(method, self.prefect.url + path, json=body, headers=headers)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
@@ -276,12 +281,7 @@ class Checkout:
 
     def processes(self) -> list[str]:
         """The command lines of processes at work in the checkout."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if Path(process.cwd()).is_relative_to(self.root) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline()))
-        return found
+        return at_work(self.root)
 
     def journal_rows(self) -> list[dict[str, Any]]:
         """All rows of all journals, of the newest retraining last."""

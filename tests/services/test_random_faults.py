@@ -1,6 +1,6 @@
 """Random faults, SWEETRL_FAULT_RUNS of them from the seed SWEETRL_FAULT_SEED on.
 
-SWEETRL_FAULT_TABLE=faults.json keeps what came of them, with a table beside it; docs/records/hardening.md has 50.
+SWEETRL_FAULT_TABLE=faults.json keeps what came of them; docs/records/hardening.md has 50.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DVC's data and MLflow's artifacts on every S3 there is here: a production server, a gateway, and AWS's answers."""
+"""DVC's data and MLflow's artifacts on every S3 there is here: a production server and a gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import yaml
 from tests.services.servers import (
     KEY,
     SECRET,
-    Moto,
     ObjectStore,
     Rclone,
     SeaweedFS,
@@ -69,7 +68,7 @@ def test_the_s3_of_the_compose_file_lets_in_only_who_has_its_key(tmp_path: Path)
         store.stop(hard=True)
 
 
-@pytest.mark.parametrize("kind", [SeaweedFS, Rclone, Moto])
+@pytest.mark.parametrize("kind", [SeaweedFS, Rclone])
 def test_data_pushed_to_an_s3_are_the_same_in_another_checkout(kind: type[ObjectStore], tmp_path: Path) -> None:
     store = kind(tmp_path / "s3")
     store.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import httpx
+
 from tests.services.checks import Books
 from tests.services.servers import Worker
-from tests.services.team import Checkout
+from tests.services.team import Checkout, Team
 
 
 def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champion(
@@ -34,6 +36,16 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     assert small.state(run)["name"] == "Completed", small.logs(run)
     assert int(books.check()) > int(champion), "of three batches at least one is better"
     assert len(books.seen) == known + 3
+
+
+def test_no_page_of_another_site_starts_anything(team: Team) -> None:
+    """As its browser would send it: from its own origin, and by a name that leads here."""
+    page = {"Origin": "https://evil.example", "Host": "evil.example", "Sec-Fetch-Site": "cross-site"}
+    for path in ("/flows/", "/deployments/filter", "/work_pools/"):
+        answer = httpx.post(team.prefect.url + path, json={"name": "evil"}, headers=page, trust_env=False, timeout=60)
+        assert answer.status_code in (401, 403), path
+        assert answer.headers.get("access-control-allow-origin") is None
+    assert httpx.get(f"{team.prefect.url}/admin/version", headers=page, trust_env=False).status_code == 401
 
 
 def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back(

@@ -117,11 +117,12 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
 
 
 def test_candidates_appear_in_the_report(settings):
-    from sweetrl.sweet.preferences import CANDIDATES, write_candidates
+    from sweetrl.sweet.preferences import CANDIDATES
+    from sweetrl.sweet.tables import write_table
     from sweetrl.types import Candidate, RankedState
 
     replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))
-    write_candidates(PREFERENCES / CANDIDATES, [RankedState("some-task", 0, 0, (5, 6), replies)])
+    write_table(PREFERENCES / CANDIDATES, RankedState, [RankedState("some-task", 0, 0, (5, 6), replies)])
     evaluate(settings)
     page = REPORT.read_text()
     assert "What the critic thinks" in page and "+0.250" in page and "Hm &lt;b&gt;?" in page

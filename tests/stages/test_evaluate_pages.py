@@ -36,7 +36,13 @@ def play(task: Task, policy: str) -> Trajectory:
 
 
 def attempt(
-    environment: OpenEnvironment, policy: Any, pairs: list[tuple[Task, int]], store: Any, *, name: str, **rest: Any
+    environment: OpenEnvironment,
+    policy: Any,
+    pairs: list[tuple[Task, int]],
+    store: Any,
+    *rest: Any,
+    name: str,
+    **how: Any,
 ) -> None:
     """In the place of a model: demonstrators talk to the scripted user; only the scoring is the stage's own."""
     store.write_shard(0, scored([play(task, name) for task, _ in pairs], environment.scorer))

@@ -90,25 +90,11 @@ def test_a_launched_process_ends_with_its_status_whatever_threads_it_leaves(
     assert ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
 
 
-def test_machines_must_know_of_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_starts_its_processes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(launch.LAUNCHED, raising=False)
-    assert launch.nodes_of_environment() == launch.Nodes() and not launch.wants_processes(ModelSettings())
-    for values, said in (
-        ({"SWEETRL_NODES": "2", "SWEETRL_NODE": "2"}, r"SWEETRL_NODES=2, SWEETRL_NODE=2: .* from 0 on"),
-        ({"SWEETRL_NODES": "two"}, "SWEETRL_NODES=two"),
-        ({"SWEETRL_NODES": "2", "SWEETRL_RENDEZVOUS": "nowhere"}, "SWEETRL_RENDEZVOUS=nowhere: .* host:port"),
-    ):
-        with monkeypatch.context() as patch, pytest.raises(UserError, match=said):
-            for name, value in values.items():
-                patch.setenv(name, value)
-            launch.nodes_of_environment()
-    monkeypatch.setenv("SWEETRL_NODES", "2")
-    monkeypatch.setenv("SWEETRL_NODE", "1")
-    monkeypatch.setenv("SWEETRL_RENDEZVOUS", "[::1]:29500")
-    assert launch.nodes_of_environment() == launch.Nodes(2, 1, "[::1]:29500")
-    assert launch.wants_processes(ModelSettings())
+    assert launch.wants_processes(ModelSettings(processes=2)) and not launch.wants_processes(ModelSettings())
     monkeypatch.setenv(launch.LAUNCHED, "2")
-    assert not launch.wants_processes(ModelSettings(processes=2)), "a launcher has started it"
+    assert not launch.wants_processes(ModelSettings(processes=2))
 
 
 def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,28 +105,3 @@ def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     launch.check_devices(ModelSettings(processes=8, device="cpu"))
     with pytest.raises(UserError, match=r"model\.processes: 4, but there are 2 GPUs here"):
         launch.check_devices(ModelSettings(processes=4, device="cuda"))
-
-
-@pytest.mark.slow
-def test_two_machines_meet(tmp_path: Path) -> None:
-    """Two starts of one process each, as on two machines that share a folder."""
-    from sweetrl.engines.vllm_server import free_port
-
-    address = f"127.0.0.1:{free_port()}"
-    (tmp_path / "stage.py").write_text(STAGE)
-    (tmp_path / "params.yaml").write_text("model: {device: cpu}\n")
-    plain = {name: value for name, value in os.environ.items() if name not in ("RANK", launch.LAUNCHED)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "stage.py"],
-            cwd=tmp_path,
-            env=plain
-            | {"OMP_NUM_THREADS": "1", "SWEETRL_NODES": "2", "SWEETRL_NODE": str(node), "SWEETRL_RENDEZVOUS": address},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in (0, 1)
-    ]
-    said = [one.communicate(timeout=300)[1] for one in started]
-    assert [one.returncode for one in started] == [0, 0], said
-    assert (tmp_path / "names.txt").read_text().splitlines() == ["0 None", "1 None"]

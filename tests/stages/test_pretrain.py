@@ -43,7 +43,7 @@ def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
 ) -> None:
     monkeypatch.setattr(module, "HELD_OUT", 8)
     domain = Few(contents, times, reference)
-    trained, fresh = module._tasks(domain, PretrainSettings())
+    trained, fresh = module._tasks(domain, 11)
     given = {domain.reference(task) for task in trained}, {domain.reference(task) for task in fresh}
     assert not given[0] & given[1] and given[0] | given[1] == {f"word {number}" for number in range(contents)}
     assert len(given[1]) == held and len(trained) == (contents - held) * times
@@ -53,7 +53,7 @@ def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
 def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TASKS", 200)
     monkeypatch.setattr(module, "HELD_OUT", 20)
-    trained, fresh = module._tasks(Backend(), PretrainSettings())
+    trained, fresh = module._tasks(Backend(), 11)
     seed, difficulty = PretrainSettings().seed, Backend().settings.tasks.difficulty
     assert trained == list(Backend().pretraining_tasks(200, seed, difficulty)), "none of them is given up"
     other = list(Backend().pretraining_tasks(200, seed + 1, difficulty))

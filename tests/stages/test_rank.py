@@ -26,7 +26,8 @@ from sweetrl.paths import PREFERENCES, SAMPLES
 from sweetrl.seeds import state_seed
 from sweetrl.stages.rank import rank
 from sweetrl.sweet import preferences as files
-from sweetrl.types import AgentTurn, Message, RankedState, Task, Trajectory
+from sweetrl.sweet.tables import Table
+from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TokenRatios, Trajectory
 
 PARAMS = """
 seed: 7
@@ -104,43 +105,16 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
     for name in NAMES:
         path = Path("data/preferences") / name
         assert (killed / path).read_bytes() == (undisturbed / path).read_bytes(), name
-    states = files.read_candidates(undisturbed / "data/preferences" / files.CANDIDATES)
+    states = Table(undisturbed / "data/preferences" / files.CANDIDATES, RankedState)
     assert len(states) == 36 and all(sum(one.count for one in state.candidates) == 4 for state in states)
-    assert files.read_preferences(undisturbed / "data/preferences" / files.PREFERENCES)
-    assert len(files.read_replay(undisturbed / "data/preferences" / files.SFT_REPLAY)) == 6
-    explained = files.read_token_ratios(undisturbed / "data/preferences" / files.TOKEN_RATIOS)
+    assert Table(undisturbed / "data/preferences" / files.PREFERENCES, Preference)
+    assert len(Table(undisturbed / "data/preferences" / files.SFT_REPLAY, files.Replay)) == 6
+    explained = Table(undisturbed / "data/preferences" / files.TOKEN_RATIOS, TokenRatios)
     assert len(explained) == 21, "7 dialogues of 3 turns, of blocks of 2"
     for state, one in zip(states, explained, strict=False):
         means = [sum(ratio for _, ratio in reply) / len(reply) for reply in one.replies]
         assert means == pytest.approx([each.advantage for each in state.candidates], abs=1e-5)
     assert "36 states" in output
-
-
-def test_programs_can_be_compared_without_the_questions(
-    project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`rank.reply_types: no_questions` is for every domain: of what a state holds, only answers get into pairs."""
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.models.load import load_tokenizer
-
-    monkeypatch.chdir(project("programs"))
-    chat = ChatFormat(load_tokenizer("models/base"))
-    questions = ["What is the rate?", "Is there a maximum?", "How should it be rounded?"]
-    answers = ["I WANT TO ANSWER:\ndef f(): 0", "I WANT TO ANSWER:\ndef f(): 1"]
-    sampled = {chat.reply(text): (text, 1) for text in (*questions, *answers)}
-
-    def sample(rows: Any, *more: Any) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
-        return [[sampled for _ in row.spans] for _, row in rows]
-
-    monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
-    compared = {}
-    for types in ("no_questions", "any"):
-        wanted = {"share": 1.0, "pairs": 9, "margin": 0.0, "critic": "random", "reply_types": types}
-        rank(parse_settings({"suite": "backend", "model": {"device": "cpu", "threads": 1}, "rank": wanted}))
-        found = files.read_preferences(Path("data/preferences") / files.PREFERENCES)
-        assert len({(one.task_id, one.turn) for one in found}) == 36
-        compared[types] = {sampled[ids][0] for one in found for ids in (one.chosen_ids, one.rejected_ids)}
-    assert compared == {"no_questions": set(answers), "any": {*questions, *answers}}
 
 
 # With a server
@@ -176,7 +150,7 @@ def written() -> dict[str, bytes]:
 
 
 def ranked() -> list[RankedState]:
-    return files.read_candidates(PREFERENCES / files.CANDIDATES)
+    return Table(PREFERENCES / files.CANDIDATES, RankedState)
 
 
 @pytest.fixture
@@ -331,7 +305,7 @@ def test_lost_states_stop_the_stage_when_there_are_too_many(
         run = read_json(Path("reports/runs/rank.json"))["metrics"]
         empty = [state for state in states if not state.candidates]
         assert len(states) == STATES and 0 < len(empty) == run["states_lost"] < unlucky + 1
-        assert files.read_preferences(PREFERENCES / files.PREFERENCES)
+        assert Table(PREFERENCES / files.PREFERENCES, Preference)
         # The first run's answers are there still: with its settings only what it has not got is asked for.
         server._completions = complete
         (asked,) = Path(".scratch").glob("rank-*/asked")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,10 +109,9 @@ def test_columns_that_no_row_needs_are_not_read_and_bad_ones_are_named(
     assert result.exit_code == 0 and json.loads(result.stdout)["dialogues"] == 2, result.exception
     inside = pa.StructArray.from_arrays([at], ["at"])
     words = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"x"], pa.binary()).buffers())
-    for name, column, problem in (
-        ("metadata", inside, r"row 1 holds what JSON does not know \(Timestamp|datetime\)"),
-        ("note", words, "a text is not UTF-8"),
-    ):
-        pq.write_table(rows.append_column(name, column), "bad.parquet")
-        result = CliRunner().invoke(main.app, ["import", "bad.parquet", "--out", "bad"])
-        assert result.exception is not None and re.search(rf"bad\.parquet: {problem}", str(result.exception))
+    pq.write_table(rows.append_column("metadata", inside), "inside.parquet")
+    result = CliRunner().invoke(main.app, ["import", "inside.parquet", "--out", "inside", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["dialogues"] == 2, result.exception
+    pq.write_table(rows.append_column("note", words), "bad.parquet")
+    result = CliRunner().invoke(main.app, ["import", "bad.parquet", "--out", "bad"])
+    assert "bad.parquet: this cannot be read as Parquet with rows of text" in str(result.exception)

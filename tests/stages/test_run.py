@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,9 @@ def test_a_finished_stage_writes_its_run_file_and_removes_its_scratch(
 ) -> None:
     (here / "input.txt").write_text("x")
     with stage_run("collect", SETTINGS, torch=False) as run:
-        scratch = run.scratch("input.txt")
-        (scratch / "part").write_text("half")
         run.log_input("input", "input.txt")
+        scratch = run.scratch()
+        (scratch / "part").write_text("half")
         run.log_metrics({"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 9.0}, step=1)
         run.log_metrics({"loss": 1.0}, step=2)
         run.summary = "3 dialogues"
@@ -73,7 +72,7 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
 
     def name(settings, *inputs: str) -> str:
         with stage_run("collect", settings, torch=False) as run:
-            return run.scratch(*inputs).name
+            return run.scratch(*map(Path, inputs)).name
 
     first = name(SETTINGS, "input.txt")
     assert name(SETTINGS, "input.txt") == first
@@ -169,8 +168,7 @@ def test_a_stage_whose_starter_has_ended_while_it_was_importing_does_not_run(her
     for command, ran in ("exit", False), ("sleep 60", True):
         starter = subprocess.Popen(["bash", "-c", command])
         if not ran:
-            while Path(f"/proc/{starter.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                time.sleep(0.01)  # nobody has waited for it: it is dead all the same
+            starter.wait()
         environment = os.environ | {"SWEETRL_DIE_WITH_PARENT": str(starter.pid)}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
         starter.kill()

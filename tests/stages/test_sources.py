@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.calls import fingerprint
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
@@ -91,5 +90,5 @@ def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path) -> None
     places = []
     for words in ("Ask.", "Ask twice.", "Ask."):
         prompt.write_text(words)
-        places.append((StageRun("collect", known).scratch(), fingerprint(known, [], 1, None)))
-    assert places[0] == places[2] and not set(places[0]) & set(places[1])
+        places.append(StageRun("collect", known).scratch())
+    assert places[0] == places[2] != places[1]

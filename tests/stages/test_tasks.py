@@ -112,7 +112,7 @@ def test_two_tasks_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UserError, match="mine:Words: train tasks: two tasks are called 'one'"):
         tasks(settings("mine:Words"))
     with pytest.raises(UserError, match="two tasks are called 'one'"):
-        tasks_of(domain, 2, 2, None)
+        tasks_of(domain, 2, 2)
 
 
 def test_a_domain_that_has_fewer_is_taken_where_fewer_are_asked_for() -> None:

@@ -15,10 +15,23 @@ from typing import Any
 
 import psutil
 import pytest
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import load_settings, parse_settings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.stages.rank import rank
+from sweetrl.stages.train_critic import train_critic
+from sweetrl.stages.train_policy import train_policy
+from sweetrl.sweet import preferences as files
 from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.sweet.rank import find_replay
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.sweet.trainer import PreferenceTrainer
+from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, Trajectory
 
 PARAMS = """
 seed: 7
@@ -89,12 +102,6 @@ def kill_after_checkpoint(process: subprocess.Popen[str], project: Path, stage: 
 @pytest.fixture
 def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Make a project folder with a base, trajectories, pairs and preferences; equal in everything but its place."""
-    from transformers import AutoTokenizer
-
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.sweet import preferences as files
-    from sweetrl.sweet.rank import find_replay
-    from sweetrl.types import Preference
 
     chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
 
@@ -119,8 +126,9 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
             )
             for one in trajectories[:12]
         ]
-        files.write_preferences(folder / "data/preferences" / files.PREFERENCES, preferences)
-        files.write_replay(folder / "data/preferences" / files.SFT_REPLAY, find_replay(trajectories, chat, "Help."))
+        write_table(folder / "data/preferences" / files.PREFERENCES, Preference, preferences)
+        replay = find_replay(trajectories, chat, "Help.")
+        write_table(folder / "data/preferences" / files.SFT_REPLAY, files.Replay, replay)
         return folder
 
     return make
@@ -139,17 +147,32 @@ def dialogue(chat: Any, chance: random.Random, task: int, attempt: int) -> Traje
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("method", "trained"), [("sweet", 2), ("multi-turn-dpo", 1), ("rft", 1)])
+def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
+    project: Callable[[str], Path], method: str, trained: int
+) -> None:
+    """Each of the stages that train is killed; of baselines that is the policy's alone."""
     undisturbed, killed = project("undisturbed"), project("killed")
+    for folder in (undisturbed, killed):
+        (folder / "params.yaml").write_text(f"{PARAMS}method: {method}\n")
+        if trained == 1:
+            shutil.rmtree(folder / "data/preferences")
     finish(start(undisturbed, "critic", "policy"))
-    kill_after_checkpoint(start(killed, "critic", "policy"), killed, "train-critic")
-    process = start(killed, "critic", "policy")  # ends the critic, is killed in the policy
-    kill_after_checkpoint(process, killed, "train-policy")
-    assert (killed / "models/critic/adapter_model.safetensors").exists()
+    for stage in ("train-critic", "train-policy")[-trained:]:  # the second start ends the critic
+        kill_after_checkpoint(start(killed, "critic", "policy"), killed, stage)
     finish(start(killed, "policy"))
-    for name in FILES:
+    for name in FILES[-2 * trained :]:
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
     assert not list((killed / ".scratch").glob("*")), "scratch folders go when a stage has succeeded"
+
+
+def nearly_equal(first: Path, second: Path) -> None:
+    """Two critics have nearly the same weights, and some that training has moved."""
+    import torch
+
+    weights, others = (load_file(folder / FILES[1]) for folder in (first, second))
+    assert all(torch.allclose(others[name], value, rtol=1e-3, atol=1e-5) for name, value in weights.items())
+    assert any("lora_B" in name and bool(value.any()) for name, value in weights.items())
 
 
 @pytest.mark.slow
@@ -157,10 +180,6 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callabl
 @pytest.mark.parametrize("fsdp", ["false", "true"])
 def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path], fsdp: str) -> None:
     """Two processes by torchrun, with and without shards: nearly the same weights, results written once."""
-    import torch
-    from safetensors.torch import load_file
-
-    weights = []
     for name in ("one", "two"):
         folder = project(name)
         text = PARAMS.replace("epochs: 15", "epochs: 2").replace("dropout: 0.1", "dropout: 0.0")
@@ -177,19 +196,13 @@ def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count("train-critic: ") == 1
         assert not list((folder / ".scratch").glob("*"))
-        weights.append(load_file(folder / FILES[1]))
-    assert all(torch.allclose(weights[1][name], value, rtol=1e-3, atol=1e-5) for name, value in weights[0].items())
-    assert any("lora_B" in name and bool(value.any()) for name, value in weights[0].items())
+    nearly_equal(folder.with_name("one"), folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable[[str], Path]) -> None:
     """`model.processes: 2`: nearly the weights of one process, also after kill -9 of the stage."""
-    import torch
-    from safetensors.torch import load_file
-
-    weights = []
     for processes in (1, 2):
         folder = project(str(processes))
         text = PARAMS.replace("threads: 1}", f"threads: 1, processes: {processes}}}").replace(
@@ -205,36 +218,13 @@ def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable
                 assert time.monotonic() < deadline, found
                 time.sleep(0.1)
         finish(start(folder, "critic", run=run))
-        weights.append(load_file(folder / FILES[1]))
-    assert all(torch.allclose(weights[1][name], value, rtol=1e-3, atol=1e-5) for name, value in weights[0].items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["multi-turn-dpo", "rft"])
-def test_so_does_a_killed_run_of_a_baseline(project: Callable[[str], Path], method: str) -> None:
-    folders = project("undisturbed"), project("killed")
-    for folder in folders:
-        (folder / "params.yaml").write_text(f"{PARAMS}method: {method}\n")
-        shutil.rmtree(folder / "data/preferences")
-    undisturbed, killed = folders
-    finish(start(undisturbed, "critic", "policy"))
-    kill_after_checkpoint(start(killed, "policy"), killed, "train-policy")
-    finish(start(killed, "policy"))
-    for name in FILES[2:]:
-        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    nearly_equal(folder.with_name("1"), folder)
 
 
 @pytest.mark.parametrize("method", ["multi-turn-dpo", "rft", "single-turn", "zero-shot"])
 def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
-    from safetensors.torch import load_file
-
-    from sweetrl.config.settings import load_settings
-    from sweetrl.io import read_json
-    from sweetrl.stages.rank import rank
-    from sweetrl.stages.train_critic import train_critic
-    from sweetrl.stages.train_policy import train_policy
 
     folder = project(method)
     text = PARAMS.replace("epochs: 15", "epochs: 2").replace("checkpoints: 20", "checkpoints: 1")
@@ -279,14 +269,6 @@ def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from safetensors.torch import load_file
-
-    from sweetrl.config.settings import parse_settings
-    from sweetrl.errors import UserError
-    from sweetrl.io import read_json
-    from sweetrl.stages.rank import rank
-    from sweetrl.stages.train_critic import train_critic
-    from sweetrl.stages.train_policy import train_policy
 
     folder = project("own")
     own_code(folder, OWN_METHOD)
@@ -321,9 +303,6 @@ def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
 
 
 def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.config.settings import parse_settings
-    from sweetrl.errors import UserError
-    from sweetrl.stages.train_policy import train_policy
 
     monkeypatch.chdir(project("lacking"))
     Path("data/pairs.parquet").unlink()
@@ -340,11 +319,6 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
 def test_a_critic_with_a_head_resumes_and_ranks(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    from sweetrl.config.settings import parse_settings
-    from sweetrl.stages.rank import rank
-    from sweetrl.stages.train_critic import train_critic
-    from sweetrl.sweet import preferences as files
-    from sweetrl.sweet.trainer import PreferenceTrainer
 
     model = {"base": "models/base", "device": "cpu", "threads": 1}
     critic = {"epochs": 4, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 4, "lora": {"rank": 4}}
@@ -375,5 +349,5 @@ def test_a_critic_with_a_head_resumes_and_ranks(
         weights.append(Path("models/critic/adapter_model.safetensors").read_bytes())
     assert weights[0] == weights[1]
     rank(settings)
-    states = files.read_candidates(Path("data/preferences") / files.CANDIDATES)
+    states = Table(Path("data/preferences") / files.CANDIDATES, RankedState)
     assert len({one.advantage for state in states for one in state.candidates}) > len(states)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from sweetrl.config.settings import LoraSettings, ModelSettings, PolicySettings
 from sweetrl.errors import UserError
-from sweetrl.lm.data import Row
 from sweetrl.sweet.listwise import listwise_rows, reply_weights, with_replay
 from sweetrl.sweet.preferences import Replay
 from sweetrl.types import Candidate, RankedState
@@ -184,7 +183,7 @@ def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
 
 def test_successful_dialogues_stand_beside_the_candidates_without_a_weight() -> None:
     data = listwise_rows([state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))], 1.0, 0.1, 0.03)
-    dialogue = Replay("w", 0, Row((1, 2, 3, 4, 5, 6), ((1, 3), (4, 6))))
+    dialogue = Replay("w", 0, (1, 2, 3, 4, 5, 6), (1, 4), (3, 6))
     for final, spans, turn in ((True, ((4, 6),), 1), (False, ((1, 3), (4, 6)), 0)):
         found = with_replay(data, [dialogue], final)
         assert found.rows[2].spans == spans

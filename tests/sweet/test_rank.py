@@ -31,11 +31,13 @@ from sweetrl.sweet import preferences as files
 from sweetrl.sweet import rank
 from sweetrl.sweet.candidates import sample_candidates
 from sweetrl.sweet.critic import LogRatioCritic
+from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import (
     ANSWER_MARKER,
     Candidate,
     Completion,
     Message,
+    Preference,
     Prompt,
     RankedState,
     Sampling,
@@ -118,11 +120,6 @@ def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
     assert drawn["a"] > 150 and drawn["b"] > 5
     whole = RankSettings(pairs=64, distinct=False)
     assert len(rank.choose_pairs(found, BACKEND, whole, random.Random(0))) == 64
-
-
-def test_one_dominant_reply_gives_no_pair_with_itself() -> None:
-    rules = RankSettings(distinct=False)
-    assert rank.choose_pairs([Candidate((1,), "a", 16, 1.0)], BACKEND, rules, random.Random(0)) == []
 
 
 class FakeEngine:
@@ -279,18 +276,18 @@ def test_files_keep_everything_and_equal_bytes(
     assert preferences and len(replay) == sum(one.success for one in trajectories)
     written: list[list[bytes]] = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        files.write_candidates(folder / files.CANDIDATES, states)
-        files.write_preferences(folder / files.PREFERENCES, preferences)
-        files.write_replay(folder / files.SFT_REPLAY, replay)
+        write_table(folder / files.CANDIDATES, RankedState, states)
+        write_table(folder / files.PREFERENCES, Preference, preferences)
+        write_table(folder / files.SFT_REPLAY, files.Replay, replay)
         written.append([path.read_bytes() for path in sorted(folder.iterdir())])
     assert written[0] == written[1]
-    assert files.read_candidates(tmp_path / "a" / files.CANDIDATES) == states
-    assert files.read_preferences(tmp_path / "a" / files.PREFERENCES) == preferences
-    assert files.read_replay(tmp_path / "a" / files.SFT_REPLAY) == replay
+    assert Table(tmp_path / "a" / files.CANDIDATES, RankedState) == states
+    assert Table(tmp_path / "a" / files.PREFERENCES, Preference) == preferences
+    assert Table(tmp_path / "a" / files.SFT_REPLAY, files.Replay) == replay
     with pytest.raises(UserError, match="run the stage `rank` first"):
-        files.read_preferences(tmp_path / "no.parquet")
+        Table(tmp_path / "no.parquet", Preference)
     with pytest.raises(UserError, match="column `turn` is missing"):
-        files.read_preferences(tmp_path / "a" / files.SFT_REPLAY)
+        Table(tmp_path / "a" / files.SFT_REPLAY, Preference)
 
 
 def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,16 +83,6 @@ def test_wandb_offline(tiny_model: Path, project: Path) -> None:
     (written,) = (project / "wandb").glob("offline-run-*/run-*.wandb")
     assert said.split() == ["bookings", "train-policy"]
     assert b"train/loss" in written.read_bytes()
-
-
-def test_trackio(tiny_model: Path, project: Path) -> None:
-    pytest.importorskip("trackio", reason="needs trackio: pip install trackio")
-    in_process(tiny_model, project, "trackio", TRACKIO_DIR=str(project / "trackio"))
-    (written,) = (project / "trackio").glob("bookings*.db")
-    with sqlite3.connect(written) as store:
-        rows = store.execute("SELECT run_name, metrics FROM metrics ORDER BY step").fetchall()
-    assert {name for name, _ in rows} == {"train-policy"}
-    assert any("train/loss" in str(values) for _, values in rows)
 
 
 def test_a_missing_package_is_one_sentence(tiny_model: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

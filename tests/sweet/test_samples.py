@@ -63,18 +63,6 @@ def test_what_is_kept_is_what_would_be_sampled(
     assert calls
 
 
-def test_a_broken_file_is_sampled_again(
-    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
-) -> None:
-    plain = ranked(tiny_model, trajectories, tmp_path)
-    first, second, *_ = sorted(tmp_path.glob("*.parquet"))
-    first.write_bytes(b"PAR1 and no more")
-    second.write_bytes(b"")
-    calls.clear()
-    assert ranked(tiny_model, trajectories, tmp_path) == plain
-    assert len(calls) == 2
-
-
 def test_another_model_has_its_own(
     tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
 ) -> None:

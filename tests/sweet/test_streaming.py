@@ -28,10 +28,11 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import plan
 from sweetrl.methods.base import find_method
 from sweetrl.sweet import preferences as files
-from sweetrl.sweet import rank
+from sweetrl.sweet import rank, tables
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.sweet.pairs import DataCounts, index_pairs, trajectory_pairs
 from sweetrl.sweet.preferences import Blocks, preference_rows
+from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import Candidate, RankedState, Trajectory
 from sweetrl.validation.tables import TrajectoryTable, pair_rows, places
 
@@ -107,7 +108,7 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
         "rft": lambda: successes(store, chat, SYSTEM),
         "multi-turn-dpo": lambda: policy_pairs(pairs(), store, chat, SYSTEM, multi_turn),
         "a method of one's own": lambda: job.rows(store),
-        "replay": lambda: files.write_replay(folder / "replay.parquet", rank.find_replay(store, chat, SYSTEM)),
+        "replay": lambda: write_table(folder / "replay.parquet", files.Replay, rank.find_replay(store, chat, SYSTEM)),
         "any pairs": lambda: index_pairs(pairs(), store, lambda one: None),
     }
 
@@ -145,16 +146,6 @@ def test_ranking_reads_dialogues_block_by_block(
     assert found.metrics["dialogues"] == COUNT / 2 and found.metrics["replay"] == COUNT / 3
     assert len(found.states) == found.metrics["states"] > COUNT and found.preferences
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
-
-
-def test_the_store_picks_what_is_asked_for(store: TrajectoryStore, living: Living) -> None:
-    everything = list(TrajectoryStore(store.folder))
-    for wanted in ([], [0], [29, 30, 149], list(range(0, COUNT, 7)), list(range(COUNT))):
-        before = living.made
-        assert list(store.pick(wanted)) == [everything[place] for place in wanted]
-        assert living.made - before == len(wanted), "others are not made"
-    outlines = [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in store.outlines()]
-    assert outlines == [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in everything]
 
 
 # Memory: what is kept of a dialogue of 400 tokens, which would be 14 KB as a tuple of numbers
@@ -234,11 +225,11 @@ def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.Mon
 
     states = [RankedState(f"t{n % 9}", n, 0, (n,) * 50, (Candidate((n, 1), f"{n}", 1, 0.5),)) for n in range(500)]
     path = tmp_path / "candidates.parquet"
-    files.write_candidates(path, states)
+    write_table(path, RankedState, states)
     assert pq.read_metadata(path).num_row_groups == 1
-    found = files.read_candidates(path)
-    monkeypatch.setattr(files, "_GROUP", 20_000)
-    files.write_candidates(path, iter(states))
+    found = Table(path, RankedState)
+    monkeypatch.setattr(tables, "_GROUP", 20_000)
+    write_table(path, RankedState, iter(states))
     assert pq.read_metadata(path).num_row_groups > 3
-    assert found == states and files.read_candidates(path) == states
-    assert files.read_candidates(path)[499] == states[499] and files.read_candidates(path)[-3:] == states[-3:]
+    assert found == states and Table(path, RankedState) == states
+    assert Table(path, RankedState)[499] == states[499] and Table(path, RankedState)[-3:] == states[-3:]

@@ -19,7 +19,8 @@ from sweetrl.sweet import preferences as files
 from sweetrl.sweet import rank as ranking
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.preferences import Ranking
-from sweetrl.types import Trajectory
+from sweetrl.sweet.tables import Table
+from sweetrl.types import TokenRatios, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from tests.lm.slowly import move, slow_logprobs
@@ -78,7 +79,7 @@ def test_they_are_those_of_a_slow_reference(
     env = domain(tiny_model, critic, **rank)
     trained = env.settings.rank.critic == "trained"
     found = rank_replies(env, adapter if trained else None, trajectories, out=tmp_path)
-    stored = list(files.read_token_ratios(tmp_path / files.TOKEN_RATIOS))
+    stored = list(Table(tmp_path / files.TOKEN_RATIOS, TokenRatios))
     assert stored == list(found.token_ratios)
     dialogues = {(one.task.id, one.attempt): one for one in sampled(env, trajectories)}
     states = [state for state in found.states if (state.task_id, state.attempt) in dialogues]
@@ -96,16 +97,16 @@ def test_they_are_those_of_a_slow_reference(
         trunk = critic_row(dialogue, env, chat, system, env.settings.critic)
         same = trained and env.settings.rank.reference == "conditioned"
         plain = trunk if same else encode(dialogue, chat, system)
-        for candidate, tokens in zip(state.candidates, one.replies, strict=True):
+        for candidate, explained in zip(state.candidates, one.replies, strict=True):
             values = []
             for model, context in ((ours, trunk), (theirs, plain)):
                 start = context.spans[state.turn][0]
                 row = Row(context.token_ids[:start] + candidate.token_ids, ((start, start + len(candidate.token_ids)),))
                 with torch.no_grad():
                     values.append([value.item() for value in slow_logprobs(model, row)[0]])
-            ratios = [ratio for _, ratio in tokens]
+            ratios = list(explained.ratios)
             assert ratios == pytest.approx([a - b for a, b in zip(*values, strict=True)], abs=1e-4)
-            assert [text for text, _ in tokens] == [chat.tokenizer.decode([token]) for token in candidate.token_ids]
+            assert list(explained.tokens) == [chat.tokenizer.decode([token]) for token in candidate.token_ids]
             largest = max(largest, *map(abs, ratios))
             if "token_set" in critic:
                 continue  # its two sides go over different tokens: the advantage is no mean of these

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import rank, train_critic
+from sweetrl.api.learning import train_critic
 from sweetrl.backend import Backend
 from sweetrl.config.settings import CriticSettings, LoraSettings, parse_settings
 from sweetrl.engines.chat import ChatFormat
@@ -118,15 +118,6 @@ def test_a_critic_that_plays_dialogues_is_not_made_without_them(tiny_model: Path
     settings = settings_of(tiny_model, rank={"critic": "rollout-value"})
     with pytest.raises(UserError, match="there are no agent and user here"):
         make_critic(BACKEND.configured(settings), settings, None)
-
-
-def test_it_ranks_by_its_name(tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path) -> None:
-    env = BACKEND.configured(settings_of(tiny_model, agent={"max_new_tokens": 8}))
-    policy = Policy.load(tiny_model, threads=1, device="cpu")
-    found = rank(env, policy, "privileged-ratio", trajectories, share=0.1, candidates=4, out=tmp_path / "ranking")
-    values = [one.advantage for state in found.states for one in state.candidates]
-    assert all(values) and len(set(values)) > 0.9 * len(values)
-    assert (tmp_path / "ranking/candidates.parquet").exists()
 
 
 @pytest.mark.parametrize("token_set", ["replies", "official"])

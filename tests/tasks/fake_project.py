@@ -133,7 +133,9 @@ class Project:
         if server in self.failing:
             raise UserError(f"{server} does not answer; start it.")
 
-    def pipeline(self, tree: Path, steps: Steps, home: Path, resume: str | None = None) -> Outcome:
+    def pipeline(
+        self, tree: Path, steps: Steps, home: Path, resume: str | None, hand_over: Callable[[Path], object]
+    ) -> Outcome:
         """What `run_pipeline` does, with one stage that writes dvc.lock."""
         parameters = yaml.safe_load((tree / "params.yaml").read_text())
         batch = parameters["collect"]["first"]
@@ -141,18 +143,16 @@ class Project:
             batch = source.name
         self.marks.append(steps.mark)
         if resume is None:
-            steps.opened(f"run of {batch}")
+            steps.note("run", id=f"run of {batch}")
         self.reach("stage")
         with (self.root / "trained").open("a") as stream:
             print(batch, file=stream)
         (tree / "dvc.lock").write_text(f"lock of batch {batch}\n")
-        steps.before_register(tree)
+        hand_over(tree)
         settings: Any = None
         registration = steps.register(settings, tree, resume, home)
-        gate = None if steps.settled(registration) else steps.gate(settings, tree, registration.version)
-        if gate is not None and gate.won:
-            gate = steps.promote(settings, tree, gate)
-        return Outcome((), registration, gate)
+        steps.note("registered", version=registration.version)
+        return Outcome((), registration, steps.judge(settings, tree, registration.version))
 
     def push(self, root: Path, branch: str | None) -> list[str]:
         self.reach("data store")

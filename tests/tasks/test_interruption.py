@@ -19,8 +19,8 @@ import pytest
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
-from tasks.batches import REF, known
-from tests.signals import as_at_a_terminal
+from tasks.batches import REF, batches_of
+from tests.signals import as_at_a_terminal, at_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,17 +40,6 @@ def start(toy, module: str = "flows.run", **env: str) -> subprocess.Popen[str]:
     )
 
 
-def at_work(toy) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(toy.root) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_a_failing_stage_ends_the_flow_with_one_sentence(toy) -> None:
     toy.set(second="crash")
@@ -59,7 +48,7 @@ def test_a_failing_stage_ends_the_flow_with_one_sentence(toy) -> None:
     assert flow.returncode == 1
     assert "error: stage second failed: ZeroDivisionError: division by zero" in printed
     assert printed.count("Traceback") == 1, "the stage's own trace, none of Prefect's"
-    assert at_work(toy) == []
+    assert at_work(toy.root) == []
 
 
 @pytest.mark.slow
@@ -78,7 +67,7 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
     assert time.monotonic() - started < 60
     assert printed.count("interrupted; finished work is kept") == 1
     assert "Crash detected" not in printed
-    assert at_work(toy) == []
+    assert at_work(toy.root) == []
 
 
 def write_for(seconds: float, database: Path) -> None:
@@ -143,7 +132,7 @@ def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
     (branch,) = workspace.git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
     assert f"branch {branch} to origin" in printed
     assert any(path.is_file() for path in (tmp_path / "store").rglob("*"))
-    assert not tree.exists() and len(known(home, [REF])) == 1
+    assert not tree.exists() and len(batches_of(home, [REF])) == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", recorded["MLFLOW_TRACKING_URI"])
     store = connect(TrackingSettings(), home)
     found = store.client.search_runs([store.experiment_id])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.tracking.store import reason
@@ -28,36 +29,30 @@ def test_what_clients_have_wrapped_several_times_is_told_in_a_few_words() -> Non
     assert reason(RuntimeError("two\nlines")) == "two lines" and reason(ValueError()) == "ValueError"
 
 
-def test_a_server_that_is_gone_is_one_sentence() -> None:
-    told = outage(mlflow_error(REFUSED))
-    assert str(told).startswith(
-        "MLflow's server failed or does not answer ([Errno 111] Connection refused); run the same"
-    )
-    of_requests = type("ConnectionError", (OSError,), {"__module__": "requests.exceptions"})
-    assert "MLflow's server" in str(outage(of_requests("refused")))
-    assert "Prefect's server" in str(outage(httpx.ConnectError("All connection attempts failed")))
-    of_protobuf = type("ParseError", (Exception,), {"__module__": "google.protobuf.json_format"})
-    assert "MLflow's server failed or does not answer (Failed to parse" in str(outage(of_protobuf("Failed to parse")))
+@pytest.mark.parametrize(
+    ("package", "name", "server"),
+    [
+        ("requests.exceptions", "ConnectionError", "MLflow's server"),
+        ("google.protobuf.json_format", "ParseError", "MLflow's server"),
+        ("httpx", "ConnectError", "Prefect's server"),
+        ("botocore.exceptions", "EndpointConnectionError", "the S3"),
+    ],
+)
+def test_a_server_that_is_gone_is_one_sentence(package: str, name: str, server: str) -> None:
     around = RuntimeError("a task has failed")
-    around.__cause__ = httpx.ReadTimeout("timed out")
-    assert "Prefect's server failed or does not answer (timed out)" in str(outage(around))
+    around.__cause__ = type(name, (Exception,), {"__module__": package})("refused")
+    assert str(outage(around)).startswith(f"{server} fails, refuses who you are or does not answer (refused); run the")
 
 
-def test_a_server_that_refuses_who_asks_is_one_sentence() -> None:
+def test_who_is_refused_is_told_and_errors_of_ours_keep_their_trace() -> None:
     """A token that ran out while an agent was trained ended the run with a trace."""
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 
-    told = str(outage(mlflow_error("PERMISSION_DENIED: no", PERMISSION_DENIED)))
-    assert told.startswith("MLflow's server refuses who you are, or what you may do there (PERMISSION_DENIED: no); ")
-    response = httpx.Response(401, request=httpx.Request("GET", "http://127.0.0.1"))
-    refused = httpx.HTTPStatusError("401 Unauthorized", request=response.request, response=response)
-    assert str(outage(refused)).startswith("Prefect's server refuses who you are")
-
-
-def test_what_a_server_refuses_and_errors_of_ours_keep_their_trace() -> None:
-    from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
-
+    assert "MLflow's server" in str(outage(mlflow_error(REFUSED)))
+    assert "PERMISSION_DENIED: no" in str(outage(mlflow_error("PERMISSION_DENIED: no", PERMISSION_DENIED)))
     assert outage(mlflow_error("no such parameter", INVALID_PARAMETER_VALUE)) is None
-    response = httpx.Response(409, request=httpx.Request("GET", "http://127.0.0.1"))
-    assert outage(httpx.HTTPStatusError("conflict", request=response.request, response=response)) is None
+    for status in (401, 409, 500):
+        response = httpx.Response(status, request=httpx.Request("GET", "http://127.0.0.1"))
+        error = httpx.HTTPStatusError("no", request=response.request, response=response)
+        assert (outage(error) is None) == (status == 409)
     assert outage(ZeroDivisionError()) is None and outage(UserError("said already")) is None

@@ -8,10 +8,8 @@ import pytest
 
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from tasks.at_rest import at_rest
-from tasks.pipeline import Selection, execute_stage
-from tasks.plan import check_stage, check_startable, plan
-from tasks.training import Steps, run_pipeline
+from tasks.pipeline import Selection, StageFailed, execute_stage
+from tasks.training import Steps, at_rest, check_stage, plan, run_pipeline
 
 
 def steps(said: list[str] | None = None) -> Steps:
@@ -46,7 +44,7 @@ def test_a_plan_is_what_a_run_then_does(toy) -> None:
     assert third.why == ("third: a -> b",)
     (toy.root / "data/first.txt").unlink()
     first, second, _ = plan(toy.root)
-    assert first.why == ("output data/first.txt: not there",) and second.why == ("input data/first.txt: not there",)
+    assert first.why == ("output data/first.txt: deleted",) and second.why == ("input data/first.txt: deleted",)
 
 
 @pytest.mark.slow
@@ -67,13 +65,10 @@ def test_some_of_the_stages_run_and_nothing_is_registered_while_others_are_stale
 
 
 def test_what_cannot_be_run_is_one_sentence(toy) -> None:
-    with pytest.raises(
-        UserError, match=r"--from third: data/second\.txt, which third needs, is not there yet; run from"
-    ):
-        check_startable(toy.root, Selection("third"))
-    check_startable(toy.root, Selection("first"))
     with pytest.raises(UserError, match="--from third --until first: first comes first"):
-        check_startable(toy.root, Selection("third", "first"))
+        plan(toy.root, Selection("third", "first"))
+    with pytest.raises(StageFailed, match=r"stage third failed: .*data/second\.txt"):
+        run_pipeline(toy.root, steps(), selection=Selection("third"))
     with pytest.raises(
         UserError, match=r"--until secnd: there is no such stage \(did you mean `second`\?\); known are"
     ):

@@ -13,7 +13,7 @@ from sweetrl.tracking.registry import Registration
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import NOTE
 from tasks.promotion import GateResult
-from tasks.training import PipelineRecord
+from tasks.training import PipelineRecord, Steps
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     gate = GateResult("3", True, "3", "2", "it wins by 3 points.")
-    ended.finish([], Registration("agent", "3", True), gate)
+    ended.finish([], Registration("agent", "3", True), gate, evaluated=True)
     note = ended.log._new_tags[NOTE]
     assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
     assert "| **tasks solved** | 25.0 % | **50.0 %** |" in note
@@ -45,18 +45,21 @@ def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(
         monkeypatch.delenv(name, raising=False)
     settings, written = parse_settings({}), []
 
-    def killed(run: str) -> None:
+    def write(step: str, id: str) -> None:
+        written.append(id)
+
+    def killed(step: str, id: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        PipelineRecord(settings, tmp_path, tmp_path, killed, mark="4").environment()
-    record = PipelineRecord(settings, tmp_path, tmp_path, written.append, mark="4")
+        PipelineRecord(settings, tmp_path, tmp_path, Steps(note=killed, mark="4")).environment()
+    record = PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="4"))
     record.environment()
     record.finish_failed([], RuntimeError("enough"))
     assert record.log is not None and record.log.store is not None
     (run,) = record.log.store.client.search_runs([record.log.store.experiment_id])
     assert (written, run.info.status) == ([run.info.run_id], "FAILED")
     assert run.data.params["seed"] == "7" and run.data.tags["sweetrl.retraining"] == "4"
-    PipelineRecord(settings, tmp_path, tmp_path, written.append, mark="5").environment()
-    PipelineRecord(settings, tmp_path, tmp_path, written.append).environment()
+    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="5")).environment()
+    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write)).environment()
     assert len(set(written)) == 3, "other retrainings, and runs of none, have runs of their own"

@@ -37,17 +37,16 @@ stages:
 """
 
 
-@pytest.mark.parametrize(("stage", "content", "named"), [("one", "1", "data/one"), ("two", "2", "its result")])
-def test_a_result_that_dvc_could_not_store_is_no_result(toy, stage: str, content: str, named: str) -> None:
+@pytest.mark.parametrize(("stage", "content"), [("one", "1"), ("two", "2")])
+def test_a_result_that_dvc_could_not_store_is_no_result(toy, stage: str, content: str) -> None:
     (toy.root / "dvc.yaml").write_text(FOLDERS)  # of a folder DVC says so and ends with 0
     obstacle, lock = obstruct(toy.root / ".dvc/cache", content), toy.root / "dvc.lock"
     before = None
     for _ in range(2):
         with pytest.raises(StageFailed) as caught:
             execute_stage(toy.root, stage, {}, quiet)
-        assert str(caught.value).startswith(f"stage {stage} failed: DVC could not put {named} into its cache (")
-        assert "; make room or mend it" in str(caught.value)
-        assert caught.value.told and "\n" not in str(caught.value)
+        assert str(caught.value).startswith(f"stage {stage} failed: DVC could not put its result into the cache; make")
+        assert caught.value.explained and "\n" not in str(caught.value)
         assert (lock.read_bytes() if lock.exists() else None) == before, "dvc.lock names no data that are nowhere"
         if before is None:
             execute_stage(toy.root, "before", {}, quiet)
@@ -76,7 +75,7 @@ def test_a_commit_and_a_push_that_leave_data_out_are_failures(toy, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_run_cache_is_pushed_by_need_and_pulled_with_the_pipeline(toy, tmp_path: Path) -> None:
+def test_the_run_cache_is_pushed_and_pulled_with_the_pipeline(toy, tmp_path: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "other"
     (toy.root / "sub").mkdir()  # a pipeline that was never run
     (toy.root / "sub/dvc.yaml").write_text("stages: {never: {wdir: .., cmd: 'true', outs: [data/never.txt]}}\n")
@@ -84,10 +83,8 @@ def test_the_run_cache_is_pushed_by_need_and_pulled_with_the_pipeline(toy, tmp_p
     for stage in ("first", "second", "third"):
         execute_stage(toy.root, stage, {}, quiet)
     workspace.push(toy.root)
-    entries = {path: path.stat().st_mtime_ns for path in (store / "runs").rglob("*") if path.is_file()}
+    entries = {path.name for path in (store / "runs").rglob("*") if path.is_file()}
     assert entries
-    workspace.push(toy.root)
-    assert {path: path.stat().st_mtime_ns for path in entries} == entries, "nothing is copied twice"
 
     workspace.git(toy.root, "add", "-A")
     workspace.git(toy.root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "run")
@@ -96,9 +93,7 @@ def test_the_run_cache_is_pushed_by_need_and_pulled_with_the_pipeline(toy, tmp_p
         workspace.dvc(other, "pull", "--run-cache")
     workspace.dvc(other, "pull", "--run-cache", "dvc.yaml")  # docs/operations.md
     assert (other / "data/third.txt").read_text() == "third a"
-    assert {path.name for path in (other / ".dvc/cache/runs").rglob("*") if path.is_file()} == {
-        path.name for path in entries
-    }
+    assert {path.name for path in (other / ".dvc/cache/runs").rglob("*") if path.is_file()} == entries
 
 
 # A stage as stage_main and stage_run make it, whose work takes long; killed in the seconds that DVC takes to record.
@@ -151,9 +146,9 @@ def test_what_a_stage_has_made_is_kept_until_dvc_has_recorded_it(toy) -> None:
 def test_finished_work_is_taken_up_by_equal_code_only_and_not_after_it_was_recorded(toy) -> None:
     root = long_toy(toy)
     command = [sys.executable, "-m", "dvc", "repro", "-q"]
-    subprocess.run(command, cwd=root, env=stage_environment(), check=True)  # by hand: nobody looks after it
+    subprocess.run(command, cwd=root, env=stage_environment(root), check=True)  # by hand: nobody looks after it
     (kept,) = (root / ".scratch").glob("long-*")
-    subprocess.run([*command, "--force"], cwd=root, env=stage_environment(), check=True)
+    subprocess.run([*command, "--force"], cwd=root, env=stage_environment(root), check=True)
     assert toy.runs() == ["long", "long"], "asked for again, it is made again"
 
     facts = json.loads((kept / "finished.json").read_text())

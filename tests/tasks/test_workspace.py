@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from sweetrl.errors import UserError
 from tasks import workspace
-from tasks.pipeline import execute_stage
+from tasks.pipeline import execute_stage, open_repo
 from tasks.training import Steps, run_pipeline
 
 
@@ -30,9 +29,8 @@ def test_parameters_are_changed_in_place_and_checked(toy) -> None:
         "# the toy's\nseed: 8\ncollect: {tasks: 4, first: 400}\ntracking: {uri: 'sqlite:"
     )
     for changes, sentence in [
-        ({"collect.last": 1}, "there is no parameter `collect.last`"),
-        ({"sead": 1}, "there is no parameter `sead`"),
-        ({"seed.deep": 1}, "there is no parameter `seed.deep`"),
+        ({"collect.last": 1}, "unknown parameter `collect.last`"),
+        ({"seed.deep": 1}, "unknown parameter `seed.deep`"),
         ({"collect.tasks": 0}, r"parameter `collect\.tasks` = 0"),
     ]:
         with pytest.raises(UserError, match=sentence):
@@ -65,15 +63,16 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     git(home, "remote", "add", "origin", str(bare))
     (home / "data").mkdir()
     (home / "data/accepted.json").write_text("first batch")
-    steps = Steps(say=quiet, before_register=lambda root: workspace.commit_records(root, "Retrain"))
     tree = workspace.open_worktree(home, "retrain/1")
-    assert workspace.cache_folder(tree) == tmp_path / "cache"
+    with open_repo(tree) as repo:
+        assert repo.cache.local_cache_dir == str(tmp_path / "cache")
     assert workspace.remote_name(tree) == "store"
     assert "jobs = 3" in (tree / ".dvc/config.local").read_text()
     workspace.change_parameters(tree, {"collect.first": 4})
     assert workspace.open_worktree(home, "retrain/1", fresh=False) == tree
     assert "first: 4" in (tree / "params.yaml").read_text(), "what lies there is gone on with"
-    outcome = run_pipeline(tree, steps, home)
+    outcome = run_pipeline(tree, Steps(say=quiet), home)
+    workspace.commit_records(tree, "Retrain")
     assert (tree / "data/accepted.json").read_text() == "first batch"
     assert [result.status for result in outcome.stages] == ["ran", "ran", "ran"]
     assert git(tree, "status", "--porcelain") == "", "nothing of DVC's settings is to be committed"
@@ -81,7 +80,7 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     assert pushed[1:] == ["branch retrain/1 to origin"]
     assert pushed[0].startswith("data to store (") and "pushed" in pushed[0]
     assert workspace.push(tree, "retrain/1")[0] == "data to store (everything is up to date)"
-    workspace.close_worktree(home, "retrain/1")
+    workspace.close_worktree(home, tree)
     assert not tree.exists() and git(home, "worktree", "list").count("\n") == 0
     assert not (home / "data/first.txt").exists(), "nothing has happened in the main checkout yet"
     assert "collect: {tasks: 4, first: 4}" in git(home, "show", "retrain/1:params.yaml")
@@ -96,22 +95,13 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     assert run_pipeline(home, Steps(say=quiet)).unchanged, "the merged branch brings its results along"
 
 
-def test_a_push_that_leaves_data_out_or_has_no_remote_says_so(toy, tmp_path: Path) -> None:
+def test_a_push_without_remotes_says_so(toy) -> None:
     home = toy.root
     execute_stage(home, "first", {}, quiet)
     assert workspace.push(home, "main") == [
         "no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them",
         "no branch: git has no remote",
     ]
-    dvc(home, "remote", "add", "-q", "-d", "store", str(tmp_path / "remote"))
-    shutil.rmtree(home / ".dvc/cache/files/md5")
-    with pytest.raises(UserError) as told:
-        workspace.push(home)
-    assert "\n" not in str(told.value) and "`dvc push`" in str(told.value)
-    with pytest.raises(
-        UserError, match=r"2 of the data in dvc\.lock \(as data/first\.txt\) are not in the remote store, and not"
-    ):
-        workspace.check_pushed(home, "store")
 
 
 @pytest.mark.slow
@@ -187,5 +177,5 @@ def test_commits_need_neither_name_nor_address_of_a_user(
     hook.write_text("#!/bin/sh\necho no commits today >&2\nexit 1\n")
     hook.chmod(0o755)
     (tmp_path / "params.yaml").write_text("seed: 8\n")
-    with pytest.raises(UserError, match=r": `git commit -q` failed: no commits today$"):
+    with pytest.raises(UserError, match=r": `git commit` failed: no commits today$"):
         workspace.commit_records(tmp_path, "More")

@@ -1,4 +1,4 @@
-"""What the store knows, read back: runs with their curves and files, and the chain behind a version."""
+"""How a result came about: what dvc.lock says, runs with their curves and files, and the chain behind a version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sweetrl.cli.main import app
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.errors import UserError
-from sweetrl.tracking.lineage import Records, lineage
+from sweetrl.errors import UnknownVersion, UserError
+from sweetrl.tracking.lineage import Records, data_hashes, lineage
 from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import connect
@@ -58,17 +59,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def trained(root: Path) -> str:
-    return str(Records(SETTINGS, root).registry.get("@champion").run_id)
+    return str(Registry(SETTINGS, root).get("@champion").run_id)
 
 
 def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
     records = Records(SETTINGS, store)
-    found = records.run(trained(store))
-    assert found is not None and records.run("f" * 32) is None
-    above = records.run(found.parent)
-    assert above is not None and above.facts.params == {"policy.beta": "0.1", "seed": "7"}
-    assert (found.facts.name, found.facts.status) == ("train-policy", "FINISHED") and found.facts.seconds is not None
-    assert [(read.name, read.path, read.context) for read in found.facts.inputs] == [
+    run = records.run(trained(store))
+    assert run is not None and records.run("f" * 32) is None
+    above = records.run(run.parent)
+    assert above is not None and above.params == {"policy.beta": "0.1", "seed": "7"}
+    assert (run.name, run.status) == ("train-policy", "FINISHED") and run.seconds is not None
+    assert [(read.name, read.path, read.context) for read in run.inputs] == [
         (name, (store / "b.txt").as_posix(), "training") for name in ("first", "second")
     ]
     curves = records.histories(trained(store), ("loss", "odd", "absent"))
@@ -79,7 +80,7 @@ def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
 def test_files_of_a_run_are_found(store: Path, tmp_path: Path) -> None:
     for where in (store, tmp_path):  # beside the database, and as a server hands them out
         records = Records(SETTINGS, where)
-        records.registry = Registry(SETTINGS, store)
+        records.store = connect(SETTINGS, store)
         (found,) = records.files(trained(store), "costs", tmp_path)
         assert found.name == "b.txt" and found.read_text() == "b"
         assert records.files(trained(store), "nothing", tmp_path) == []
@@ -90,7 +91,7 @@ def test_an_unknown_version_is_answered_with_the_known_ones_and_no_store_is_made
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reference in ("agent@nobody", "agent/2", "agent/9"):
-        with pytest.raises(UserError, match=r"known are @champion, 1, 3\."):
+        with pytest.raises(UnknownVersion, match=r"known are @champion, 1, 3\."):
             lineage(reference, SETTINGS, store)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow sets it when a store is opened
     with pytest.raises(UserError, match="no version is registered yet"):
@@ -112,3 +113,23 @@ def test_lineage_is_few_lines(store: Path, monkeypatch: pytest.MonkeyPatch, caps
     everything = printed("--all")
     assert "param policy.beta\t0.1" in everything and "commit\tc0ffee" in everything
     assert json.loads("".join(printed("--json")))["params"] == {"policy.beta": "0.1", "seed": "7"}
+
+
+def test_data_have_the_hash_of_their_last_stage(tmp_path: Path) -> None:
+    def rows(**found: str) -> list[dict[str, str]]:
+        return [{"path": path, "hash": "md5", "md5": content} for path, content in found.items()]
+
+    collect = {"deps": rows(**{"models/base": "b", "src/sweetrl": "s"}), "outs": rows(**{"data/trajectories": "t"})}
+    train = {"deps": rows(**{"data/trajectories": "u"}), "outs": rows(**{"models/policy": "p", "reports/runs/x": "r"})}
+    assert data_hashes(tmp_path) == {}
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"collect": collect, "train-policy": train}}))
+    assert data_hashes(tmp_path) == {"data/trajectories": "u", "models/base": "b", "models/policy": "p"}
+
+
+def test_a_lock_of_another_form_is_one_sentence(tmp_path: Path) -> None:
+    for wrong in ("stages: []", "stages: {a: 3}", "stages: {a: {outs: [3]}}"):
+        (tmp_path / "dvc.lock").write_text(wrong)
+        with pytest.raises(UserError, match=r"dvc\.lock: this is not what DVC writes"):
+            data_hashes(tmp_path)
+    (tmp_path / "dvc.lock").write_text("stages: {a: {outs: [{path: data}]}}")
+    assert data_hashes(tmp_path) == {}

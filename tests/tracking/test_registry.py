@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from sweetrl.config.settings import Settings, parse_settings
-from sweetrl.errors import UnknownVersion, UserError
+from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
 from sweetrl.stages.registration import evaluation_key, known_registration, register_policy
 from sweetrl.tracking.comparisons import measured
-from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.lineage import lineage
+from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.runs import RunLog
 
 
@@ -195,9 +195,7 @@ def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
     assert text["data data/trajectories"] == "0123.dir"
 
 
-def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
-    project: Path, settings: Settings, first: str
-) -> None:
+def test_a_registered_version_loads_back_and_answers_as_the_endpoint_does(project: Path, first: str) -> None:
     import mlflow
 
     loaded = mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
@@ -209,13 +207,6 @@ def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
     assert isinstance(loaded.predict(longer), str)
     with pytest.raises(Exception, match="must be user, assistant, user"):
         loaded.predict([*dialogue, {"role": "assistant", "content": "What is the rate?"}])
-
-
-def test_a_registered_version_refuses_what_the_endpoint_refuses(project: Path, settings: Settings, first: str) -> None:
-    import mlflow
-
-    loaded = mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
-    dialogue = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
     for wrong in (-1.0, 2.5, float("nan"), float("inf")):
         with pytest.raises(UserError, match=r"`temperature` is .*; it must be a number from 0 to 2\."):
             loaded.predict(dialogue, params={"temperature": wrong})
@@ -225,18 +216,7 @@ def test_a_registered_version_refuses_what_the_endpoint_refuses(project: Path, s
     with pytest.raises(UserError, match="tokens leave no room for a reply in the model's context of"):
         loaded.predict([{"role": "user", "content": "price " * 5000}])
     most = loaded.predict(dialogue, params={"seed": 3, "max_new_tokens": 10**12})
-    assert most == loaded.predict(dialogue, params={"seed": 3}), "more than the agent's own is the agent's own"
-
-
-@pytest.mark.parametrize("number", ["99999999999999999999", "2147483648", "9" * 5000, "٣"])
-def test_a_number_that_no_version_can_have_is_unknown(
-    number: str, project: Path, settings: Settings, first: str
-) -> None:
-    sentence = "there is no such alias or version; known are @challenger, 1"
-    with pytest.raises(UnknownVersion, match=sentence):
-        Registry(settings.tracking, project).get(number)
-    with pytest.raises(UnknownVersion, match=sentence):
-        lineage(f"agent-under-test/{number}", settings.tracking, project)
+    assert most == reply, "more than the agent's own is the agent's own"
 
 
 @pytest.mark.parametrize("name", ["it's", 'a "name"', "a/b", "a:b", "a\nb", " "])
@@ -344,13 +324,6 @@ def test_promotion_history_and_stepping_back(project: Path, settings: Settings, 
     left, back = registry.step_back()
     assert (left.version, back.version) == (second.version, first)
     assert registry.aliases()["champion"] == first
-
-
-def test_an_unknown_alias_is_one_sentence_with_the_known_ones(project: Path, settings: Settings, first: str) -> None:
-    with pytest.raises(UserError, match=r"no such alias or version; known are .*1"):
-        lineage("agent-under-test@staging", settings.tracking, project)
-    with pytest.raises(UserError, match="no version is registered yet"):
-        lineage("nobody@champion", settings.tracking, project)
 
 
 def test_references_are_split() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, flatten, git_state
+from sweetrl.tracking.registry import result_table, run_note
+from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
 SETTINGS = TrackingSettings()
@@ -29,10 +30,9 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     (here / "data/a.txt").write_text("a")
     (here / "notes.txt").write_text("look here")
     log = RunLog(SETTINGS, "collect", tags={"sweetrl.stage": "collect"})
-    log.log_params({"seed": 7, "agent": {"max_turns": 10}, "long": "x" * 7000})
+    log.log_params({"seed": 7, "agent": {"max_turns": 10, "system": None}, "long": "x" * 7000})
     for step in range(1500):
         log.log_metrics({"loss": 1.0 / (step + 1), "rate": 0.1}, step)
-    log.log_metric_series("margin", [0.1, 0.2, 0.3], first_step=1)
     found = log.log_input("data", "data", context="training")
     log.log_artifact("notes.txt")
     assert log.run_id is None and not (here / "mlflow.db").exists(), "nothing is opened before there is need"
@@ -40,27 +40,20 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     client = connect(SETTINGS, here).client
     run = client.get_run(log.run_id)
     assert run.info.status == "FINISHED"
-    assert run.data.params["agent.max_turns"] == "10" and len(run.data.params["long"]) == 6000
+    assert (run.data.params["agent.max_turns"], run.data.params["agent.system"]) == ("10", "None")
+    assert len(run.data.params["long"]) == 6000
     assert len(client.get_metric_history(log.run_id, "loss")) == 1500
-    assert [point.step for point in client.get_metric_history(log.run_id, "margin")] == [1, 2, 3]
     (dataset,) = run.inputs.dataset_inputs
     assert dataset.dataset.digest == found.hash and dataset.dataset.digest.endswith(".dir")
     assert [item.path for item in client.list_artifacts(log.run_id)] == ["notes.txt"]
     assert run.data.tags["sweetrl.stage"] == "collect"
 
 
-def test_the_experiment_opens_where_runs_and_models_are_unless_somebody_wants_otherwise(here: Path) -> None:
+def test_the_experiment_opens_where_runs_and_models_are(here: Path) -> None:
     store = connect(SETTINGS, here)
-
-    def tags() -> dict[str, str]:
-        return dict(store.client.get_experiment(store.experiment_id).tags)
-
-    assert tags()["mlflow.experimentKind"] == "custom_model_development"
-    assert "**Model training**" in tags()["mlflow.note.content"]
-    for found, kept in (("genai_development_inferred", "custom_model_development"), ("genai_development",) * 2):
-        store.client.set_experiment_tag(store.experiment_id, "mlflow.experimentKind", found)
-        connect(SETTINGS, here)
-        assert tags()["mlflow.experimentKind"] == kept
+    tags = store.client.get_experiment(store.experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "**Model training**" in tags["mlflow.note.content"]
 
 
 def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
@@ -72,8 +65,14 @@ def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
     again = RunLog(SETTINGS, "train", run_id=killed.run_id)
     assert again.open() == killed.run_id
     assert client.get_run(child.run_id).info.status == "KILLED"
+    left = RunLog(SETTINGS, "rank", parent=killed.run_id)
+    left.open()
     again.set_tags({ERROR_TAG: "the store was gone"})
+    again.close_children()
     again.finish("FAILED")
+    assert client.get_run(left.run_id).info.status == "KILLED"
+    assert client.get_run(left.run_id).data.tags["mlflow.parentRunId"] == killed.run_id
+    assert client.get_run(killed.run_id).info.status == "FAILED"
     last = RunLog(SETTINGS, "train", run_id=killed.run_id)
     last.open()
     assert client.get_run(killed.run_id).info.status == "RUNNING"
@@ -134,19 +133,6 @@ def test_tracking_can_be_switched_off(here: Path, monkeypatch: pytest.MonkeyPatc
     assert log.run_id is None and not (here / "mlflow.db").exists()
 
 
-def test_runs_that_a_killed_process_left_open_are_closed(here: Path) -> None:
-    parent = RunLog(SETTINGS, "train")
-    parent.open()
-    child = RunLog(SETTINGS, "collect", parent=parent.run_id)
-    child.open()
-    parent.close_children()
-    parent.finish("FAILED")
-    client = connect(SETTINGS, here).client
-    assert client.get_run(child.run_id).info.status == "KILLED"
-    assert client.get_run(child.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
-    assert client.get_run(parent.run_id).info.status == "FAILED"
-
-
 def test_where_the_store_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracking_uri(SETTINGS) == f"sqlite:///{here}/mlflow.db"
     assert tracking_uri(SETTINGS, Path("/elsewhere")) == "sqlite:////elsewhere/mlflow.db"
@@ -158,10 +144,6 @@ def test_a_folder_that_is_no_repository_has_no_commit(here: Path) -> None:
     assert git_state(here) == ("", False)
     subprocess.run(["git", "init", "-q"], check=True)
     assert git_state(here) == ("", False)
-
-
-def test_flatten() -> None:
-    assert flatten({"a": {"b": {"c": 1}}, "d": None}) == {"a.b.c": "1", "d": "None"}
 
 
 def test_what_a_run_writes_itself_is_no_uncommitted_change(here: Path) -> None:
@@ -190,3 +172,17 @@ def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
     (here / "mlflow.db").chmod(0o640)  # shared on purpose
     connect(SETTINGS, here)
     assert (here / "mlflow.db").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
+    success = {"tasks": 1000, "success_before": 0.263, "success_after": 0.839}
+    numbers = success | {"reward_before": 0.391, "reward_after": 0.878}
+    verdict, table, version, report = run_note(numbers, "it wins.", "agent/3", "report.html").split("\n\n")
+    assert verdict == "**Gate:** it wins." and version == "**Registered as** agent/3" and "report.html" in report
+    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after |"
+    assert table.splitlines()[2:] == [
+        "| **tasks solved** | 26.3 % | **83.9 %** |",
+        "| **mean reward** | 0.391 | **0.878** |",
+    ]
+    assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
+    assert result_table({}) == ""

@@ -20,21 +20,11 @@ def dialogue(number: int, simulator: str = "scripted") -> Trajectory:
     said = [Message("user", f"I want f{number}."), Message("assistant", "Why?"), Message("user", "So.")]
     said.append(Message("assistant", "I WANT TO ANSWER: x"))
     turns = (AgentTurn(1, "Why?", (1, 2), (-0.5, -0.5), "stop"), AgentTurn(3, "I WANT TO ANSWER: x"))
-    lost = number == 3
-    return Trajectory(
-        task,
-        0,
-        tuple(said),
-        turns,
-        None if lost else " x",
-        None if lost else 0.5,
-        (),
-        "lost" if lost else "answered",
-        policy="base",
-        simulator=simulator,
-        error="the server is on fire" if lost else "",
-        extra={"leaks": "2:code"} if number == 4 else {},
-    )
+    ending: Any = (None, None, (), "lost") if number == 3 else (" x", 0.5, (), "answered")
+    error = "the server is on fire" if number == 3 else ""
+    extra = {"leaks": "2:code"} if number == 4 else {}
+    facts: Any = {"policy": "base", "simulator": simulator, "error": error, "extra": extra}
+    return Trajectory(task, 0, tuple(said), turns, *ending, **facts)
 
 
 @pytest.fixture(scope="module")

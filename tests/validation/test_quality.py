@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from sweetrl.errors import UserError
 from sweetrl.validation.quality import KEPT, line, read_history, remember, write_page
 from sweetrl.validation.suites import Rule, Table, Verdict
 from sweetrl.validation.tables import KEYS, Rows, Summary
@@ -26,12 +23,12 @@ def row(task: str, attempt: int) -> dict[str, Any]:
 
 
 VERDICTS = [
-    Verdict("trajectories", "leak", False, 4, 1, "...", (), 0.25, None, 0.0, ((row(HOSTILE, 2), "it says 42"),)),
-    Verdict("trajectories", "duplicate", True, 4, 2, "", (), 0.5, None, 0.5, ((row("t-1", 1), "the same words"),)),
-    Verdict("trajectories", "shift", True, 4, 0, "", (), 0.5, 0.4, 0.6),
-    Verdict("trajectories", "enough", True, 4, 0, "", (), 4.0, 2, None),
+    Verdict("trajectories", "leak", False, 4, 1, "...", 0.25, None, 0.0, ((row(HOSTILE, 2), "it says 42"),)),
+    Verdict("trajectories", "duplicate", True, 4, 2, "", 0.5, None, 0.5, ((row("t-1", 1), "the same words"),)),
+    Verdict("trajectories", "shift", True, 4, 0, "", 0.5, 0.4, 0.6),
+    Verdict("trajectories", "enough", True, 4, 0, "", 4.0, 2, None),
 ]
-TABLE = Table("trajectories", Rows([row("t-1", 0)] * 4), KEYS, (LEAK, SAME, MEAN, COUNT), KEYS)
+TABLE = Table("trajectories", Rows([row("t-1", 0)] * 4), (LEAK, SAME, MEAN, COUNT), KEYS)
 
 
 def written(folder: Path) -> str:
@@ -91,9 +88,6 @@ def test_the_last_batches_are_kept_once_each_and_drawn(tmp_path: Path) -> None:
     assert f"{KEPT - 1} accepted batches before this one" in page
     longest = max(len(points.split()) for points in re.findall(r'points="([^"]*)"', page))
     assert longest == KEPT
-    history.write_text("{}")
-    with pytest.raises(UserError, match=r"history.json: this is not the history of batches"):
-        read_history(history)
 
 
 def test_a_line_keeps_values_and_bounds_in_sight() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import replace
 
 import pytest
 
 from sweetrl.backend import Backend
-from sweetrl.colbench.leaks import Fragment
 from sweetrl.config.settings import ValidateSettings
 from sweetrl.types import Message, Task, Trajectory
-from sweetrl.validation.suites import Limits, trajectories_table
-from sweetrl.validation.tables import REMEMBERED, Rows, TrajectoryTable, summarise
+from sweetrl.validation.suites import trajectories_table
+from sweetrl.validation.tables import Rows, TrajectoryTable, summarise
 
 
 def dialogues(hellos: int, others: int) -> list[Trajectory]:
@@ -47,32 +45,11 @@ def test_a_request_that_comes_more_often_is_no_shift() -> None:
     now = summarise(rows, "b2")
     assert (now.mean_reward, now.mean_turns) == (before.mean_reward, before.mean_turns) == (0.1, 2.8)
     assert means(rows) == pytest.approx([now.mean_reward, now.mean_turns])
-    table = trajectories_table(rows, Limits(None, ValidateSettings(), before, now))
+    table = trajectories_table(rows, ValidateSettings(), before=before, now=now)
     shifts = [rule.arguments for rule in table.rules if rule.name.endswith("_shift")]
     assert [one["column"] for one in shifts] == ["reward_by_task", "turns_by_task"]
     for found, one in zip(means(rows), shifts, strict=True):
         assert one["min_value"] <= found <= one["max_value"]
-
-
-def test_pieces_of_references_do_not_pile_up() -> None:
-    class Counting(Backend):
-        asked = 0
-
-        def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
-            self.asked += 1
-            pieces = (Fragment("line 1", task.id),)
-            living.update(pieces)
-            return pieces
-
-    living: weakref.WeakSet[Fragment] = weakref.WeakSet()
-    domain = Counting()
-    table = TrajectoryTable(domain, 7)
-    spoken = dialogues(0, 2 * REMEMBERED)
-    twice = [replace(one, attempt=attempt) for one in spoken for attempt in (0, 1)]
-    for _ in table.watch(twice, map(str, range(len(twice)))):
-        pass
-    assert domain.asked == 2 * REMEMBERED and len(living) <= REMEMBERED
-    assert len(table.rows()) == 4 * REMEMBERED
 
 
 def test_where_all_tasks_have_as_many_attempts_values_stay_as_they_are_and_lost_dialogues_do_not_count() -> None:

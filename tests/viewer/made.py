@@ -16,16 +16,15 @@ from sweetrl.sweet.preferences import (
     CANDIDATES,
     PREFERENCES,
     TOKEN_RATIOS,
-    write_candidates,
-    write_preferences,
-    write_token_ratios,
 )
+from sweetrl.sweet.tables import write_table
 from sweetrl.types import (
     AgentTurn,
     Candidate,
     Message,
     Preference,
     RankedState,
+    ReplyRatios,
     Task,
     TestResult,
     TokenRatios,
@@ -124,13 +123,9 @@ def ranked(one: Trajectory, number: int) -> tuple[list[RankedState], list[Prefer
 
 def explained(state: RankedState) -> TokenRatios:
     """Six tokens of each candidate whose mean is its advantage; the first is hostile."""
-    replies = tuple(
-        tuple(
-            (HOSTILE if place == 0 else f"token{place} ", reply.advantage + step)
-            for place, step in enumerate((0.25, -0.25, 0.5, -0.5, 0.0, 0.0))
-        )
-        for reply in state.candidates
-    )
+    texts = (HOSTILE, *(f"token{place} " for place in range(1, 6)))
+    steps = (0.25, -0.25, 0.5, -0.5, 0.0, 0.0)
+    replies = tuple(ReplyRatios(texts, tuple(reply.advantage + step for step in steps)) for reply in state.candidates)
     return TokenRatios(state.task_id, state.attempt, state.turn, replies)
 
 
@@ -151,10 +146,10 @@ def make_project(root: Path) -> Path:
     collected[-1] = replace(collected[-1], outcome="lost", reward=None, tests=(), error="the user could not reply")
     TrajectoryStore(root / "data/trajectories").write_shard(0, collected)
     both = [ranked(one, number) for number, one in enumerate(collected[:6])]
-    write_candidates(root / "data/preferences" / CANDIDATES, [state for states, _ in both for state in states])
-    write_preferences(root / "data/preferences" / PREFERENCES, [pair for _, pairs in both for pair in pairs])
+    write_table(root / "data/preferences" / CANDIDATES, RankedState, [state for states, _ in both for state in states])
+    write_table(root / "data/preferences" / PREFERENCES, Preference, [pair for _, pairs in both for pair in pairs])
     sample = [explained(state) for states, _ in both[:EXPLAINED] for state in states]
-    write_token_ratios(root / "data/preferences" / TOKEN_RATIOS, sample)
+    write_table(root / "data/preferences" / TOKEN_RATIOS, TokenRatios, sample)
     (root / "reports").mkdir()
     (root / "reports/report.html").write_text("<html><body><main>\n<h1>Report</h1></main></body></html>")
     (root / "params.yaml").write_text("suite: backend\nagent: {max_turns: 7}\n")

@@ -18,8 +18,9 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
-from sweetrl.sweet.preferences import TOKEN_RATIOS, read_token_ratios, write_token_ratios
-from sweetrl.types import Trajectory
+from sweetrl.sweet.preferences import TOKEN_RATIOS
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.types import TokenRatios, Trajectory
 from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
@@ -109,7 +110,7 @@ def test_the_table_is_made_once_and_again_when_a_file_changes(
     assert open_catalogue(find_sources(other), Domains(settings)).count == 64
     assert made == [], "files of equal content have the table that there is"
     store = TrajectoryStore(other / "data/evaluation/base")
-    store.write_shard(1, store.read_shard(1)[:1])
+    store.write_shard(1, list(store.read_shard(1))[:1])
     again = open_catalogue(find_sources(other), Domains(settings))
     assert made == ["data/evaluation/base"] and again.count == 61
     place = again.place(20)
@@ -213,8 +214,8 @@ def test_token_ratios_are_told_where_they_are_stored(
     other = tmp_path / "project"
     shutil.copytree(project, other)
     path = other / "data/preferences" / TOKEN_RATIOS
-    stored = list(read_token_ratios(path))
-    write_token_ratios(path, [replace(one, replies=one.replies[1:]) for one in stored])
+    stored = list(Table(path, TokenRatios))
+    write_table(path, TokenRatios, [replace(one, replies=one.replies[1:]) for one in stored])
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     with pytest.raises(UserError, match=r"token_ratios\.parquet: this is of other candidates; run the stage `rank`"):
         shown.describe(rows[0])

@@ -12,22 +12,13 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, Tab, wait_for
 from made import HOSTILE, TESTS
-from test_page import Row, listed, rows
+from test_page import Row, listed, rows, tab
 
 from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.server import Viewer
 
-__all__ = ["rows"]  # a fixture of the other module
+__all__ = ["rows", "tab"]  # fixtures of the other module
 DIALOGUE = f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0"
-
-
-@pytest.fixture(scope="module", params=["server", "disk"])
-def tab(request: pytest.FixtureRequest, chromium: Chromium, address: str, folder: Path) -> Iterator[Tab]:
-    found = chromium.tab()
-    found.go(address if request.param == "server" else f"file://{folder}/index.html")
-    yield found
-    assert found.errors == []
-    found.close()
 
 
 @pytest.fixture
@@ -154,17 +145,6 @@ def test_messages_as_written_and_one_of_them_copied(tab: Tab) -> None:
     tab.js("window.copied = []; sweetrl.copy = (text, what) => window.copied.push([what, text]); 0")
     tab.js("[...document.querySelectorAll('.message.assistant .copyone')].pop().click(); 0")
     assert tab.js("window.copied") == [["Message", shown]]
-
-
-def test_print_shows_the_dialogue_alone(tab: Tab) -> None:
-    tab.to(DIALOGUE)
-    tab.until("document.querySelectorAll('.message').length > 2")
-    tab.call("Emulation.setEmulatedMedia", media="print")
-    shown = "getComputedStyle(document.querySelector({})).display"
-    assert tab.js(shown.format("'header.bar'")) == "none" and tab.js(shown.format("'.buttons'")) == "none"
-    assert tab.js(shown.format("'.message'")) != "none"
-    assert len(tab.call("Page.printToPDF")["data"]) > 1000
-    tab.call("Emulation.setEmulatedMedia", media="")
 
 
 GROUND = "getComputedStyle(document.body).backgroundColor"

@@ -14,7 +14,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.tracking import lineage as lineage_module
-from sweetrl.tracking.lineage import FoundRun, RunFacts
+from sweetrl.tracking.lineage import RunFacts
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
@@ -37,11 +37,11 @@ class Store:
             ledger.path.parent.mkdir(exist_ok=True)
             ledger.add([cost(TESTS[0].id, name, 7), cost(TESTS[0].id, name, tokens), cost(TESTS[1].id, name, tokens)])
 
-    def run(self, run_id: str) -> FoundRun | None:
+    def run(self, run_id: str) -> RunFacts | None:
         self.asked.append(run_id)
         if run_id == RUNS["tasks"]:
             return None
-        return FoundRun(RunFacts(run_id, "x", "FINISHED", "c0ffee00c0ffee", 61.5, {"seed": "7"}))
+        return RunFacts(run_id, "x", "FINISHED", "c0ffee00c0ffee", 61.5, {"seed": "7"})
 
     def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
         assert folder == "costs"

@@ -6,17 +6,21 @@ the base model, adapter, prompt files, recording and plug-ins, and every field o
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import inspect
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash
-from sweetrl.io import digest, read_json, write_json
+from sweetrl.file_hashes import dvc_hash, file_hash
+from sweetrl.io import digest, private_folder, read_json, write_json
 from sweetrl.plugins import SIMULATORS, Group, is_plugin, source_of
 from sweetrl.types import Task
 
@@ -27,16 +31,8 @@ if TYPE_CHECKING:
 
 # The sections of the settings that decide what dialogues are.
 DECIDING = (
-    "seed",
-    "suite",
-    "suite_options",
-    "model",
-    "agent",
-    "engine",
-    "simulator",
-    "reward",
-    "browser",
-    "similarity",
+    *("seed", "suite", "suite_options", "model", "agent"),
+    *("engine", "simulator", "reward", "browser", "similarity"),
 )
 CALL = "call.json"  # in a folder of `out`: which call it belongs to
 
@@ -49,32 +45,24 @@ def settings_of(env: Domain) -> Settings:
     return env.settings
 
 
-def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None, env: Any = None) -> str:
+def dialogues_call(
+    env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, batch: int, shard: int
+) -> str:
     """Return the digest of all that decides the dialogues of a call: settings, tasks, and the content of what is read.
 
-    `env` is the domain, where it need not be the one that the settings name.
+    `batch` dialogues are under way together, `shard` lie in a file.
     """
     from sweetrl.engines.vllm import adapter_name
 
-    tree = _tree(settings)
-    content = [
-        [task.id, task.problem_description, task.ground_truth, task.test_cases, task.hidden_information]
-        for task in tasks
-    ]
-    what = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
-    # Of an engine in this process, how many rows it computes together changes the last digits of log-probabilities.
-    together = settings.collect.batch if settings.engine.kind == "transformers" else None
-    return digest(what, settings.collect.shard, together, _contents(settings), _code(env or load_domain(settings)))
-
-
-def call_of(env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, seed: int | None) -> str:
-    """Return the fingerprint of a call with several policies."""
-    settings = settings_of(env) if seed is None else settings_of(env).model_copy(update={"seed": seed})
-    each = (settings.model_copy(update={"model": one.model, "engine": one.engine}) for one in policies)
-    return digest(
-        [fingerprint(known, tasks, attempts, one.adapter, env) for known, one in zip(each, policies, strict=True)],
-        settings.evaluate.batch,
-    )
+    agents = []
+    for policy in policies:
+        settings = settings_of(env).model_copy(update={"model": policy.model, "engine": policy.engine})
+        tree = _tree(settings)
+        adapter = policy.adapter and adapter_name(policy.adapter)
+        # Of an engine in this process, how many rows it computes together changes the last digits of log-probabilities.
+        together = batch if policy.engine.kind == "transformers" else None
+        agents.append([{name: tree[name] for name in DECIDING}, adapter, together, _contents(settings)])
+    return digest(agents, [vars(task) for task in tasks], attempts, shard, _code(env))
 
 
 def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: Any) -> str:
@@ -83,12 +71,12 @@ def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: An
     `code` are objects whose classes decide it, too.
     """
     rows = hashlib.sha256()
-    for one in inputs:
-        rows.update(b"\0none" if one is None else b"\0")
-        for row in one or ():
+    for given in inputs:
+        rows.update(b"\0none" if given is None else b"\0")
+        for row in given or ():
             rows.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
     settings = settings_of(env)
-    return digest(_tree(settings), _contents(settings), rows.hexdigest(), [_code(one) for one in (env, *code)])
+    return digest(_tree(settings), _contents(settings), rows.hexdigest(), [_code(part) for part in (env, *code)])
 
 
 def chosen(settings: Settings) -> dict[Group, str]:
@@ -107,11 +95,9 @@ def named_files(settings: Settings) -> list[Path]:
     A recording that replies are kept in is none: it grows as the work goes on, and says no other words for that.
     """
     simulator = settings.simulator
-    recording = Path(simulator.recording) if simulator.kind == "replay" and simulator.recording else None
-    return [
-        *prompt_files(settings.agent, settings.judge, simulator).values(),
-        *([recording] if recording is not None and recording.exists() else []),
-    ]
+    replayed = [Path(simulator.recording)] if simulator.kind == "replay" else []
+    prompts = prompt_files(settings.agent, settings.judge, simulator).values()
+    return [*prompts, *(path for path in replayed if path.is_file())]
 
 
 def claim(folder: Path, call: str) -> None:
@@ -119,7 +105,7 @@ def claim(folder: Path, call: str) -> None:
     path = folder / CALL
     if path.exists() and read_json(path).get("call") == call:
         return
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise UserError(f"{folder}: this is a file; name a folder for the dialogues.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
@@ -127,6 +113,34 @@ def claim(folder: Path, call: str) -> None:
             "folder, or remove this one."
         )
     write_json(path, {"call": call})
+
+
+@contextmanager
+def unfinished(out: Path, call: str) -> Iterator[Path]:
+    """Yield the folder of a call's unfinished work, beside its result `out`: a killed call, made again, goes on there.
+
+    It is removed when all went well, with what other calls have left there for `out`. UserError where another process
+    is at the same call: the two would take finished parts away from each other.
+    """
+    folder = out.with_name(f".{out.name}.{call}")
+    handle = os.open(private_folder(folder), os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise UserError(
+            f"{folder}: another process is at this very work; wait until it has ended, or end it."
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield folder
+        for leftover in out.parent.glob(f".{glob.escape(out.name)}.{'[0-9a-f]' * 16}"):
+            shutil.rmtree(leftover, ignore_errors=True)
+    finally:
+        os.close(handle)
+        with suppress(OSError):
+            folder.rmdir()  # unless something is finished
 
 
 def _tree(settings: Settings) -> dict[str, Any]:
@@ -138,34 +152,22 @@ def _tree(settings: Settings) -> dict[str, Any]:
     return tree
 
 
-def _contents(settings: Settings) -> list[list[str]]:
-    """What lies in the files and folders that the settings name, each with its name."""
-    named = [(str(path), path) for path in named_files(settings)]
+def _contents(settings: Settings) -> dict[str, str]:
+    """The hash of what lies in each file and folder that the settings name, by its name."""
+    named = {str(path): path for path in named_files(settings)}
     if settings.engine.kind != "openai":
-        named.append((settings.model.base, Path(settings.model.base)))
-    groups: tuple[Group, ...] = ("rewards", "simulators")  # a domain and a method may be objects, without a name
-    plugins = ((name, group) for group, name in chosen(settings).items() if group in groups)
-    named += [(name, source_of(group, name)) for name, group in plugins if is_plugin(group, name)]
-    return [[name, _content(path)] for name, path in named if path.exists()]
-
-
-def _content(path: Path) -> str:
-    """The digest of a file, or of what is in a folder but for hidden files."""
-    if not path.is_dir():
-        return file_hash(path)
-    inside = [(one.relative_to(path), one) for one in path.rglob("*") if one.is_file()]
-    shown = sorted((name.as_posix(), one) for name, one in inside if not any(part[0] == "." for part in name.parts))
-    return digest([[name, file_hash(one)] for name, one in shown])
+        named[settings.model.base] = Path(settings.model.base)
+    for group, name in chosen(settings).items():
+        if group in ("rewards", "simulators") and is_plugin(group, name):  # domain and method may be objects: see _code
+            named[name] = source_of(group, name)
+    return {name: dvc_hash(path) for name, path in named.items() if path.exists()}
 
 
 def _code(thing: Any) -> str:
-    """The hash of the file in which the class of `thing` is written; nothing of what is the project's own.
-
-    Nor is there any of what was typed into an interpreter.
-    """
+    """The hash of the file in which the class of `thing` is written; nothing for the project's own, or without one."""
     try:
-        path = Path(inspect.getsourcefile(type(thing)) or "")
-    except TypeError:
+        path = Path(inspect.getsourcefile(type(thing)) or "").resolve()
+    except TypeError:  # typed into an interpreter
         return ""
-    own = Path(__file__).parents[1]
-    return file_hash(path) if path.is_file() and not path.resolve().is_relative_to(own.resolve()) else ""
+    own = path.is_relative_to(Path(__file__).resolve().parents[1])
+    return file_hash(path) if path.is_file() and not own else ""

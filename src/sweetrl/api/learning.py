@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import glob
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.api.calls import settings_of, training_call
+from sweetrl.api.calls import settings_of, training_call, unfinished
 from sweetrl.config.settings import Settings, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
-from sweetrl.errors import UserError
+from sweetrl.io import publish
 from sweetrl.seeds import check_seed
-from sweetrl.types import Preference, RankedState, Task, Trajectory
+from sweetrl.types import Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
     from sweetrl.methods.base import Inputs, Method, TrainingJob
     from sweetrl.protocols import Critic, Work
     from sweetrl.sweet.candidates import LocalSampler, ServerSampler
-    from sweetrl.sweet.preferences import Blocks, Ranking, Replay
+    from sweetrl.sweet.preferences import Blocks, Ranking
     from sweetrl.types import TrajectoryPair
-
-T = TypeVar("T")
 
 
 class TrainedCritic:
@@ -52,44 +48,6 @@ class TrainedCritic:
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """Return the advantages of candidate replies (sweetrl.protocols.Critic)."""
         return self.critic.rate(work)
-
-
-@dataclass(frozen=True)
-class GivenInputs:
-    """What a method learns from, as it was given to `train` (sweetrl.methods.base.Inputs)."""
-
-    dialogues: Iterable[Trajectory] | None = None
-    trajectory_pairs: Sequence[TrajectoryPair] | None = None
-    ranking: Ranking | None = None
-    training_tasks: Sequence[Task] | None = None
-    where: str = "pairs"
-
-    def tasks(self) -> list[Task]:
-        """The training tasks."""
-        return list(_given(self.training_tasks, "tasks"))
-
-    def trajectories(self) -> Iterable[Trajectory]:
-        """The collected dialogues."""
-        return _given(self.dialogues, "dialogues")
-
-    def pairs(self) -> list[TrajectoryPair]:
-        """Pairs of whole dialogues."""
-        return list(_given(self.trajectory_pairs, "pairs"))
-
-    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
-        """Pairs of replies at one state, and successful dialogues."""
-        ranking = _given(self.ranking, "ranking")
-        return ranking.preferences, ranking.replay
-
-    def candidates(self) -> Sequence[RankedState]:
-        """All candidate replies of the ranked states."""
-        return _given(self.ranking, "ranking").states
-
-
-def _given(value: T | None, name: str) -> T:
-    if value is None:
-        raise UserError(f"train: the method needs `{name}`; give them to sweetrl.train.")
-    return value
 
 
 def find_pairs(env: Domain, dialogues: Iterable[Trajectory]) -> list[TrajectoryPair]:
@@ -122,11 +80,11 @@ def train_critic(
     dialogues = _readable_again(dialogues)
     configured = env.configured(settings)
     pairs = find_pairs(configured, dialogues) if pairs is None else pairs
-    folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, pairs]))
-    progress = StepProgress("train_critic")
-    result = fit_critic(configured, settings.critic, settings.tracking, dialogues, pairs, scratch, progress)
-    place = _moved(result.adapter, folder)
-    return TrainedCritic(make_critic(configured, settings, place), place)
+    with _making("critic", out, lambda: training_call(configured, [dialogues, pairs])) as (folder, scratch):
+        progress = StepProgress("train_critic")
+        result = fit_critic(configured, settings.critic, settings.tracking, dialogues, pairs, scratch, progress)
+        publish(result.adapter, folder)
+    return TrainedCritic(make_critic(configured, settings, folder), folder)
 
 
 def rank(
@@ -208,7 +166,7 @@ def train(
     settings, `out` is the folder of the adapter (by default a temporary one): the same call goes on where a killed one
     was.
     """
-    from sweetrl.methods.base import find_method
+    from sweetrl.methods.base import Inputs, find_method
 
     chosen = find_method(method) if isinstance(method, str) else method
     own = {chosen.section: options} if chosen.section else {"method_options": options}
@@ -219,10 +177,10 @@ def train(
         pairs = find_pairs(configured, dialogues)
     ranked = (None,) if ranking is None else (ranking.states, ranking.preferences, ranking.replay)
     call = partial(training_call, configured, [dialogues, pairs, tasks, *ranked], chosen)
-    folder, scratch = _places("policy", out, call)
-    inputs = GivenInputs(dialogues, pairs, ranking, tasks)
-    job = training_job(chosen, settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
-    return policy.adapted(_moved(chosen.train(job).adapter, folder))
+    inputs, progress = Inputs(dialogues, pairs, ranking, tasks), StepProgress(f"train {chosen.name}")
+    with _making("policy", out, call) as (folder, scratch):
+        publish(chosen.train(training_job(chosen, settings, configured, inputs, scratch, progress)).adapter, folder)
+    return policy.adapted(folder)
 
 
 def training_job(
@@ -237,22 +195,10 @@ def training_job(
     """Return the training of a policy by `method` that the settings describe (sweetrl.methods.base.TrainingJob)."""
     from sweetrl.methods.base import TrainingJob
 
-    return TrainingJob(
-        own_settings(method, settings),
-        settings.model,
-        settings.agent,
-        settings.engine,
-        settings.collect,
-        settings.critic,
-        settings.rank,
-        settings.tracking,
-        settings.seed,
-        domain,
-        inputs,
-        scratch,
-        progress,
-        cache,
-    )
+    sections = ("model", "agent", "engine", "collect", "critic", "rank", "tracking", "seed")
+    named: dict[str, Any] = {name: getattr(settings, name) for name in sections}
+    own = own_settings(method, settings)
+    return TrainingJob(own, domain=domain, inputs=inputs, scratch=scratch, progress=progress, cache=cache, **named)
 
 
 def own_settings(method: Method, settings: Settings) -> TrainerSettings:
@@ -284,30 +230,17 @@ def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: An
     return settings.model_copy(update=update)
 
 
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+_temporary: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def _places(name: str, out: str | Path | None, call: Callable[[], str]) -> tuple[Path, Path]:
-    """The folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
+@contextmanager
+def _making(name: str, out: str | Path | None, call: Callable[[], str]) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
 
     Without `out` both go with the process.
     """
-    if out is not None:
-        folder = Path(out)
-        return folder, folder.with_name(f".{folder.name}.{call()}")
-    _kept.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
-    return Path(_kept[-1].name) / name, Path(_kept[-1].name) / ".scratch"
-
-
-def _moved(adapter: Path, folder: Path) -> Path:
-    """Put a finished adapter in its place, and remove the unfinished work around it: this call's and earlier ones'."""
-    import shutil
-
-    from sweetrl.io import publish
-
-    publish(adapter, folder)
-    shutil.rmtree(adapter.parent, ignore_errors=True)
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
-        if re.fullmatch(r"[0-9a-f]{16}", left.name.rpartition(".")[2]) and left.is_dir():  # as `_places` calls them
-            shutil.rmtree(left, ignore_errors=True)
-    return folder
+    if out is None:
+        _temporary.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
+    folder = Path(_temporary[-1].name) / name if out is None else Path(out)
+    with unfinished(folder, "unfinished" if out is None else call()) as scratch:
+        yield folder, scratch

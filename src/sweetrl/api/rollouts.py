@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sweetrl.api.calls import call_of, claim, settings_of
+from sweetrl.api.calls import claim, dialogues_call, settings_of
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import load_settings, parse_settings
+from sweetrl.config.settings import EvaluateSettings, load_settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sweetrl.types import Result
 
 Tasks = Sequence[Task] | int | None
+SERVER_LOG = Path(".scratch/server.log")
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,11 @@ class Running:
     cost, `mine` says which shards this process makes, `spent` is told what the engines have spent, however it ends.
     """
 
-    log: Path = Path(".scratch/server.log")
+    log: Path = SERVER_LOG
     progress: Callable[[int], None] | None = None
     ledger: Ledger | None = None
     mine: Callable[[int], bool] | None = None
     spent: Callable[[Mapping[str, float]], None] | None = None
-
-    @contextmanager
-    def watched(self, name: str, total: int) -> Iterator[Running]:
-        """Yield this with a meter of `total` dialogues, unless somebody watches already."""
-        if self.progress is not None:
-            yield self
-            return
-        with Meter(name, total, "dialogues") as meter:
-            yield replace(self, progress=meter)
 
 
 @dataclass(frozen=True)
@@ -109,41 +101,27 @@ def collect(
     call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost, or
     when `out` belongs to another call.
     """
-    settings = settings_of(env)
-    chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
-    count = settings.collect.attempts if attempts is None else attempts
+    env = _seeded(env, seed)
+    how = settings_of(env).collect
+    chosen = tasks_of(env, tasks, how.tasks)
+    count = how.attempts if attempts is None else attempts
     if count < 1:
         raise UserError(f"collect: {count} attempts at a task are none; take 1 or more.")
     # A task's attempts stand side by side: their equal prompts are computed once.
     pairs = [(task, attempt) for task in chosen for attempt in range(count)]
-    store = TrajectoryStore(Path(out)) if out is not None else TrajectoryStore.temporary()
+    store = TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out))
     if out is not None and running is None:  # with `running` the caller sees to it
-        call = call_of(env, [policy], chosen, count, seed)
+        call = dialogues_call(env, [policy], chosen, count, how.batch, how.shard)
         claim(Path(out), call if name is None else digest(call, name))
-    with (
-        serving([policy], running) as (served,),
-        opened(env) as environment,
-        (running or Running()).watched("collect", len(pairs)) as watched,
-    ):
-        attempt(
-            environment,
-            served,
-            pairs,
-            store,
-            seed=settings.seed if seed is None else seed,
-            name=policy.name if name is None else name,
-            batch=settings.collect.batch,
-            shard=settings.collect.shard,
-            lost_share=settings.collect.lost_share,
-            running=watched,
-        )
-    return store
+    called = policy.name if name is None else name
+    with attempted(env, {called: policy}, pairs, {called: store}, {called: running or Running()}, "collect"):
+        return store
 
 
 def play(env: Domain, policy: Policy, task: Task | None = None, *, seed: int = 0) -> Trajectory:
     """Let `policy` attempt one task (by default the first test task) with the domain's user; return it, scored."""
-    chosen = tasks_of(env, 1 if task is None else [task], 1, None, "test")
-    with serving([policy], None) as (served,), opened(env) as environment:
+    chosen = tasks_of(env, 1 if task is None else [task], 1, "test")
+    with serving([policy]) as (served,), opened(env) as environment:
         return attempt_one(environment, served, chosen[0], seed)
 
 
@@ -170,78 +148,73 @@ def evaluate(
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
-    chosen = tasks_of(env, tasks, settings_of(env).evaluate.tasks, seed, "test")
+    env = _seeded(env, seed)
+    how = settings_of(env).evaluate
+    chosen = tasks_of(env, tasks, how.tasks, "test")
     if out is not None:
-        claim(Path(out), call_of(env, list(policies.values()), chosen, 1, seed))
+        claim(Path(out), dialogues_call(env, list(policies.values()), chosen, 1, how.batch, how.batch))
     stores = {
         name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / folder_name(name))
         for name in policies
     }
-    with attempted(env, policies, chosen, stores, seed=seed) as environment:
-        return summarise(env, stores, environment, seed=seed)
+    with attempted(env, policies, [(task, 0) for task in chosen], stores) as environment:
+        return summarise(env, stores, environment)
 
 
 @contextmanager
 def attempted(
     env: Domain,
     policies: Mapping[str, Policy],
-    tasks: Sequence[Task],
+    pairs: Sequence[tuple[Task, int]],
     stores: Mapping[str, TrajectoryStore],
-    *,
-    seed: int | None = None,
     running: Mapping[str, Running] | None = None,
+    section: Literal["collect", "evaluate"] = "evaluate",
 ) -> Iterator[OpenEnvironment]:
-    """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
-    settings, by_name = settings_of(env), running or {}
-    first = next(iter(by_name.values()), Running())
+    """Let each of `policies` make all attempts, (task, number), into its store, as `section` of the settings says.
+
+    Yields the environment, which is open still.
+    """
+    settings = settings_of(env)
+    chosen = settings.evaluate if section == "evaluate" else settings.collect
+    shard = chosen.batch if isinstance(chosen, EvaluateSettings) else chosen.shard
+    how: dict[str, Any] = {
+        "batch": chosen.batch,
+        "shard": shard,
+        "lost_share": chosen.lost_share,
+        "seed": env.settings.seed,
+    }
+    by_name = running or dict.fromkeys(policies, Running())
+    first = next(iter(by_name.values()))
     with (
-        serving(list(policies.values()), first) as served,
-        opened(env) as environment,
-        first.watched("evaluate", len(policies) * len(tasks)) as watched,
+        serving(list(policies.values()), first.log) as served,
+        opened(env) as world,
+        Meter(section, len(policies) * len(pairs), "dialogues") if first.progress is None else nullcontext() as meter,
     ):
         for name, policy in zip(policies, served, strict=True):
-            attempt(
-                environment,
-                policy,
-                [(task, 0) for task in tasks],
-                stores[name],
-                seed=settings.seed if seed is None else seed,
-                name=name,
-                batch=settings.evaluate.batch,
-                shard=settings.evaluate.batch,
-                lost_share=settings.evaluate.lost_share,
-                running=replace(by_name.get(name, watched), progress=watched.progress),
-            )
-        yield environment
+            own = replace(by_name[name], progress=meter or first.progress)
+            attempt(world, policy, pairs, stores[name], own, name=name, **how)
+        yield world
 
 
-def summarise(
-    env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment, *, seed: int | None = None
-) -> Evaluation:
+def summarise(env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment) -> Evaluation:
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
 
-    ruler, max_turns = settings_of(env).evaluate, env.settings.agent.max_turns
-    seed = env.settings.seed if seed is None else seed
+    evaluate = settings_of(env).evaluate
+    ruler = evaluate.confidence, evaluate.resamples, env.settings.seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = [
-        result_of(dialogue, name, env, max_turns) for name, attempts in dialogues.items() for dialogue in attempts
-    ]
-    both = {BEFORE, AFTER} <= dialogues.keys()
-    examined = env.examine(dialogues, results, environment.tools, ruler) if both else None
-    scored = {
-        name: [result for result in results if result.policy == name and result.reward is not None]
-        for name in dialogues
-    }
-    summaries = {
-        name: summarize_policy(some, ruler.confidence, ruler.resamples, seed) for name, some in scored.items() if some
-    }
-    comparison: dict[str, Any] = {}
-    if both:
-        comparison = compare(results, ruler.confidence, ruler.resamples, seed)
-        comparison["measure"] = env.measure
-        comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
-        comparison |= env.compare(comparison, dialogues, results, examined)
+    results = results_of(dialogues, env, env.settings.agent.max_turns)
+    summaries = {}
+    for name in dialogues:
+        if scored := [result for result in results if result.policy == name and result.reward is not None]:
+            summaries[name] = summarize_policy(scored, *ruler)
+    if not {BEFORE, AFTER} <= dialogues.keys():
+        return Evaluation(results, dialogues, summaries)
+    examined = env.examine(dialogues, results, environment.tools, evaluate)
+    comparison: dict[str, Any] = compare(results, *ruler)
+    comparison["measure"] = env.measure
+    comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
+    comparison |= env.compare(comparison, dialogues, results, examined)
     return Evaluation(results, dialogues, summaries, comparison, examined)
 
 
@@ -250,34 +223,32 @@ def attempt(
     policy: Policy,
     pairs: Sequence[tuple[Task, int]],
     store: TrajectoryStore,
+    running: Running,
     *,
-    seed: int,
     name: str,
     batch: int,
-    shard: int,
-    lost_share: float = 1.0,
-    running: Running | None = None,
+    **how: Any,
 ) -> None:
-    """Let one policy attempt each (task, attempt number) in an open environment; a complete store is left as it is."""
+    """Let one policy make all attempts, (task, number), in an open environment; a complete store is left as it is.
+
+    `how` are the seed, the size of a shard and the share that may be lost (sweetrl.rollout.run.rollout_scored).
+    """
     from sweetrl.rollout.ledger import cost
     from sweetrl.rollout.run import rollout_scored
     from sweetrl.rollout.users import usage_of
 
-    running = running or Running()
     agent = policy.open(batch)
     try:
         rollout_scored(
             pairs,
             environment.context(agent),
             store,
-            seed=seed,
             policy_name=name,
             batch=batch,
-            shard=shard,
             progress=running.progress,
-            lost_share=lost_share,
             ledger=running.ledger,
             mine=running.mine,
+            **how,
         )
     finally:
         if running.spent is not None:
@@ -288,22 +259,19 @@ def attempt(
 def attempt_one(environment: OpenEnvironment, policy: Policy, task: Task, seed: int) -> Trajectory:
     """Let one policy attempt one task in an open environment; return the dialogue, scored (or lost)."""
     store = TrajectoryStore.temporary()
-    attempt(environment, policy, [(task, 0)], store, seed=seed, name=policy.name, batch=1, shard=1)
+    attempt(environment, policy, [(task, 0)], store, Running(), name=policy.name, batch=1, shard=1, seed=seed)
     return store[0]
 
 
 @contextmanager
-def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[list[Policy]]:
+def serving(policies: Sequence[Policy], log: Path = SERVER_LOG) -> Iterator[list[Policy]]:
     """Yield `policies` with servers behind those that need one; one serves all that differ only in their adapter."""
-    log = (running or Running()).log
     with ExitStack() as stack:
-        made: dict[Policy, Policy] = {}
-        for policy in policies:
-            bare = policy.adapted(None)
-            if bare not in made:
-                same = [other for other in policies if other.adapted(None) == bare]
-                made[bare] = stack.enter_context(bare.serving(log, max(other.lora_rank for other in same)))
-        yield [made[policy.adapted(None)].adapted(policy.adapter) for policy in policies]
+        served: dict[Policy, Policy] = {}
+        for bare in dict.fromkeys(policy.adapted(None) for policy in policies):
+            ranks = [policy.lora_rank for policy in policies if policy.adapted(None) == bare]
+            served[bare] = stack.enter_context(bare.serving(log, max(ranks)))
+        yield [served[policy.adapted(None)].adapted(policy.adapter) for policy in policies]
 
 
 @contextmanager
@@ -316,25 +284,26 @@ def opened(env: Domain) -> Iterator[OpenEnvironment]:
         yield environment
 
 
-def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Split = "train") -> list[Task]:
-    """Return tasks that are given, or so many of the domain's own."""
-    check_seed(seed)
+def tasks_of(env: Domain, tasks: Tasks, count: int, split: Split = "train") -> list[Task]:
+    """Return tasks that are given, or so many of the domain's own (by default `count`)."""
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
         number = max(0, count if tasks is None else tasks)
-        made = env.tasks(split, number, settings.seed if seed is None else seed, settings.tasks.difficulty)
-        tasks = list(islice(made, number))
-    chosen = [env.own(task) for task in tasks]
-    if not chosen:
+        tasks = list(islice(env.tasks(split, number, settings.seed, settings.tasks.difficulty), number))
+    own = [env.own(task) for task in tasks]
+    if not own:
         raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
-    check_ids(chosen, env.name)
-    return chosen
+    check_ids(own, env.name)
+    return own
 
 
 def folder_name(policy: str) -> str:
-    """Return the name of the folder for the dialogues of the policy called so: its own where that is one.
-
-    An agent may be called by the path of its base, which is another folder; others get different folders.
-    """
+    """Return the name of the folder for a policy's dialogues: its own, unless that is a path or no folder's name."""
     plain = re.sub(r"[^\w.+@=,-]+", "-", policy).strip(".-")[:100]
     return policy if plain == policy else f"{plain}-{digest(policy)[:8]}"
+
+
+def _seeded(env: Domain, seed: int | None) -> Domain:
+    """Return the domain with another seed in its settings, if one is given; an impossible one is a UserError."""
+    check_seed(seed)
+    return env if seed is None else env.configured(env.settings.model_copy(update={"seed": seed}))

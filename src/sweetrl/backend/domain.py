@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from sweetrl.backend import leaks
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import demonstrate
+from sweetrl.backend.suite.details import CURRENCIES
+from sweetrl.backend.suite.judge import WORTH, faults, judge_reply
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.backend.suite.topics import DOMAINS
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
-from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
@@ -94,16 +99,19 @@ class Backend(Domain):
 
     def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
         """Yield tasks of the synthetic suite."""
-        from sweetrl.backend.suite import generate
-
         return generate(split, count, seed, difficulty, hints=self.choices.hints)
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task, which has at least one unit test."""
-        field(row, "test_cases", dict, where)
+        from sweetrl.backend.rewards import checks_of
+
         task = super().parse_task(row, where, default_id)
         if not task.test_cases:
-            raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
+            raise UserError(f"{where}: `test_cases` is missing or empty; a task needs at least one unit test.")
+        try:
+            checks_of(task.test_cases, self.settings.reward.semantics != "fixed")
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
         return task
 
     def system_prompt(self, name_or_path: str) -> str:
@@ -118,19 +126,10 @@ class Backend(Domain):
 
     def scripted_user(self, tools: Any) -> UserSimulator:
         """Return the user of the synthetic suite, who answers from a task's hidden facts."""
-        from sweetrl.backend.suite import ScriptedSimulator
-
-        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
-        if unknown := options.keys() - {"persona"}:
-            raise UserError(
-                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `persona`."
-            )
-        return ScriptedSimulator(options.get("persona", "plain"))
+        return ScriptedSimulator(self.scripted_option("persona", "plain"))
 
     def knows(self, task: Task) -> bool:
         """Whether `task` is one of the synthetic suite."""
-        from sweetrl.backend.suite.tasks import read_facts
-
         return bool(read_facts(task.hidden_information))
 
     @contextmanager
@@ -174,15 +173,11 @@ class Backend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the worth of a reply to a task of the synthetic suite."""
-        from sweetrl.backend.suite.judge import WORTH, judge_reply
-
         verdict = judge_reply(task, earlier, reply)
         return None if verdict is None else Judgment(WORTH[verdict], verdict)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a task of the synthetic suite."""
-        from sweetrl.backend.suite.judge import faults
-
         return faults(trajectory, questions, max_turns)
 
     # For people
@@ -198,19 +193,12 @@ class Backend(Domain):
     @property
     def pretraining(self) -> Pretraining:
         """Numbers and currencies are copied from the user's words into the program."""
-        from sweetrl.backend.suite.details import CURRENCIES
-
         return Pretraining(tuple(f" {currency}" for currency in CURRENCIES), numbers=200, constants=(0, 100))
 
     def pretraining_tasks(self, count: int, seed: int, difficulty: int) -> Iterator[Task]:
         """Yield training contents of all domains: the base knows the words of those that only the test split has."""
-        from sweetrl.backend.suite import generate
-        from sweetrl.backend.suite.topics import DOMAINS
-
         return generate("train", count, seed, difficulty, DOMAINS, self.choices.hints)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
-        from sweetrl.backend.suite.agents import demonstrate
-
         return demonstrate(task, settings, max_turns, seed)

@@ -17,17 +17,20 @@ Why a test passed or not (TestResult.reason):
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from functools import lru_cache
-from types import TracebackType
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import islice
 from typing import Literal
 
-from sweetrl.backend.checks import Check, function_name, parse_check
+from sweetrl.backend.checks import NOT_PLAIN, Check, function_name, parse_check
 from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
-from sweetrl.backend.references import References
+from sweetrl.colbench.files import NO_ANSWER
 from sweetrl.config.settings import RewardSettings
 from sweetrl.errors import UserError
 from sweetrl.sandbox.client import Sandbox
@@ -35,12 +38,11 @@ from sweetrl.sandbox.compare import Rules, equal, render
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 from sweetrl.types import Score, Task, TestResult, TestRun, Trajectory
 
-Semantics = Literal["fixed", "official", "official-noblacklist"]
-SEMANTICS: tuple[Semantics, ...] = ("fixed", "official", "official-noblacklist")
-NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without one
+Pair = tuple[CallResult, CallResult]  # what the reference gives for a test, and an answer
+REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does not agree with a random reference
 
 
-class CodeScorer:
+class CodeScorer(AbstractContextManager["CodeScorer"]):
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
     A `sandbox` of the caller's is used instead of a new one (and closed with this).
@@ -54,14 +56,19 @@ class CodeScorer:
         self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
         self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
-        self._references = References(self._sandbox)
+        # The official evaluator does not limit the reference; a machine that must go on has to, generously.
+        limits = self._sandbox.limits
+        self._patient = replace(
+            limits,
+            wall_seconds=max(60.0, limits.wall_seconds),
+            call_seconds=max(20.0, limits.call_seconds),
+            output_kib=max(8192, limits.output_kib),
+            nodes=max(1_000_000, limits.nodes),
+        )
+        self._references: dict[tuple[str, tuple[str, ...]], Future[Outcome]] = {}
+        self._lock = threading.Lock()
 
-    def __enter__(self) -> CodeScorer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -107,34 +114,47 @@ class CodeScorer:
     def _begin(self, task: Task, answer: str | None) -> Future[Score]:
         if not task.test_cases:
             raise UserError(f"task {task.id}: only tasks with unit tests can be scored by running code.")
-        checks = _checks(task.test_cases, self._official)
-        calls = tuple(call for check in checks for call in check.calls)
-        namespace: Literal["one", "split"] = "split" if self._official else "one"
+        checks = checks_of(task.test_cases, self._official)
         if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
-            return self._unrun(checks, TestResult("", False, "no_answer"))
+            return self._unrun(checks, "no_answer")
         word = banned_word(answer) if self.settings.semantics == "official" else None
         if word is not None:
-            return self._unrun(checks, TestResult("", False, "refused", f"the answer holds `{word}`"))
-        if self._official:
-            sources: tuple[str, ...] = (official_source(answer),)
-        else:
-            sources = fixed_sources(answer, _name(task.test_cases))
-        expected = self._references.results(task.ground_truth, calls, namespace)
-        actual = self._sandbox.submit(Job(sources, calls, namespace))
+            return self._unrun(checks, "refused", f"the answer holds `{word}`")
+        calls = tuple(call for check in checks for call in check.calls)
+        expected = self._reference(task.ground_truth, calls)
         score: Future[Score] = Future()
-        actual.add_done_callback(lambda done: self._follow(checks, expected, done, score))
+        self.run(task, answer, calls).add_done_callback(lambda done: self._follow(task, checks, expected, done, score))
         return score
 
-    def _unrun(self, checks: tuple[Check, ...], verdict: TestResult) -> Future[Score]:
-        tests = tuple(TestResult(check.name, False, verdict.reason, verdict.detail) for check in checks)
+    def run(self, task: Task, answer: str, calls: tuple[str, ...]) -> Future[Outcome]:
+        """Run `answer`, read as the semantics say, for `calls`."""
+        official = self._official
+        sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
+        return self._sandbox.submit(Job(sources, calls, "split" if official else "one"))
+
+    def run_reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
+        """Run a reference for `calls`, in the same sandbox as everything else."""
+        namespace: Literal["one", "split"] = "split" if self._official else "one"
+        return self._sandbox.submit(Job((reference,), calls, namespace, REFERENCE_SEED, self._patient))
+
+    def _reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
+        """What a reference gives for `calls`; each is run once."""
+        with self._lock:
+            if (reference, calls) not in self._references:
+                self._references[reference, calls] = self.run_reference(reference, calls)
+            return self._references[reference, calls]
+
+    def _unrun(self, checks: tuple[Check, ...], reason: str, detail: str = "") -> Future[Score]:
+        tests = tuple(TestResult(check.name, False, reason, detail) for check in checks)
         score: Future[Score] = Future()
         score.set_result(Score(0.0, tests, semantics=self.settings.semantics, isolation="not run"))
         return score
 
     def _follow(
         self,
+        task: Task,
         checks: tuple[Check, ...],
-        expected: Future[tuple[CallResult, ...]],
+        expected: Future[Outcome],
         actual: Future[Outcome],
         score: Future[Score],
     ) -> None:
@@ -142,26 +162,51 @@ class CodeScorer:
         # reference's future lives on and keeps its callbacks, so what hangs on it lets go of the outcome.
         held = [actual]
 
-        def judge(done: Future[tuple[CallResult, ...]]) -> None:
+        def judge(done: Future[Outcome]) -> None:
             try:
-                score.set_result(self._judge(checks, done.result(), held.pop().result()))
+                outcome = held.pop().result()
+                pairs, questions = self._pairs(checks, done.result().calls, outcome.calls)
+                if not questions:
+                    score.set_result(self._judge(checks, pairs, outcome.isolation))
+                    return
+                job = Job((task.ground_truth,), tuple(questions.values()), "one", REFERENCE_SEED)
+                self._sandbox.submit(job).add_done_callback(partial(finish, outcome, pairs, list(questions)))
             except BaseException as error:  # whoever waits for the score is told
+                score.set_exception(error)
+
+        def finish(outcome: Outcome, pairs: list[Pair], places: list[int], replies: Future[Outcome]) -> None:
+            try:
+                for place, result in zip(places, replies.result().calls, strict=True):
+                    pairs[place] = (pairs[place][0], result)
+                score.set_result(self._judge(checks, pairs, outcome.isolation))
+            except BaseException as error:
                 score.set_exception(error)
 
         expected.add_done_callback(judge)
 
-    def _judge(self, checks: tuple[Check, ...], expected: tuple[CallResult, ...], outcome: Outcome) -> Score:
-        results: list[TestResult] = []
-        position = 0
-        for check in checks:
-            end = position + len(check.calls)
-            reference = check.value(expected[position:end], self._rules)
-            value = check.value(outcome.calls[position:end], self._rules)
-            results.append(self._test(check.name, reference, value))
-            position = end
+    def _pairs(
+        self, checks: tuple[Check, ...], expected: Sequence[CallResult], results: Sequence[CallResult]
+    ) -> tuple[list[Pair], dict[int, str]]:
+        """What reference and answer give for each check; and by place what the reference must still be asked."""
+        pending, given, pairs, questions = iter(expected), iter(results), list[Pair](), dict[int, str]()
+        for place, check in enumerate(checks):
+            theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
+            reference, value = check.value(theirs, self._rules), check.value(ours, self._rules)
+            if check.condition and isinstance(check.question(theirs), str):
+                question = check.question(ours)
+                if isinstance(question, str):
+                    questions[place] = question
+                else:
+                    value = question
+            elif check.decides and reference.kind == "value":
+                reference = CallResult("refused", None, NOT_PLAIN)
+            pairs.append((reference, value))
+        return pairs, questions
+
+    def _judge(self, checks: tuple[Check, ...], pairs: Sequence[Pair], isolation: str) -> Score:
+        results = [self._test(check.name, *pair) for check, pair in zip(checks, pairs, strict=True)]
         passed = sum(test.passed for test in results)
-        semantics = self.settings.semantics
-        return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
+        return Score(passed / len(results), tuple(results), semantics=self.settings.semantics, isolation=isolation)
 
     def _test(self, name: str, reference: CallResult, value: CallResult) -> TestResult:
         if value.kind != "value":
@@ -175,8 +220,18 @@ class CodeScorer:
 
 
 @lru_cache(maxsize=4096)
-def _checks(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
-    return tuple(parse_check(name, call, official) for name, call in tests)
+def checks_of(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
+    """Return the checks of a task's tests; UserError for one that cannot be put to an answer (`fixed` alone)."""
+    function, checks = _name(tests), []
+    for name, call in tests:
+        try:
+            checks.append(parse_check(name, call, official, function))
+        except ValueError as error:
+            raise UserError(
+                f"`test_cases.{name}`: `{call[:100]}` cannot be put to an answer ({error}); write it as "
+                f"`{function or 'f'}(...) == value`."
+            ) from error
+    return tuple(checks)
 
 
 @lru_cache(maxsize=4096)
@@ -186,11 +241,7 @@ def _name(tests: tuple[tuple[str, str], ...]) -> str:
 
 def limits_of(reward: RewardSettings) -> Limits:
     """The sandbox's limits that the settings ask for."""
-    return Limits(
-        wall_seconds=reward.wall_seconds,
-        call_seconds=reward.call_seconds,
-        memory_mib=reward.memory_mib,
-    )
+    return Limits(reward.wall_seconds, reward.call_seconds, reward.memory_mib)
 
 
 # Hidden tests run once more, for people
@@ -203,25 +254,23 @@ def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
     executing the program and the call. Nothing of the answer is run where the scorer would run nothing: one that is
     empty, or banned by the semantics.
     """
-    official = reward.semantics != "fixed"
-    namespace: Literal["one", "split"] = "split" if official else "one"
-    checks = _checks(task.test_cases, official)
-    sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
+    checks = checks_of(task.test_cases, reward.semantics != "fixed")
+    runs = []
     with CodeScorer(reward) as scorer:
         (score,) = scorer.score_answers([(task, answer)])
         refused = all(test.reason in ("no_answer", "refused") for test in score.tests)
-        outcomes = [None if refused else scorer.sandbox.submit(Job(sources, each.calls, namespace)) for each in checks]
-        # As the scorer has it: a reference that draws random numbers draws others than the answer.
-        references = [
-            scorer.sandbox.submit(Job((task.ground_truth,), each.calls, namespace, seed=1)) for each in checks
+        pending = [
+            (
+                None if refused else scorer.run(task, answer, check.calls),
+                scorer.run_reference(task.ground_truth, check.calls),
+            )
+            for check in checks
         ]
-        runs = []
-        for (name, call), check, test, pending, reference in zip(
-            task.test_cases, checks, score.tests, outcomes, references, strict=True
+        for (name, call), check, test, (answered, reference) in zip(
+            task.test_cases, checks, score.tests, pending, strict=True
         ):
-            outcome = None if pending is None else pending.result()
-            got = "" if outcome is None else _shown(check, outcome.calls)
-            seconds = 0.0 if outcome is None else outcome.seconds
+            outcome = None if answered is None else answered.result()
+            got, seconds = ("", 0.0) if outcome is None else (_shown(check, outcome.calls), outcome.seconds)
             expected = _shown(check, reference.result().calls)
             runs.append(TestRun(name, call, expected, got, test.passed, test.reason, test.detail, seconds))
     return runs

@@ -47,7 +47,6 @@ VALUE_WEIGHT = 3.0  # of values that must be copied from the user's words
 USER_WEIGHT = 0.02  # of the user's words
 INFORMED_WEIGHT = 0.5  # of the user's words in a dialogue that shows the finished answer beforehand
 
-
 READING = {"heed_least": 0.5, "heed_most": 1.0}  # demonstrators in the first steps, see PretrainSettings.reading
 
 
@@ -81,10 +80,7 @@ class Encoder:
         recipe = domain.pretraining
         values = [*(f" {n}" for n in range(recipe.numbers) if n not in recipe.constants), *recipe.words]
         self.values = {tokenizer.encode(value, add_special_tokens=False)[0] for value in values}
-        self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
-
-    def _encode_plain(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        self._encode = lru_cache(maxsize=100_000)(lambda text: tuple(tokenizer.encode(text, add_special_tokens=False)))
 
     def encode(self, dialogue: Shown) -> tuple[list[int], list[float]]:
         """Token ids and the loss weight of each token (0 for the system message and the request)."""
@@ -99,17 +95,15 @@ class Encoder:
 
         add(SYSTEM, dialogue.system, 0.0, 0.0)
         answer: tuple[int, ...] = ()
+        revises = self.domain.pretraining.revises
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                if self.domain.reply_type(message.content) == QUESTION:
-                    add(ASSISTANT, message.content, 1.0, 1.0)
-                elif self.domain.pretraining.revises:
-                    add(ASSISTANT, message.content, 1.0, 1.0)
+                question = self.domain.reply_type(message.content) == QUESTION
+                add(ASSISTANT, message.content, 1.0, 1.0 if question or revises else VALUE_WEIGHT)
+                if revises and not question:
                     before, answer = answer, self._encode(message.content)
                     for place in changed(before, answer):  # the last token is the end of the turn
                         weights[place - len(answer) - 1] = VALUE_WEIGHT
-                else:
-                    add(ASSISTANT, message.content, 1.0, VALUE_WEIGHT)
             elif i and dialogue.informed:
                 add(USER, message.content, INFORMED_WEIGHT, INFORMED_WEIGHT * VALUE_WEIGHT)
             else:
@@ -149,10 +143,10 @@ class Demonstrations:
 
     def item(self, index: int) -> dict[str, Any]:
         """One demonstration: its token ids and loss weights."""
-        task = self.tasks[index % len(self.tasks)]
-        seed = self.settings.seed * 1_000_003 + index
-        reads = index < self.settings.reading * self.batches * self.settings.batch_size
-        settings = self.settings.model_copy(update=READING) if reads else self.settings
+        task, settings = self.tasks[index % len(self.tasks)], self.settings
+        seed = settings.seed * 1_000_003 + index
+        if index < settings.reading * self.batches * settings.batch_size:
+            settings = settings.model_copy(update=READING)
         dialogue = demonstrate(task, self.encoder.domain, settings, self.max_turns, self.prompt, seed)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}

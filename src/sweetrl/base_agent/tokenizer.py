@@ -31,7 +31,7 @@ def build_tokenizer(
     The numbers 0 .. `numbers`-1 and `words` (all with the blank before them) are made one token each. Deterministic for
     equal texts in equal order.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -40,31 +40,36 @@ def build_tokenizer(
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [BEGIN, SYSTEM, USER, ASSISTANT, END, PAD]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     # Enough repetitions that each of these is merged into one token whatever the texts hold.
-    whole = ["".join((*(f" {number}" for number in range(numbers)), *words))] * 2000
-    tokenizer.train_from_iterator([*texts, *whole], trainer)
+    entire = ["".join((*(f" {number}" for number in range(numbers)), *words))] * 2000
+    _train(tokenizer, [*texts, *entire], vocabulary)
     return _with_template(tokenizer)
 
 
-def build_piece_tokenizer(texts: Iterable[str], vocabulary: int, words: Sequence[str]) -> PreTrainedTokenizerFast:
+def _train(tokenizer: Tokenizer, texts: Sequence[str], vocabulary: int) -> None:
+    from tokenizers import pre_tokenizers, trainers
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BEGIN, SYSTEM, USER, ASSISTANT, END, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def build_piece_tokenizer(texts: Sequence[str], vocabulary: int, words: Sequence[str]) -> PreTrainedTokenizerFast:
     """Make a tokenizer of at most `vocabulary` entries in which the commonest pieces of `texts` are one token each.
 
     Texts are cut around `words`, before every new line and after every sentence; the pieces between are tokens where
     they are common in `texts`. All else is byte-level BPE, so nothing is unknown. Deterministic.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
     cuts = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex("|".join(_whole(word) for word in _longest_first(words))), "isolated"),
+            pre_tokenizers.Split(Regex("|".join(map(_whole, longest_first))), "isolated"),
             pre_tokenizers.Split("\n", "merged_with_next"),
             pre_tokenizers.Split(Regex("[.?!] "), "merged_with_previous"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -74,27 +79,16 @@ def build_piece_tokenizer(texts: Iterable[str], vocabulary: int, words: Sequence
     common = [piece for piece, _ in sorted(pieces.items(), key=lambda item: (-item[1], item[0])) if len(piece) > 1]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - min(len(common), vocabulary // 2),
-        special_tokens=[BEGIN, SYSTEM, USER, ASSISTANT, END, PAD],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    learner.train_from_iterator(texts, trainer)
+    _train(learner, texts, vocabulary - min(len(common), vocabulary // 2))
     learnt = json.loads(learner.to_str())["model"]
-    known: dict[str, int] = learnt["vocab"]
+    entries: dict[str, int] = learnt["vocab"]
     for piece in common:
-        if len(known) < vocabulary:
-            known.setdefault(piece, len(known))
+        if len(entries) < vocabulary:
+            entries.setdefault(piece, len(entries))
     merges = [tuple(merge) for merge in learnt["merges"]]
-    tokenizer = Tokenizer(models.BPE(known, merges, ignore_merges=True))  # a piece that is an entry stays whole
+    tokenizer = Tokenizer(models.BPE(entries, merges, ignore_merges=True))  # a piece that is an entry stays whole
     tokenizer.pre_tokenizer = cuts
-    tokenizer.decoder = decoders.ByteLevel()
     return _with_template(tokenizer)
-
-
-def _longest_first(words: Sequence[str]) -> list[str]:
-    return sorted(words, key=lambda word: (-len(word), word))
 
 
 def _whole(word: str) -> str:
@@ -104,9 +98,10 @@ def _whole(word: str) -> str:
 
 
 def _with_template(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    from tokenizers import AddedToken
+    from tokenizers import AddedToken, decoders
     from transformers import PreTrainedTokenizerFast
 
+    tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=AddedToken(BEGIN, special=True),

@@ -27,7 +27,7 @@ from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, encode, plan
 from sweetrl.lm.rows import RowFile
 from sweetrl.sweet.trainer import Metrics, PreferenceTrainer
-from sweetrl.types import Trajectory
+from sweetrl.types import Task, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,13 +66,11 @@ def demonstrations(
     """
     reading = round(skill.reading * settings.dialogues)
     rows, readers, informed, too_long = RowFile(), 0, 0, 0
-    for index, task in enumerate(_endless_tasks(domain, settings, difficulty)):
-        if index == settings.dialogues:
-            break
+    for index, task in enumerate(_tasks(domain, settings, difficulty)):
         reads = index < reading
-        one = skill.model_copy(update=READING) if reads else skill
+        demonstrator = skill.model_copy(update=READING) if reads else skill
         seed = settings.seed * 1_000_003 + index
-        shown = demonstrate(task, domain, one, agent.max_turns, agent.prompt, seed)
+        shown = demonstrate(task, domain, demonstrator, agent.max_turns, agent.prompt, seed)
         row = encode(Trajectory(task, 0, shown.messages), chat, shown.system)
         if len(row.token_ids) > limit:
             too_long += 1
@@ -88,13 +86,15 @@ def demonstrations(
     return Demonstrated(rows, readers, informed, too_long)
 
 
-def _endless_tasks(domain: Domain, settings: WarmStartSettings, difficulty: int) -> Iterator[Any]:
-    while True:
-        none = True
-        for task in islice(domain.pretraining_tasks(settings.dialogues, settings.seed, difficulty), settings.dialogues):
-            none = False
+def _tasks(domain: Domain, settings: WarmStartSettings, difficulty: int) -> Iterator[Task]:
+    """As many tasks as there are to be demonstrations; where the domain has fewer, some again."""
+    left = settings.dialogues
+    while left:
+        before = left
+        for task in islice(domain.pretraining_tasks(settings.dialogues, settings.seed, difficulty), left):
+            left -= 1
             yield task
-        if none:
+        if left == before:
             raise UserError(f"{domain.spec}: it yields no task to demonstrate on; see its `pretraining_tasks`.")
 
 
@@ -120,11 +120,11 @@ class WarmStartTrainer(PreferenceTrainer):
         return batch.get("share", (1.0,))[0] * nll, metrics
 
 
-def merge_adapter(base: Path | str, adapter: Path, out: Path) -> int:
+def merge_adapter(base: Path | str, adapter: Path, out: Path, dtype: str = "") -> int:
     """Write the model `base` with the adapter in its weights to the folder `out`; return its number of parameters.
 
-    Computed in float32, kept in the precision that the base's own files have, in safetensors, with tokenizer and chat
-    template: a folder like any other.
+    Computed in float32, kept in `dtype` (by default that of the base's own files), in safetensors, with tokenizer and
+    chat template: a folder like any other.
     """
     import torch
 
@@ -132,9 +132,6 @@ def merge_adapter(base: Path | str, adapter: Path, out: Path) -> int:
     from sweetrl.models.load import load_tokenizer, stored_dtype
 
     model = load_model(base, adapter, "float32", "cpu")
-    model.to(getattr(torch, stored_dtype(base))).save_pretrained(out)
+    model.to(getattr(torch, dtype or stored_dtype(base))).save_pretrained(out)
     load_tokenizer(base).save_pretrained(out)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-__all__ = ["Demonstrated", "WarmStartTrainer", "demonstrations", "merge_adapter", "steps_of"]

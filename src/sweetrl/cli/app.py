@@ -7,66 +7,34 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer import Option
+from typer.core import TyperCommand
 
 from sweetrl.cli.options import STDOUT
 from sweetrl.console.logs import QUIET, any_letters, own_words_only
-from sweetrl.errors import UserError, sentence_of
+from sweetrl.errors import sentence_of
 
 # What an impossible command line raises; where its class lies differs between typer's versions.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
-# Options that name files of this machine.
-FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
 
 class Command(TyperCommand):
-    """A command that takes `--json` with and without a file, and no addresses for files."""
+    """A command that takes `--json` with and without a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
-        given = list(args)
-        for place, word in enumerate(args):
-            if word == "--":
-                break
-            name, equals, value = word.partition("=")
-            follows = args[place + 1] if place + 1 < len(args) else "-"
-            if name in FILES and ADDRESS.match(value if equals else follows):
-                address = value if equals else follows
-                raise UserError(
-                    f"{address}: this is an address, and `{name}` names files of this machine; copy it here."
-                )
-            if word == "--json" and self._takes_file() and follows.startswith("-"):
-                given[place] = f"--json={STDOUT}"
-        return list(super().parse_args(ctx, given))
-
-    def _takes_file(self) -> bool:
-        return any("--json" in param.opts and not getattr(param, "is_flag", False) for param in self.params)
-
-
-class Commands(TyperGroup):
-    """The list of commands, each with its whole first sentence."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a line or two for each command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, first_sentence(command.help or "")) for name, command in self.commands.items()])
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a command's help."""
-    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+        if any("--json" in param.opts and not getattr(param, "is_flag", False) for param in self.params):
+            pairs = zip(args, [*args[1:], "-"], strict=True)
+            args = [f"{word}={STDOUT}" if word == "--json" and after.startswith("-") else word for word, after in pairs]
+        return list(super().parse_args(ctx, args))
 
 
 class App(typer.Typer):
@@ -74,7 +42,6 @@ class App(typer.Typer):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
-            cls=Commands,
             no_args_is_help=True,
             pretty_exceptions_enable=False,
             rich_markup_mode=None,
@@ -83,50 +50,45 @@ class App(typer.Typer):
         )
 
     def command(  # type: ignore[override]
-        self,
-        name: str | None = None,
-        *,
-        kept: str = "nothing is half-written: give the same command again",
-        **more: Any,
+        self, name: str | None = None, *, kept: str = "nothing is half-written: give the same command again"
     ) -> Callable[[Callable[..., None]], Callable[..., None]]:
         """Register a command; `kept` is what Ctrl-C leaves, and how to go on, in words."""
-        register = super().command(name, cls=Command, **more)
+        register = super().command
 
         def take(function: Callable[..., None]) -> Callable[..., None]:
-            register(_with_quiet(function, name or function.__name__, kept))
+            summary = first_sentence(function.__doc__ or "")
+            register(name, cls=Command, short_help=summary)(_with_quiet(function, name or function.__name__, kept))
             return function
 
         return take
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a command's help, which the list of commands has."""
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+
+
 def _with_quiet(function: Callable[..., None], name: str, kept: str) -> Callable[..., None]:
     @wraps(function)
     def run(*arguments: Any, quiet: bool = False, **options: Any) -> None:
-        with _quietly(quiet), own_words_only(name):
-            try:
+        is_new = quiet and QUIET not in os.environ
+        if quiet:
+            os.environ[QUIET] = "1"  # also for programs that are started
+        try:
+            with own_words_only(name):
                 function(*arguments, **options)
-            except KeyboardInterrupt:
-                print(f"interrupted; {kept}.", file=sys.stderr)
-                raise typer.Exit(130) from None
+        except KeyboardInterrupt:
+            print(f"interrupted; {kept}.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        finally:
+            if is_new:
+                del os.environ[QUIET]
 
     signature = inspect.signature(function, eval_str=True)
     more = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
     run.__annotations__ = {**function.__annotations__, "quiet": Quiet}
     return run
-
-
-@contextmanager
-def _quietly(quiet: bool) -> Iterator[None]:
-    """Say to everything below, also to programs that are started, that nothing but results is wanted."""
-    before = os.environ.get(QUIET)
-    if quiet:
-        os.environ[QUIET] = "1"
-    try:
-        yield
-    finally:
-        if quiet and before is None:
-            del os.environ[QUIET]
 
 
 def run_app(app: Callable[..., Any]) -> int:

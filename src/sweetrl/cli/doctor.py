@@ -6,24 +6,27 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.console.printing import print_table
 from sweetrl.errors import UserError
 from sweetrl.text import without_login
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import Settings
-    from sweetrl.console.screen import Screen
 
 Status = Literal["ok", "warn", "fail"]
-MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
 
-PIPELINE = ("dvc", "mlflow", "prefect", "great_expectations")  # packages of the extra `pipeline`
-TOOLS = ("transformers", "peft", *PIPELINE)
+# The large packages: how it stands where one is not there, and what brings it.
+TOOLS: tuple[tuple[str, Status, str], ...] = (
+    *((name, "fail", "sweetrl") for name in ("transformers", "peft")),
+    *((name, "warn", "'sweetrl[pipeline]'") for name in ("dvc", "mlflow", "prefect", "great_expectations")),
+)
 LOCK = Path("requirements.lock")
 GIB = 2**30
 
@@ -40,35 +43,25 @@ class Check:
 
 def examine() -> list[Check]:
     """Run every check in turn; one that fails to run is itself a finding."""
-    found: list[Check] = []
+    checks: list[Check] = []
     for look in (python, packages, git, machine, torch, isolation, project, browser, services):
         try:
-            found.extend(look())
+            checks.extend(look())
+        except UserError as error:
+            checks.append(Check(look.__name__, "fail", str(error)))
         except Exception as error:
-            found.append(
-                Check(look.__name__, "fail", f"{type(error).__name__}: {error}", "repair the installation: `make run`")
-            )
-    return found
+            why = f"{type(error).__name__}: {error}"
+            checks.append(Check(look.__name__, "fail", why, "repair the installation: `make run`"))
+    return checks
 
 
-def report(checks: list[Check], console: Screen) -> None:
+def report(checks: list[Check]) -> None:
     """Print the findings for people."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for check in checks:
-        mark, colour = MARKS[check.status]
-        text = Text(check.seen)
-        if check.advice:
-            text.append(f"\n-> {check.advice}", style=colour)
-        table.add_row(Text(mark, style=colour), check.name, text)
-    console.print(table)
-    count = {status: sum(check.status == status for check in checks) for status in MARKS}
-    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
+    marks = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
+    rows = [(marks[check.status], check.name, check.seen, check.advice) for check in checks]
+    print_table("doctor", ("", "what", "seen", "what to do"), rows)
+    count = Counter(check.status for check in checks)
+    print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
 
 
 def python() -> Iterator[Check]:
@@ -80,13 +73,9 @@ def packages() -> Iterator[Check]:
     """Whether the installed packages are the locked ones; without the lock, whether the large ones are there."""
     if not LOCK.exists():
         yield Check("packages", "warn", f"no {LOCK} in {Path.cwd()}", "run `sweetrl doctor` from the project's root")
-        for name in TOOLS:
-            if have := _version(name):
-                yield Check(name, "ok", have)
-            elif name in PIPELINE:
-                yield Check(name, "warn", "not installed", "the pipeline needs it: `pip install 'sweetrl[pipeline]'`")
-            else:
-                yield Check(name, "fail", "not installed", "`pip install sweetrl`")
+        for name, status, package in TOOLS:
+            have = _version(name)
+            yield Check(name, "ok", have) if have else Check(name, status, "not installed", f"`pip install {package}`")
         return
     pins = read_lock(LOCK)
     other = {name: have for name in pins if (have := _version(name)) != pins[name]}
@@ -94,24 +83,17 @@ def packages() -> Iterator[Check]:
         yield Check("packages", "ok", f"all {len(pins)} as in {LOCK}")
         return
     shown = [f"{name} {have or 'missing'} (locked {pins[name]})" for name, have in other.items()][:3]
-    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-    yield Check(
-        "packages", "fail" if None in other.values() else "warn", ", ".join(shown) + more, f"`pip install -r {LOCK}`"
-    )
+    seen = ", ".join(shown) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
+    yield Check("packages", "fail" if None in other.values() else "warn", seen, f"`pip install -r {LOCK}`")
 
 
 def read_lock(path: Path) -> dict[str, str]:
     """Return name -> version of the pins that apply to this interpreter."""
     from packaging.requirements import Requirement
 
-    pins: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.partition("#")[0].strip()
-        if text:
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate():
-                pins[requirement.name] = next(iter(requirement.specifier)).version
-    return pins
+    lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pins = [Requirement(line) for line in lines if line]
+    return {pin.name: next(iter(pin.specifier)).version for pin in pins if pin.marker is None or pin.marker.evaluate()}
 
 
 def git() -> Iterator[Check]:
@@ -123,7 +105,7 @@ def git() -> Iterator[Check]:
     elif subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False).returncode:
         yield Check("git", "warn", "not in a repository", "clone the project: DVC and the lineage need its history")
     else:
-        yield Check("git", "ok", subprocess.run(["git", "--version"], capture_output=True, text=True).stdout.split()[2])
+        yield Check("git", "ok", "in a repository")
 
 
 def machine() -> Iterator[Check]:
@@ -131,20 +113,17 @@ def machine() -> Iterator[Check]:
     import psutil
 
     total, free = psutil.virtual_memory().total / GIB, shutil.disk_usage(Path.cwd()).free / GIB
+    advice = "" if total >= 3.5 else "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
     seen = f"{total:.1f} GiB memory, {os.cpu_count()} cores"
-    advice = "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
-    yield Check("machine", "ok", seen) if total >= 3.5 else Check("machine", "warn", seen, advice)
+    yield Check("machine", "warn" if advice else "ok", seen, advice)
     status: Status = "ok" if free >= 5 else "warn" if free >= 1 else "fail"
     yield Check("disk", status, f"{free:.1f} GiB free", "" if free >= 5 else "a run needs 1 GiB, several need more")
 
 
 def torch() -> Iterator[Check]:
     """torch loads, and what it computes on."""
-    try:
-        import torch as library
-    except (ImportError, OSError) as error:
-        yield Check("torch", "fail", str(error), f"`pip install -r {LOCK}`")
-        return
+    import torch as library
+
     seen = f"{library.__version__}, {library.get_num_threads()} threads, "
     if library.cuda.is_available():
         properties = library.cuda.get_device_properties(0)
@@ -154,9 +133,8 @@ def torch() -> Iterator[Check]:
     yield Check("torch", "ok", seen)
     threads, cores = _settings().model.threads, os.cpu_count() or 1
     if threads > cores:
-        yield Check(
-            "threads", "warn", f"model.threads {threads} on {cores} cores", "set `model.threads` to the cores you have"
-        )
+        seen = f"model.threads {threads} on {cores} cores"
+        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
 
 
 def isolation() -> Iterator[Check]:
@@ -164,15 +142,10 @@ def isolation() -> Iterator[Check]:
     from sweetrl.sandbox.client import Sandbox
     from sweetrl.sandbox.limits import Job, Limits
 
-    try:
-        with Sandbox(Limits(), workers=1) as sandbox:
-            outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
-    except UserError as error:
-        yield Check("isolation", "fail", str(error), "docs/sandbox.md lists what each layer needs")
-        return
+    with Sandbox(Limits(), workers=1) as sandbox:
+        outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
     if [call.kind for call in outcome.calls] != ["value"]:
-        details = "; ".join(f"{call.kind} {call.detail}" for call in outcome.calls)
-        yield Check("isolation", "fail", f"an innocent program did not run: {details}", "see docs/sandbox.md")
+        yield Check("isolation", "fail", f"an innocent program did not run: {outcome.calls}", "see docs/sandbox.md")
     elif "namespaces" not in outcome.isolation:
         advice = (
             "programs can read, write and reach nothing of this machine, but see by their paths which files exist, how "
@@ -207,7 +180,7 @@ def _base(base: str) -> Check:
     from sweetrl.models.check import check_tokenizer, check_weights
 
     folder = Path(base)
-    if not folder.exists() and not folder.is_absolute() and base.count("/") == 1 and not folder.parent.is_dir():
+    if not folder.exists() and base.count("/") == 1 and not folder.parent.is_dir():
         return Check("base model", "ok", f"{base}, from the hub's cache")
     missing = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not any(folder.glob(name))]
     if missing:
@@ -234,9 +207,8 @@ def browser() -> Iterator[Check]:
         yield Check("browser", "warn", "none for Frontend Design (Backend Programming needs none)", str(error))
         return
     if page.status != "ok" or [element.text for element in page.elements] != ["ready"]:
-        yield Check(
-            "browser", "fail", f"{page.renderer}: an innocent page came back `{page.status}`", "see docs/browser.md"
-        )
+        seen = f"{page.renderer}: an innocent page came back `{page.status}`"
+        yield Check("browser", "fail", seen, "see docs/browser.md")
     elif not isolated:
         advice = "pages are kept in by the browser's own sandbox only; allow user namespaces (docs/browser.md)"
         yield Check("browser", "warn", f"{page.renderer}, no namespaces", advice)
@@ -259,8 +231,7 @@ def services() -> Iterator[Check]:
             yield Check(name, "ok", shown)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = f"status {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else str(error)
-            advice = f"start the server or unset {variable} to run embedded"
-            yield Check(name, "fail", f"{shown}: {why or type(error).__name__}", advice)
+            yield Check(name, "fail", f"{shown}: {why}", f"start the server or unset {variable} to run embedded")
 
 
 def _settings() -> Settings:

@@ -5,31 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from sweetrl.cli.options import (
-    STDOUT,
-    Adapter,
-    Concurrency,
-    EngineName,
-    Json,
-    JsonFile,
-    Limit,
-    Model,
-    RecordingFile,
-    Seed,
-    Semantics,
-    Set,
-    Splits,
-    Suite,
-    Tasks,
-    Url,
-    UserModel,
-    UserName,
-    UserUrl,
-)
+from sweetrl.cli import options as opt
 from sweetrl.console.printing import in_words, note, print_facts, print_json, print_table
 from sweetrl.errors import UserError
 from sweetrl.paths import VALIDATION_TASKS
@@ -43,54 +23,50 @@ PARAMETERS = Path("params.yaml")
 
 
 def score(
-    tasks: Tasks,
+    tasks: opt.Tasks,
     answers: Annotated[
-        Path,
-        typer.Option(help='Rows {"index": i, "answer": "..."} (.jsonl, .parquet), or an official trajectory file.'),
+        Path, Option(help='Rows {"index": i, "answer": "..."} (.jsonl, .parquet), or an official trajectory file.')
     ],
-    semantics: Annotated[Semantics, typer.Option(help="By whose rules an answer passes a test.")] = Semantics.fixed,
-    report: JsonFile = None,
-    changes: Set = None,
+    semantics: Annotated[
+        Literal["fixed", "official", "official-noblacklist"], Option(help="By whose rules an answer passes a test.")
+    ] = "fixed",
+    report: opt.JsonFile = None,
+    changes: opt.Set = None,
 ) -> None:
     """Score answers against the hidden unit tests of task files, in the sandbox. The JSON has every verdict."""
     from sweetrl.cli.score import score_file
 
-    file = None if report == STDOUT else report
-    scored = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
-    if report == STDOUT:
-        print_json(scored)
-        return
-    print_facts("score", facts(scored["summary"]))
+    file = None if report == opt.STDOUT else report
+    scored = score_file(tasks, answers, semantics, file, settings_here(None, changes).reward)
+    print_facts("score", facts(scored["summary"]), scored if report == opt.STDOUT else None)
     if file is not None:
         note(f"every verdict: {file}")
 
 
 def collect(
-    tasks: Tasks,
-    out: Annotated[
-        Path, typer.Option(help="What to write: an official trajectory file (.jsonl) or a folder of shards.")
-    ],
-    attempts: Annotated[int, typer.Option(help="Attempts at each task.", min=1)] = 1,
-    engine: EngineName = None,
-    url: Url = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    user: UserName = None,
-    user_url: UserUrl = None,
-    user_model: UserModel = None,
-    recording: RecordingFile = None,
-    limit: Limit = None,
-    concurrency: Concurrency = None,
-    seed: Seed = None,
-    suite: Suite = None,
-    changes: Set = None,
-    as_json: Json = False,
+    tasks: opt.Tasks,
+    out: Annotated[Path, Option(help="What to write: an official trajectory file (.jsonl) or a folder of shards.")],
+    attempts: Annotated[int, Option(help="Attempts at each task.", min=1)] = 1,
+    engine: opt.EngineName = None,
+    url: opt.Url = None,
+    model: opt.Model = None,
+    adapter: opt.Adapter = None,
+    user: opt.UserName = None,
+    user_url: opt.UserUrl = None,
+    user_model: opt.UserModel = None,
+    recording: opt.RecordingFile = None,
+    limit: opt.Limit = None,
+    concurrency: opt.Concurrency = None,
+    seed: opt.Seed = None,
+    suite: opt.Suite = None,
+    changes: opt.Set = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
-    from sweetrl.stages.standalone import Choices, collect_standalone, with_choices
+    from sweetrl.stages.standalone import collect_standalone, with_choices
 
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
-    settings = with_choices(settings_here(suite, changes), choices)
+    choices = engine, url, model, user, user_url, user_model, recording, concurrency, seed
+    settings = with_choices(settings_here(suite, changes), *choices)
     summary = collect_standalone(settings, tasks, out, attempts, limit, adapter)
     print_facts("collect", facts(summary), summary if as_json else None)
 
@@ -98,24 +74,21 @@ def collect(
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            help="Official trajectory files, or logs of chat messages (.jsonl, .parquet).", metavar="FILE..."
-        ),
+        Argument(help="Official trajectory files, or logs of chat messages (.jsonl, .parquet).", metavar="FILE..."),
     ],
-    out: Annotated[Path, typer.Option(help="What to write: a folder of shards.")],
+    out: Annotated[Path, Option(help="What to write: a folder of shards.")],
     skip_bad: Annotated[
-        int | None, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
+        int | None, Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
     ] = None,
     keep_rewards: Annotated[
-        bool | None,
-        typer.Option("--keep-rewards/--score", help="Take official files' own rewards; logs always keep theirs."),
+        bool | None, Option("--keep-rewards/--score", help="Take official files' own rewards; logs always keep theirs.")
     ] = None,
     held_out: Annotated[
-        list[Path] | None, typer.Option(help="Leave out dialogues about the tasks of this file; any number.")
+        list[Path] | None, Option(help="Leave out dialogues about the tasks of this file; any number.")
     ] = None,
-    suite: Suite = None,
-    changes: Set = None,
-    as_json: Json = False,
+    suite: opt.Suite = None,
+    changes: opt.Set = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Put dialogues that others have made into shards to train on, and say for which methods they are enough.
 
@@ -131,47 +104,43 @@ def import_(
 
 
 def evaluate(
-    tasks: Tasks = VALIDATION_TASKS,
+    tasks: opt.Tasks = VALIDATION_TASKS,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards."),
+        Path | None, Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards.")
     ] = None,
-    report: JsonFile = None,
+    report: opt.JsonFile = None,
     temperature: Annotated[
-        list[float] | None, typer.Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
+        list[float] | None, Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
-    engine: EngineName = None,
-    url: Url = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    user: UserName = None,
-    user_url: UserUrl = None,
-    user_model: UserModel = None,
-    recording: RecordingFile = None,
-    limit: Limit = None,
-    concurrency: Concurrency = None,
-    seed: Seed = None,
-    suite: Suite = None,
-    changes: Set = None,
+    top_p: Annotated[float | None, Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
+    engine: opt.EngineName = None,
+    url: opt.Url = None,
+    model: opt.Model = None,
+    adapter: opt.Adapter = None,
+    user: opt.UserName = None,
+    user_url: opt.UserUrl = None,
+    user_model: opt.UserModel = None,
+    recording: opt.RecordingFile = None,
+    limit: opt.Limit = None,
+    concurrency: opt.Concurrency = None,
+    seed: opt.Seed = None,
+    suite: opt.Suite = None,
+    changes: opt.Set = None,
 ) -> None:
     """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals.
 
     What is not given is as params.yaml says. Several temperatures are compared.
     """
-    from sweetrl.stages.standalone import Choices, evaluate_standalone, with_choices
+    from sweetrl.stages.standalone import evaluate_standalone, with_choices
 
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
-    settings = with_choices(settings_here(suite, changes), choices)
-    file = None if report == STDOUT else report
-    result = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
-    if report == STDOUT:
-        print_json(result)
-        return
-    if "temperatures" not in result:
+    choices = engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p
+    settings = with_choices(settings_here(suite, changes), *choices)
+    as_json = report == opt.STDOUT
+    result = evaluate_standalone(settings, tasks, out, limit, adapter, None if as_json else report, temperature or ())
+    if as_json or "temperatures" not in result:
         rest = {name: value for name, value in result.items() if name not in ("success", "reward", "intervals")}
-        named = {**result["intervals"], **rest}  # what one looks for first
-        print_facts("evaluate", facts(named))
+        first = result.get("intervals", {})  # what one looks for first
+        print_facts("evaluate", facts({**first, **rest}), result if as_json else None)
         return
     columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
     rows = [[in_words({**row, **row["intervals"]}[name]) for name in columns] for row in result["temperatures"]]
@@ -180,20 +149,20 @@ def evaluate(
 
 
 def tasks(
-    split: Annotated[Splits, typer.Option(help="Which of the tasks.")],
-    out: Annotated[Path, typer.Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
+    split: Annotated[Literal["train", "validation", "test"], Option(help="Which of the tasks.")],
+    out: Annotated[Path, Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
     count: Annotated[
-        int | None, typer.Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
+        int | None, Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.", min=0, max=MOST)
+        int | None, Option(help="Seed of the tasks; default: that of params.yaml.", min=0, max=MOST)
     ] = None,
     difficulty: Annotated[
-        int | None, typer.Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
+        int | None, Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
     ] = None,
-    suite: Suite = None,
-    changes: Set = None,
-    as_json: Json = False,
+    suite: opt.Suite = None,
+    changes: opt.Set = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
     from sweetrl.colbench.files import task_row
@@ -206,9 +175,19 @@ def tasks(
 
     check_free(out)
     settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
-    settings = _with_count(settings, split.value, count)
+    # The validation tasks follow the training tasks, so those are generated, too; few of others.
+    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
+    if split == "train" and (count or 0) > sizes["train"]:
+        raise UserError(
+            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
+            f"take fewer than {count} training tasks."
+        )
+    sizes[split] = max(sizes[split], count or 0)
+    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
+    generated = {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
+    settings = with_values(settings, generated)
     domain = load_domain(settings)
-    members = split_tasks(domain)[split.value][:count]
+    members = split_tasks(domain)[split][:count]
     if out.suffix == ".parquet":
         write_task_table(out, members)
     else:
@@ -219,12 +198,12 @@ def tasks(
 
 
 def sandbox_run(
-    file: Annotated[Path, typer.Argument(help="A file of Python to execute.")],
-    call: Annotated[list[str], typer.Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
-    wall: Annotated[float, typer.Option(help="Seconds for everything together.", min=0.01)] = 2.0,
-    memory: Annotated[int, typer.Option(help="Memory limit in MiB.", min=16)] = 512,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Go on where the machine offers no isolation.")] = False,
-    as_json: Json = False,
+    file: Annotated[Path, Argument(help="A file of Python to execute.")],
+    call: Annotated[list[str], Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
+    wall: Annotated[float, Option(help="Seconds for everything together.", min=0.01)] = 2.0,
+    memory: Annotated[int, Option(help="Memory limit in MiB.", min=16)] = 512,
+    unsafe: Annotated[bool, Option("--unsafe", help="Go on where the machine offers no isolation.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Execute FILE in the sandbox, afresh for each call, and print what each call came to."""
     from sweetrl.sandbox.limits import Limits
@@ -245,43 +224,21 @@ def sandbox_run(
 
 
 def browser_render(
-    file: Annotated[Path, typer.Argument(help="A file of HTML.")],
-    out: Annotated[Path, typer.Option(help="Write the picture here (PNG).")],
-    elements: JsonFile = None,
-    changes: Set = None,
+    file: Annotated[Path, Argument(help="A file of HTML.")],
+    out: Annotated[Path, Option(help="Write the picture here (PNG).")],
+    elements: opt.JsonFile = None,
+    changes: opt.Set = None,
 ) -> None:
     """Render FILE as an answer of Frontend Design is rendered, and say how it went. The JSON has every element."""
     from sweetrl.browser.run import render_file
     from sweetrl.io import read_json
 
-    if elements != STDOUT:
-        print_facts("render", list(render_file(file, out, elements, settings_here(None, changes).browser).items()))
-        return
+    settings = settings_here(None, changes).browser
     with TemporaryDirectory() as name:
-        written = Path(name) / "elements.json"
-        render_file(file, out, written, settings_here(None, changes).browser)
-        print_json(read_json(written))
-
-
-def _with_count(settings: Settings, split: str, count: int | None) -> Settings:
-    """Return `settings` in which the stage `tasks` generates `count` tasks of `split` at least, and few of others.
-
-    The validation tasks follow the training tasks, so those are generated, too. Raises UserError where the training
-    tasks would reach into the validation tasks.
-    """
-    from sweetrl.stages.parameters import with_values
-
-    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
-    if split == "train" and (count or 0) > sizes["train"]:
-        raise UserError(
-            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
-            f"take fewer than {count} training tasks."
-        )
-    sizes[split] = max(sizes[split], count or 0)
-    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
-    return with_values(
-        settings, {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
-    )
+        as_json = elements == opt.STDOUT
+        written = Path(name) / "elements.json" if as_json else elements
+        facts_of_page = render_file(file, out, written, settings)
+        print_facts("render", list(facts_of_page.items()), read_json(written) if as_json and written else None)
 
 
 def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -298,13 +255,12 @@ def screen() -> Screen:
 
 def settings_here(suite: str | None = None, changes: list[str] | None = None) -> Settings:
     """The settings of the project we stand in (outside of one, the defaults), with what the command line changes."""
+    from sweetrl.config.overrides import parse_changes, with_changes
     from sweetrl.config.settings import Settings, load_settings, parse_settings
+    from sweetrl.config.yaml_files import read_yaml
 
     settings = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
     if changes:
-        from sweetrl.config.overrides import parse_changes, with_changes
-        from sweetrl.config.yaml_files import read_yaml
-
-        tree = read_yaml(PARAMETERS) if PARAMETERS.exists() else {}
+        tree = read_yaml(PARAMETERS) if PARAMETERS.exists() else None
         settings = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
     return settings if suite is None else settings.model_copy(update={"suite": suite})

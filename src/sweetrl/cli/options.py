@@ -2,81 +2,52 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from sweetrl.seeds import MOST
 
 STDOUT = Path("-")
 
 
-class Semantics(StrEnum):
-    """The rules by which answers are judged; docs/sandbox.md tells them apart."""
-
-    fixed = "fixed"
-    official = "official"
-    official_noblacklist = "official-noblacklist"
-
-
-class Engines(StrEnum):
-    """Who produces the agent's tokens; docs/real-models.md tells them apart."""
-
-    transformers = "transformers"
-    vllm = "vllm"
-    openai = "openai"
-
-
-class Splits(StrEnum):
-    """The parts that tasks are divided into; no content is in two of them."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
-
+Engines = Literal["transformers", "vllm", "openai"]  # who produces the agent's tokens (docs/real-models.md)
 
 # Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
-Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl, .parquet) or a table of `sweetrl tasks`.")]
-EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
-Url = Annotated[
-    list[str] | None, typer.Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")
-]
+Tasks = Annotated[Path, Option(help="Official task file (.jsonl, .parquet) or a table of `sweetrl tasks`.")]
+EngineName = Annotated[Engines | None, Option(help="The agent's engine; with --url: openai.")]
+Url = Annotated[list[str] | None, Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")]
 Model = Annotated[
-    str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
+    str | None, Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
 ]
-Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
+Adapter = Annotated[Path | None, Option(help="A trained adapter's folder (transformers and vllm).")]
 UserName = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Who answers the agent: scripted, llm, vision, replay, human, or a path as in my_package.users:Terse; "
         "with --user-url: llm (pages: vision)."
     ),
 ]
-UserUrl = Annotated[list[str] | None, typer.Option(help="Address of the user's server; any number.")]
-UserModel = Annotated[str | None, typer.Option(help="The user's model: its name at that server.")]
-RecordingFile = Annotated[
-    Path | None, typer.Option(help="Answers of the user: kept and found here (llm), or replayed.")
-]
-Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
-Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=MOST)]
-Suite = Annotated[
-    str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
-]
+UserUrl = Annotated[list[str] | None, Option(help="Address of the user's server; any number.")]
+UserModel = Annotated[str | None, Option(help="The user's model: its name at that server.")]
+RecordingFile = Annotated[Path | None, Option(help="Answers of the user: kept and found here (llm), or replayed.")]
+Limit = Annotated[int | None, Option(help="Only so many tasks, from the first.", min=1)]
+Concurrency = Annotated[int | None, Option(help="Dialogues under way at a time.", min=1)]
+Seed = Annotated[int | None, Option(help="Seed of everything random.", min=0, max=MOST)]
+Suite = Annotated[str | None, Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Take VALUE for a key of params.yaml in this call, as in agent.max_turns=5; any number.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON to stdout, and nothing else there.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON to stdout, and nothing else there.")]
 JsonFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--json",
         metavar="[FILE]",
         help="Print the result as JSON to stdout, and nothing else there; with FILE, write it to that file.",
@@ -85,12 +56,12 @@ JsonFile = Annotated[
 # What `export` and `serve` take.
 Agent = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="MODEL, MODEL@ALIAS, MODEL/VERSION, or an adapter's folder as models/policy.", metavar="MODEL[@ALIAS]"
     ),
 ]
 # What `play` and `show` take.
 CriticFolder = Annotated[
     Path | None,
-    typer.Option("--critic", help="A trained critic's folder, as models/critic: each reply comes with its advantage."),
+    Option("--critic", help="A trained critic's folder, as models/critic: each reply comes with its advantage."),
 ]

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.cli.show import load_critic, print_message, print_tests
+from sweetrl.cli.show import load_critic, print_message, print_panel, print_privileged, print_tests
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import SimulatorError, UserError
@@ -46,33 +46,32 @@ class TerminalUser:
         self.task = task
         self.show(messages)
         try:
-            said = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
+            typed = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
         except EOFError:
             raise SimulatorError("you left the dialogue") from None
         if not self.console.is_terminal:  # piped words leave no trace of their own
-            print_message(self.console, Message("user", said), self.domain)
-        return said
+            print_message(self.console, Message("user", typed), self.domain)
+        return typed
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show the last of `messages`, the agent's."""
-        message, advantage = messages[-1], self.advantage(messages)
+        message, turn = messages[-1], sum(each.role == "assistant" for each in messages)
         if file := self.domain.file_of(message.content):
             words = "\n".join(text for language, text in self.domain.display(message.content) if not language)
-            path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{file[0]}", file[1])
-            message = Message("assistant", f"{words}\n[{path}]".strip())
-        print_message(self.console, message, self.domain, advantage=advantage)
+            message = Message("assistant", f"{words}\n[{self.keep(f'turn-{turn}', file)}]".strip())
+        print_message(self.console, message, self.domain, advantage=self.advantage(messages))
 
     def advantage(self, messages: Sequence[Message]) -> float | None:
         """Return the advantage of the agent's last words; None without a critic."""
         if self.critic is None or self.task is None:
             return None
-        turns = tuple(AgentTurn(index, one.content) for index, one in enumerate(messages) if one.role == "assistant")
-        return self.critic.advantages(Trajectory(self.task, 0, tuple(messages), turns))[-1]
+        turns = (AgentTurn(place, each.content) for place, each in enumerate(messages) if each.role == "assistant")
+        return self.critic.advantages(Trajectory(self.task, 0, tuple(messages), tuple(turns)))[-1]
 
-    def keep(self, name: str, content: str) -> Path:
-        """Write a file for people to open, and return where it is."""
-        path = self.folder / name
-        write_text(path, content)
+    def keep(self, name: str, file: tuple[str, str]) -> Path:
+        """Write a file (its suffix and content) for people to open, and return where it is."""
+        path = self.folder / f"{name}{file[0]}"
+        write_text(path, file[1])
         return path
 
 
@@ -105,37 +104,32 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
     from sweetrl.api import rollouts
 
     console = user.console
-    with rollouts.opened(domain) as environment, rollouts.serving([agent], None) as (served,):
-        one = rollouts.attempt_one(replace(environment, simulator=user), served, task, seed)
-    if one.outcome == "lost":
-        console.print(f"\nThe dialogue ended without an answer: {one.error}.", style="yellow")
-        return one
-    user.show(one.messages)
-    if not domain.answers(one.messages[-1].content):
+    with rollouts.opened(domain) as environment, rollouts.serving([agent]) as (served,):
+        played = rollouts.attempt_one(replace(environment, simulator=user), served, task, seed)
+    if played.outcome == "lost":
+        console.print(f"\nThe dialogue ended without an answer: {played.error}.", style="yellow")
+        return played
+    user.show(played.messages)
+    if not domain.answers(played.messages[-1].content):
         console.print("Out of turns: the last reply is the answer.", style="yellow")
-    print_tests(console, one, domain.run_tests(one.task, one.answer) if one.tests and one.answer is not None else ())
-    return one
+    runs = domain.run_tests(task, played.answer) if played.tests and played.answer is not None else ()
+    print_tests(console, played, runs)
+    return played
 
 
 def introduce(user: TerminalUser, task: Task, max_turns: int, blind: bool) -> None:
     """Tell the user who they are and what they want; what they know and the agent does not, unless `blind`."""
-    from rich.panel import Panel
-    from rich.syntax import Syntax
     from rich.text import Text
 
     console, domain = user.console, user.domain
-    asked = Text(task.problem_description)
-    console.print(Panel(asked, title=Text(f"task {task.id}: you ask for"), border_style="green"))
+    print_panel(console, Text(task.problem_description), Text(f"task {task.id}: you ask for"), "green")
     if not blind:
-        if task.hidden_information:
-            known = Text(task.hidden_information)
-            console.print(Panel(known, title="what only you know", border_style="magenta"))
-        if found := domain.file_of(task.ground_truth):
-            path = user.keep(f"wanted{found[0]}", found[1])
-            console.print(f"what you have in mind (never paste it): {path}", style="magenta")
-        elif task.ground_truth:
-            wanted = Syntax(task.ground_truth, domain.syntax, background_color="default", word_wrap=True)
-            console.print(Panel(wanted, title="what you have in mind (never paste it)", border_style="magenta"))
+        aim = "what you have in mind (never paste it)"
+        file = domain.file_of(task.ground_truth)
+        shown = replace(task, ground_truth="") if file else task
+        print_privileged(console, shown, domain, "what only you know", aim)
+        if file:
+            console.print(f"{aim}: {user.keep('wanted', file)}", style="magenta")
     console.print(
         f"The agent has {max_turns} turns. Answer its questions in a sentence or two; Ctrl-D leaves.\n", style="dim"
     )
@@ -144,38 +138,26 @@ def introduce(user: TerminalUser, task: Task, max_turns: int, blind: bool) -> No
 def find_task(reference: str, tasks: Path | None, domain: Domain) -> Task:
     """Return the task called `reference` (an id or a number) in a table or file.
 
-    Without a file: the pipeline's test tasks, or where it has not run yet, freshly generated ones (only by number).
+    Without a file: the pipeline's test tasks, or where it has not run yet, a freshly generated one (only by number).
     """
+    number = int(reference) if reference.isdecimal() and len(reference) < 10 else None
     if tasks is None and not TEST_TASKS.exists():
-        return _generated(reference, domain)
+        settings, count = domain.settings, domain.settings.tasks.test
+        if number is None or number >= count:
+            raise UserError(f"{TEST_TASKS}: not there yet; give a number from 0 to {count - 1}, or run `sweetrl run`.")
+        made = domain.tasks("test", count, settings.seed, settings.tasks.difficulty)
+        return domain.own(next(islice(made, number, None)))  # each one before it is made, too
     from sweetrl.stages.standalone import read_any_tasks
 
-    found = read_any_tasks(tasks or TEST_TASKS, domain)
-    for task in found:
+    there = read_any_tasks(tasks or TEST_TASKS, domain)
+    for task in there:
         if task.id == reference:
             return task
-    if reference.isdecimal() and int(reference) < len(found):
-        return found[int(reference)]
+    if number is not None and number < len(there):
+        return there[number]
     raise UserError(
-        f"{tasks or TEST_TASKS}: there is no task {reference!r}; give one of its ids (the first is {found[0].id!r}) "
-        f"or a number from 0 to {len(found) - 1}."
-    )
-
-
-def _generated(reference: str, domain: Domain) -> Task:
-    if not reference.isdecimal():
-        raise UserError(
-            f"{TEST_TASKS}: not there yet, so there is no task {reference!r}; give a number, or run `sweetrl run`."
-        )
-    settings, count = domain.settings, domain.settings.tasks.test
-    # No more than the pipeline would make: each one before it is made, too.
-    if len(reference.lstrip("0")) < 10:
-        made = islice(domain.tasks("test", count, settings.seed, settings.tasks.difficulty), count)
-        for task in islice(made, int(reference), None):
-            return domain.own(task)
-    raise UserError(
-        f"{TEST_TASKS}: not there yet, and of the tasks to be made (`tasks.test`: {count}) there is no number "
-        f"{reference[:20]}; give a lower one from 0, or run `sweetrl run`."
+        f"{tasks or TEST_TASKS}: there is no task {reference!r}; give one of its ids (the first is {there[0].id!r}) "
+        f"or a number from 0 to {len(there) - 1}."
     )
 
 
@@ -186,41 +168,27 @@ def load_agent(policy: str, settings: Settings) -> Policy:
     a registered MODEL@ALIAS.
     """
     from sweetrl.engines.policy import Policy
-
-    return Policy(settings.model, settings.engine, _adapter(policy, settings))
-
-
-def _adapter(policy: str, settings: Settings) -> Path | None:
-    if policy == "auto":
-        return POLICY if POLICY.exists() else None
-    if policy == "base":
-        return None
-    if policy == "policy":
-        return POLICY
-    if "@" in policy:
-        return _registered(policy, settings)
     from sweetrl.models.load import check_adapter
     from sweetrl.tracking.chat_agent import refuse_critic
 
-    refuse_critic(Path(policy), check_adapter(policy))
-    return Path(policy)
+    adapter: Path | None = None
+    if policy == "policy" or (policy == "auto" and POLICY.exists()):
+        adapter = POLICY
+    elif "@" in policy:
+        adapter = _registered(policy, settings)
+    elif policy not in ("auto", "base"):
+        adapter = Path(policy)
+        refuse_critic(adapter, check_adapter(policy))
+    return Policy(settings.model, settings.engine, adapter)
 
 
 def _registered(policy: str, settings: Settings) -> Path:
     import atexit
     import shutil
 
-    from sweetrl.tracking.lineage import split_reference
-    from sweetrl.tracking.registry import Registry
-    from sweetrl.tracking.store import require_store
+    from sweetrl.tracking.registry import open_reference
 
-    name, alias = split_reference(policy, settings.tracking.model)
-    named = settings.tracking.model_copy(update={"model": name})
-    require_store(named)
-    registry = Registry(named)
-    folder = Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
+    registry, alias = open_reference(policy, settings.tracking)
+    folder = tempfile.mkdtemp(prefix="sweetrl-play-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    artifacts = registry.download(registry.get(alias), "artifacts/policy", folder)
-    for config in sorted(artifacts.rglob("adapter_config.json")):
-        return config.parent
-    raise UserError(f"{artifacts}: the registered version holds no adapter; register it again with `sweetrl run`.")
+    return registry.download(registry.get(alias), "artifacts/policy", Path(folder))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sweetrl.backend.domain import Backend
 from sweetrl.backend.rewards import CodeScorer
-from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.jsonl import field, kind, read_rows
-from sweetrl.colbench.store import format_of, read_task_table
+from sweetrl.colbench.jsonl import Row, TaskRow, read_as, read_rows
 from sweetrl.config.settings import RewardSettings
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
+from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.types import Task
 
 
@@ -33,8 +33,7 @@ def score_file(
     ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
     """
     reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
-    own = tasks.suffix == ".parquet" and format_of(tasks) is not None
-    attempted = read_task_table(tasks) if own else list(read_tasks(tasks, Backend()))
+    attempted = read_any_tasks(tasks, Backend())
     rows = list(read_answers(answers, attempted, tasks))
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()
@@ -43,13 +42,9 @@ def score_file(
         scores = scorer.stream((attempted[index], answer) for index, answer in rows)
         for (index, _), score in zip(rows, scores, strict=True):
             meter(1)
-            tests = [
-                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
-                for test in score.tests
-            ]
             reasons.update(test.reason for test in score.tests)
             isolation = score.isolation if score.isolation != "not run" else isolation
-            results.append({"index": index, "score": score.reward, "tests": tests})
+            results.append({"index": index, "score": score.reward, "tests": [asdict(test) for test in score.tests]})
     total = len(results)
     summary = {
         "answers": total,
@@ -66,6 +61,14 @@ def score_file(
     return report
 
 
+class AnswerRow(Row):
+    """A row of answers: the task's number, or (from an official trajectory) the task; null where there is no answer."""
+
+    index: int | None = None
+    task: TaskRow | None = None
+    answer: str | None
+
+
 def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tuple[int, str | None]]:
     """Yield (index of the task in `tasks`, answer) for every row of `path`, in order.
 
@@ -73,34 +76,26 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     `source` (the file of `tasks`) does not hold, or an empty file.
     """
     by_content: dict[tuple[str, str], int] = {}
-    for index, task in enumerate(tasks):
-        by_content.setdefault((task.problem_description, task.ground_truth), index)
-    empty = True
+    for place, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), place)
+    number = 0
     for number, row in read_rows(path):
-        empty = False
         where = f"{path}: line {number}"
-        if "index" in row:
-            index = field(row, "index", int, where)
+        found = read_as(AnswerRow, row, where)
+        index = found.index
+        if index is not None:
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
-        elif "task" in row:
-            inner = field(row, "task", dict, where)
-            keys = ("problem_description", "ground_truth")
-            request, reference = (field(inner, key, str, f"{where}: task") for key in keys)
-            if (request, reference) not in by_content:
+        elif found.task is not None:
+            index = by_content.get((found.task.problem_description, found.task.ground_truth))
+            if index is None:
                 raise UserError(
                     f"{where}: this task is not in {source}; give the task file the trajectories were made on."
                 )
-            index = by_content[request, reference]
         else:
             raise UserError(
                 f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
             )
-        if "answer" not in row:
-            raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
-        answer = row["answer"]
-        if answer is not None and not isinstance(answer, str):
-            raise UserError(f"{where}: `answer` must be a string or null, found {kind(answer)}.")
-        yield index, answer
-    if empty:
+        yield index, found.answer
+    if not number:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

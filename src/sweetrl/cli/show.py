@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.find import find_domain
@@ -15,13 +14,13 @@ from sweetrl.types import AgentTurn, Message, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from sweetrl.api.learning import TrainedCritic
     from sweetrl.colbench.domain import Domain
     from sweetrl.console.screen import Screen
 
-COLOURS = {"system": "magenta", "user": "green", "assistant": "cyan"}
-NAMES = {"system": "system", "user": "user", "assistant": "agent"}
+SPEAKERS = {"system": ("system", "magenta"), "user": ("user", "green"), "assistant": ("agent", "cyan")}
 
 
 def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Trajectory]:
@@ -33,33 +32,28 @@ def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Tr
         raise UserError(
             f"{source}: there are no dialogues here; run the pipeline (`sweetrl run`) or name others with --dialogues."
         )
-    return (each for each in _read(source, domain) if policy is None or policy in each.policy)
+    return (dialogue for dialogue in _read(source, domain) if policy is None or policy in dialogue.policy)
 
 
 def _read(source: Path, domain: Domain) -> Iterator[Trajectory]:
     from sweetrl.colbench.files import read_trajectories
-    from sweetrl.colbench.store import TrajectoryStore, format_of
+    from sweetrl.colbench.store import TrajectoryStore
 
     if source.is_dir():
         inner = sorted({path.parent for path in source.glob("*/shard-*.parquet")})
         for folder in inner if inner and not TrajectoryStore(source).shards() else [source]:
             yield from TrajectoryStore(folder).read()
-    elif source.suffix == ".parquet" and format_of(source) is not None:
-        with TemporaryDirectory() as name:  # a store of this shard alone
-            (Path(name) / "shard-00000.parquet").symlink_to(source.resolve())
-            try:
-                yield from TrajectoryStore(name).read()
-            except UserError as error:
-                raise UserError(str(error).replace(f"{name}/shard-00000.parquet", str(source))) from error
-    else:
-        yield from read_trajectories(source, domain)
+        return
+    beside = TrajectoryStore(source.parent)
+    number = next((index for index, path in beside.shards().items() if path.name == source.name), None)
+    yield from read_trajectories(source, domain) if number is None else beside.read_shard(number)
 
 
 def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | None = None) -> Trajectory:
     """Return one attempt at one task, given by id or by number in order of first appearance."""
     attempts: dict[str, list[int]] = {}
-    for each in read(source, domain, policy):
-        attempts.setdefault(each.task.id, []).append(each.attempt)
+    for dialogue in read(source, domain, policy):
+        attempts.setdefault(dialogue.task.id, []).append(dialogue.attempt)
     if task not in attempts and task.isdecimal() and int(task) < len(attempts):
         task = list(attempts)[int(task)]  # an id comes first: a number is what is left
     if task not in attempts:
@@ -68,7 +62,7 @@ def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | No
     if attempt not in attempts[task]:
         others = ", ".join(map(str, sorted(set(attempts[task]))))
         raise UserError(f"{source}: task {task!r} has no attempt {attempt}; there are attempts {others}.")
-    return next(each for each in read(source, domain, policy) if each.task.id == task and each.attempt == attempt)
+    return next(each for each in read(source, domain, policy) if (each.task.id, each.attempt) == (task, attempt))
 
 
 def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str | None, limit: int) -> None:
@@ -93,24 +87,24 @@ def outlines(source: Path, domain: Domain, policy: str | None) -> Iterator[dict[
     return map(_outline, read(source, domain, policy))
 
 
-def _outline(one: Trajectory) -> dict[str, Any]:
-    turns = sum(message.role == "assistant" for message in one.messages)
-    facts = {"task": one.task.id, "attempt": one.attempt, "policy": one.policy, "turns": turns}
-    return {**facts, "outcome": one.outcome, "reward": one.reward, "success": one.success}
+def _outline(dialogue: Trajectory) -> dict[str, Any]:
+    turns = sum(message.role == "assistant" for message in dialogue.messages)
+    facts = {"task": dialogue.task.id, "attempt": dialogue.attempt, "policy": dialogue.policy, "turns": turns}
+    return {**facts, "outcome": dialogue.outcome, "reward": dialogue.reward, "success": dialogue.success}
 
 
-def facts_of(one: Trajectory, privileged: bool) -> dict[str, Any]:
+def facts_of(dialogue: Trajectory, privileged: bool) -> dict[str, Any]:
     """Return one trajectory for other programs; with `privileged` also the training-time information."""
-    facts = {**asdict(one), **_outline(one)}
+    task, facts = dialogue.task, {**asdict(dialogue), **_outline(dialogue)}
     if privileged:
-        hidden = {"reference": one.task.ground_truth, "hidden_information": one.task.hidden_information}
-        facts["privileged"] = {**hidden, "test_cases": dict(one.task.test_cases)}
-    return {**facts, "request": one.task.problem_description, "suite": one.task.suite}
+        hidden = {"reference": task.ground_truth, "hidden_information": task.hidden_information}
+        facts["privileged"] = {**hidden, "test_cases": dict(task.test_cases)}
+    return {**facts, "request": task.problem_description, "suite": task.suite}
 
 
-def domain_of(one: Trajectory, domain: Domain) -> Domain:
+def domain_of(dialogue: Trajectory, domain: Domain) -> Domain:
     """Return the domain that a trajectory is of: `domain`, unless its task says otherwise."""
-    return domain if one.task.suite == domain.spec else find_domain(one.task.suite)
+    return domain if dialogue.task.suite == domain.spec else find_domain(dialogue.task.suite)
 
 
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
@@ -126,18 +120,18 @@ def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     return TrainedCritic(make_critic(domain.configured(settings), settings, folder), folder)
 
 
-def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
+def known_more(dialogue: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
     """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
-    domain, found = domain_of(one, domain), dict[str, Any]()
+    domain, more = domain_of(dialogue, domain), dict[str, Any]()
     if critic is not None:
-        found["advantages"] = load_critic(domain, critic).advantages(one)
-    if values and one.answer is not None:
-        found["runs"] = [asdict(each) for each in domain.run_tests(one.task, one.answer)]
-    return found
+        more["advantages"] = load_critic(domain, critic).advantages(dialogue)
+    if values and dialogue.answer is not None:
+        more["runs"] = [asdict(run) for run in domain.run_tests(dialogue.task, dialogue.answer)]
+    return more
 
 
 def show_trajectory(
-    console: Screen, one: Trajectory, domain: Domain, privileged: bool, more: Mapping[str, Any] | None = None
+    console: Screen, dialogue: Trajectory, domain: Domain, privileged: bool, more: Mapping[str, Any] | None = None
 ) -> None:
     """Print one trajectory, with what `known_more` says of it.
 
@@ -145,69 +139,73 @@ def show_trajectory(
     """
     from rich.text import Text
 
-    domain, more = domain_of(one, domain), more or {}
-    places = [turn.message_index for turn in one.turns]
-    advantages = dict(zip(places, more.get("advantages", ()), strict=False))
-    facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
-    console.rule(Text(one.task.id, "bold"), align="left")
-    console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim")
+    domain, more = domain_of(dialogue, domain), more or {}
+    turns = {turn.message_index: turn for turn in dialogue.turns}
+    advantages = dict(zip(turns, more.get("advantages", ()), strict=False))
+    console.rule(Text(dialogue.task.id, "bold"), align="left")
+    console.print(
+        f"attempt {dialogue.attempt}, policy {dialogue.policy or 'unknown'}, simulator "
+        f"{dialogue.simulator or 'unknown'}, seed {dialogue.seed}, {dialogue.outcome.replace('_', ' ')}",
+        style="dim",
+    )
     if privileged:
-        print_privileged(console, one.task, domain)
-    turns = {turn.message_index: turn for turn in one.turns}
-    for index, message in enumerate(one.messages):
+        print_privileged(console, dialogue.task, domain)
+    for index, message in enumerate(dialogue.messages):
         print_message(console, message, domain, turns.get(index), advantages.get(index))
-    if one.error:
-        console.print(f"lost: {one.error}", style="red")
-    print_tests(console, one, [TestRun(**each) for each in more.get("runs", ())])
+    if dialogue.error:
+        console.print(f"lost: {dialogue.error}", style="red")
+    print_tests(console, dialogue, [TestRun(**run) for run in more.get("runs", ())])
 
 
 def print_message(
     console: Screen, message: Message, domain: Domain, turn: AgentTurn | None = None, advantage: float | None = None
 ) -> None:
     """Print one message in its role's colour, with what its turn cost and its advantage if they are known."""
-    from rich.panel import Panel
+    from rich.console import Group
+    from rich.syntax import Syntax
     from rich.text import Text
 
-    colour = COLOURS[message.role]
+    name, colour = SPEAKERS[message.role]
     notes = [_cost(turn)] if turn and turn.token_ids else []
-    if advantage is not None:
-        notes.append(f"advantage {advantage:+.3f}")
-    console.print(
-        Panel(
-            _content(message, domain),
-            title=Text(NAMES[message.role], f"bold {colour}"),
-            title_align="left",
-            subtitle=Text(", ".join(notes), "dim") if notes else None,
-            subtitle_align="right",
-            border_style=colour,
-        )
-    )
+    notes += [] if advantage is None else [f"advantage {advantage:+.3f}"]
+    parts: list[RenderableType] = [
+        Syntax(text, language, background_color="default", word_wrap=True) if language else Text(text)
+        for language, text in domain.display(message.content)
+    ]
+    subtitle = Text(", ".join(notes), "dim") if notes else None
+    print_panel(console, Group(*parts), Text(name, f"bold {colour}"), colour, title_align="left", subtitle=subtitle)
     if turn is not None and turn.raw and turn.raw != message.content:
         console.print(f"  the agent's raw reply: {turn.raw}", style="dim")
 
 
-def print_privileged(console: Screen, task: Task, domain: Domain) -> None:
-    """Print what only the critic and the simulator may see."""
-    from rich.panel import Panel
+def print_privileged(console: Screen, task: Task, domain: Domain, information: str = "", reference: str = "") -> None:
+    """Print what the agent never sees, under these titles."""
     from rich.syntax import Syntax
     from rich.text import Text
 
     if task.hidden_information:
-        console.print(Panel(Text(task.hidden_information), title="hidden information", border_style="magenta"))
+        print_panel(console, Text(task.hidden_information), Text(information or "hidden information"), "magenta")
     if task.ground_truth:
-        reference = Syntax(task.ground_truth, domain.syntax, background_color="default", word_wrap=True)
-        console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
+        text = Syntax(task.ground_truth, domain.syntax, background_color="default", word_wrap=True)
+        print_panel(console, text, Text(reference or "reference (training time only)"), "magenta")
 
 
-def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) -> None:
+def print_panel(console: Screen, content: RenderableType, title: Text, colour: str, **more: Any) -> None:
+    """Print a framed text."""
+    from rich.panel import Panel
+
+    console.print(Panel(content, title=title, border_style=colour, subtitle_align="right", **more))
+
+
+def print_tests(console: Screen, dialogue: Trajectory, runs: Sequence[TestRun] = ()) -> None:
     """Print the verdict of every hidden test, and the reward; with `runs` also what was expected and returned."""
     from rich.table import Table
     from rich.text import Text
 
     more = ("expected", "returned", "seconds") if runs else ("detail",)
     table = Table("test", "call", "verdict", *more, title="hidden tests", title_justify="left", header_style="bold")
-    calls = dict(one.task.test_cases)
-    for test in runs or one.tests:
+    calls = dict(dialogue.task.test_cases)
+    for test in runs or dialogue.tests:
         verdict = Text(test.reason, style="green" if test.passed else "red")
         if isinstance(test, TestRun):
             table.add_row(test.name, test.call, verdict, test.expected, test.got, f"{test.seconds:.3f}")
@@ -215,32 +213,17 @@ def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) 
             table.add_row(test.name, calls.get(test.name, ""), verdict, test.detail)
     if table.rows:
         console.print(table)
-    if one.reward is None:
+    if dialogue.reward is None:
         console.print("not scored", style="yellow")
         return
-    passed = f" ({sum(test.passed for test in one.tests)} of {len(one.tests)} tests)" if one.tests else ""
-    console.print(
-        f"reward {one.reward:.2f}{passed}: {'success' if one.success else 'no success'}",
-        style="bold green" if one.success else "bold red",
-    )
-
-
-def _content(message: Message, domain: Domain) -> RenderableType:
-    """A message's text; the program (or page) in it is highlighted."""
-    from rich.console import Group
-    from rich.syntax import Syntax
-    from rich.text import Text
-
-    parts: list[RenderableType] = [
-        Syntax(text, language, background_color="default", word_wrap=True) if language else Text(text)
-        for language, text in domain.display(message.content)
-    ]
-    return Group(*parts)
+    tests = dialogue.tests
+    passed = f" ({sum(test.passed for test in tests)} of {len(tests)} tests)" if tests else ""
+    says, colour = ("success", "green") if dialogue.success else ("no success", "red")
+    console.print(f"reward {dialogue.reward:.2f}{passed}: {says}", style=f"bold {colour}")
 
 
 def _cost(turn: AgentTurn) -> str:
     """Tokens of a turn and how sure the agent was of them."""
-    text, sure = f"{len(turn.token_ids)} tokens", turn.perplexity
-    if sure is not None:
-        text += f", perplexity {sure:.2f}"
-    return text + (", cut at the limit" if turn.finish_reason == "length" else "")
+    perplexity = "" if turn.perplexity is None else f", perplexity {turn.perplexity:.2f}"
+    cut = ", cut at the limit" if turn.finish_reason == "length" else ""
+    return f"{len(turn.token_ids)} tokens{perplexity}{cut}"

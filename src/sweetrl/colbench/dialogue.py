@@ -8,23 +8,36 @@ dialogue and of what its answer is (`Domain.answers`, `Domain.final_answer`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.protocols import UserSimulator
 from sweetrl.seeds import simulator_seed
-from sweetrl.types import Message, Outcome, Task
+from sweetrl.types import ANSWER_MARKER, Message, Outcome, Task
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 
+def converse(
+    act: Callable[[Task, Sequence[Message]], str], user: UserSimulator, task: Task, max_turns: int, seed: int
+) -> tuple[Message, ...]:
+    """Let an agent that says when it answers talk with a user; return the dialogue."""
+    messages = [Message("user", task.problem_description)]
+    for _ in range(max_turns):
+        messages.append(Message("assistant", act(task, messages)))
+        if ANSWER_MARKER in messages[-1].content:
+            break
+        messages.append(Message("user", user.reply(task, messages, seed)))
+    return tuple(messages)
+
+
 class Environment:
     """One dialogue about `task`: `step` takes the agent's raw replies until `done`.
 
-    Where the user takes time, `say` takes the agent's reply alone, `user_seed` is the user's seed, and `hear`, `leave`
-    or `lose` ends the turn.
+    Where the user takes time, `say` takes the agent's reply alone, and `hear`, `leave` or `lose` ends the turn.
 
     `simulator` plays the user; its replies are cut at `reply_characters`. `seed` decides everything random about them:
     turn t gets a seed derived from (seed, t). A user who cannot reply (SimulatorError) loses the dialogue: `outcome` is
@@ -72,10 +85,7 @@ class Environment:
         return simulator_seed(self.seed, self.turn)
 
     def step(self, raw_reply: str) -> None:
-        """Take the agent's next raw reply, and the user's reply to it unless the dialogue ends.
-
-        Raises RuntimeError if the dialogue has ended before.
-        """
+        """Take the agent's next raw reply, and the user's reply to it unless the dialogue ends; raises as `say`."""
         self.say(raw_reply)
         if not self.done:
             self.ask()
@@ -83,23 +93,20 @@ class Environment:
     def ask(self) -> None:
         """Let the user reply, here and now."""
         try:
-            words = self.simulator.reply(self.task, self.messages, self.user_seed)
+            self.hear(self.simulator.reply(self.task, self.messages, self.user_seed))
         except SimulatorError as error:
             self.lose(str(error))
         except UserLeft:
             self.leave()
-        else:
-            self.hear(words)
 
     def say(self, raw_reply: str) -> None:
         """Take the agent's next raw reply; unless the dialogue is `done` now, the user is next.
 
         Raises RuntimeError if the dialogue has ended before, or if it is the user's turn.
         """
-        if self.done:
-            raise RuntimeError(f"the dialogue about task {self.task.id!r} has ended; make a new Environment")
-        if self._messages[-1].role != "user":
-            raise RuntimeError(f"the dialogue about task {self.task.id!r} waits for the user, not for the agent")
+        if self.done or self._messages[-1].role != "user":
+            why = "has ended" if self.done else "waits for the user, not for the agent"
+            raise RuntimeError(f"the dialogue about task {self.task.id!r} {why}")
         self.turn += 1
         visible = visible_reply(raw_reply)
         self._messages.append(Message("assistant", visible))

@@ -1,22 +1,8 @@
 """What agents and users work on together: a domain has tasks, a user, a reward, and a say in everything about them.
 
-A domain of your own is a class in plain Python:
-
-    class Echo(sweetrl.Domain):
-        prompt = "Find out what the user wants to hear, then say it."
-
-        def tasks(self, split, count, seed, difficulty):
-            for number in range(count):
-                yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"{split}{number}")
-
-        def reply(self, task, messages, seed):          # the user
-            return f"My word is {task.ground_truth}." if "?" in messages[-1].content else "Ask me."
-
-        def reward(self, task, dialogue):
-            return float((dialogue.answer or "").strip() == task.ground_truth)
-
-`params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the
-methods below say; Backend Programming and Frontend Design (sweetrl.backend, sweetrl.frontend) override most of them.
+docs/extending.md shows a domain in ten lines, `params.yaml: suite: my_package.echo:Echo` takes it through every stage.
+Everything but tasks, user and reward has a default; Backend Programming and Frontend Design (sweetrl.backend,
+sweetrl.frontend) override most of them.
 """
 
 from __future__ import annotations
@@ -30,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
-from sweetrl.colbench.jsonl import field, kind
+from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
@@ -61,7 +47,6 @@ if TYPE_CHECKING:
     from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
 
 QUESTION, ANSWER = "question", "answer"
-NO_PAGES = "critic.parameterization: `{}` looks at pages; set `suite: frontend` or take another."
 
 
 @dataclass(frozen=True)
@@ -208,19 +193,13 @@ class Domain:
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task from one row of a task file; `where` opens every message."""
-        calls: dict[str, Any] = field(row, "test_cases", dict, where, optional=True) or {}
-        for name, call in calls.items():
-            if not isinstance(call, str):
-                raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
-        identity = field(row, "id", str, where, optional=True)
-        if identity == "":
-            raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
+        read = read_as(TaskRow, row, where)
         return Task(
-            id=default_id if identity is None else identity,
-            problem_description=field(row, "problem_description", str, where),
-            ground_truth=field(row, "ground_truth", str, where),
-            test_cases=tuple(calls.items()),
-            hidden_information=field(row, "hidden_information", str, where, optional=True),
+            id=default_id if read.id is None else read.id,
+            problem_description=read.problem_description,
+            ground_truth=read.ground_truth,
+            test_cases=tuple((read.test_cases or {}).items()),
+            hidden_information=read.hidden_information,
             suite=self.spec,
         )
 
@@ -292,6 +271,15 @@ class Domain:
         """Return the scripted user; by default one who says what `reply` returns."""
         return ScriptedUser(self.reply)
 
+    def scripted_option(self, name: str, default: Any) -> Any:
+        """Return the one option that a scripted user has (`simulator.options`); another one is a UserError."""
+        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
+        if unknown := options.keys() - {name}:
+            raise UserError(
+                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `{name}`."
+            )
+        return options.get(name, default)
+
     def knows(self, task: Task) -> bool:
         """Whether the scripted user can answer about `task`."""
         return True
@@ -302,7 +290,7 @@ class Domain:
         `speaker` makes the model, `how` are LlmSimulator's further arguments.
         """
         if kind != "llm":
-            raise UserError(f"simulator.kind: `{kind}` looks at pages; set `suite: frontend` or take `llm`.")
+            raise _sees_pages("simulator.kind", kind)
         return LlmSimulator(speaker(), self, **how)
 
     # Scores
@@ -389,11 +377,11 @@ class Domain:
         where: str,
     ) -> TrainingResult:
         """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
-        raise UserError(NO_PAGES.format(critic.parameterization))
+        raise _sees_pages("critic.parameterization", critic.parameterization)
 
     def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic from `folder`."""
-        raise UserError(NO_PAGES.format(critic.parameterization))
+        raise _sees_pages("critic.parameterization", critic.parameterization)
 
     # Evaluation and report
 
@@ -453,3 +441,7 @@ class Domain:
     def run_tests(self, task: Task, answer: str) -> list[TestRun]:
         """Run the hidden tests of `task` on `answer` once more, with all values; nothing where there are no tests."""
         return []
+
+
+def _sees_pages(key: str, kind: str) -> UserError:
+    return UserError(f"{key}: `{kind}` looks at pages; set `suite: frontend` or take another.")

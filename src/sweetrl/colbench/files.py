@@ -5,9 +5,10 @@ Task row:        {"problem_description", "ground_truth", "test_cases": {name: ca
 Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward",
                  "solved"]}
 
-A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
-`input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written for others and ignored here;
-`output` is the agent's raw reply. Both directions keep one row in memory, plus 8 bytes for each task.
+A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i;
+other orders are read, too. `input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written
+for others and ignored here; `output` is the agent's raw reply. Both directions keep one row in memory, and what tells
+tasks apart.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.jsonl import field, kind, read_rows
+from pydantic import Field
+
+from sweetrl.colbench.jsonl import Row, read_as, read_rows
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
@@ -47,25 +50,27 @@ def read_tasks(path: Path, domain: Domain) -> Iterator[Task]:
     ignored. Raises UserError naming file, line and key for a bad row, an id that is there twice, or an empty file.
     """
     path = Path(path)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, (number, row) in enumerate(read_rows(path)):
         where = f"{path}: line {number}"
-        task = domain.parse_task(row, where, f"{path.stem}-{index:05d}")
-        if task.id in seen:
-            raise UserError(f"{where}: another task is called {task.id!r}; give every task its own `id`.")
-        seen.add(task.id)
-        yield task
-    if not seen:
+        yield _new(domain.parse_task(row, where, f"{path.stem}-{index:05d}"), ids, where)
+    if not ids:
         raise UserError(f"{path}: the file holds no tasks; expected one JSON object a line.")
 
 
 def check_ids(tasks: Iterable[Task], where: str) -> None:
     """Raise a UserError that begins with `where` for two tasks of one id: results are told apart by it."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for task in tasks:
-        if task.id in seen:
-            raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
-        seen.add(task.id)
+        _new(task, ids, where)
+
+
+def _new(task: Task, ids: set[str], where: str) -> Task:
+    """Return `task`, whose id joins those before; a UserError where it is one of them."""
+    if task.id in ids:
+        raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
+    ids.add(task.id)
+    return task
 
 
 def task_row(task: Task) -> dict[str, Any]:
@@ -85,24 +90,44 @@ def task_row(task: Task) -> dict[str, Any]:
 # Trajectories
 
 
-def read_trajectories(path: Path, domain: Domain) -> Iterator[Trajectory]:
-    """Yield the trajectories of an official trajectory file in file order, block by block.
+class MessageRow(Row):
+    """One message of an official dialogue."""
 
-    k is the most attempts for which the file repeats its tasks block by block. Attempt b of every task gets the same
-    task id. Token ids are not part of these files, so turns come without. Raises UserError for a bad row, for an empty
-    file, and for rows that repeat a task in no blocks.
+    role: str
+    content: str
+    output: str | None = None
+
+
+class TrajectoryRow(Row):
+    """A row of a trajectory file; `answer` is null where there is none."""
+
+    task: dict[str, Any]
+    dialogue_history: list[MessageRow] = Field(min_length=1)
+    answer: str | None
+    reward: float | None = None
+    solved: bool | None = None
+
+
+def read_trajectories(path: Path, domain: Domain) -> Iterator[Trajectory]:
+    """Yield the trajectories of an official trajectory file in file order.
+
+    Attempts at a task are counted from 0 as they come, and have the same task id: without an "id" the row's, it is
+    "<file stem>-<number>", tasks being counted from 0 as they first appear. Token ids are not part of these files, so
+    turns come without. Raises UserError for a bad row, and for an empty file.
     """
     path = Path(path)
-    block = _block_length(path, domain)
-    seen: set[str] = set()
-    for index, (number, row) in enumerate(read_rows(path)):
+    ids: set[str] = set()
+    seen: dict[int, tuple[str, int]] = {}  # of each task its id, and how many attempts there have been
+    for number, row in read_rows(path):
         where = f"{path}: line {number}"
-        attempt, position = divmod(index, block)
-        task = domain.parse_task(field(row, "task", dict, where), f"{where}: task", f"{path.stem}-{position:05d}")
-        if attempt == 0 and task.id in seen:
-            raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
-        seen.add(task.id)
-        yield parse_trajectory(row, task, attempt, where, domain)
+        trajectory = parse_trajectory(row, where, domain)
+        task, key = trajectory.task, task_digest(trajectory.task)
+        name, attempt = seen.get(key) or (task.id or f"{path.stem}-{len(seen):05d}", 0)
+        seen[key] = name, attempt + 1
+        named = replace(task, id=name)
+        yield replace(trajectory, task=named if attempt else _new(named, ids, where), attempt=attempt)
+    if not seen:
+        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
 
 
 def write_trajectories(
@@ -122,54 +147,32 @@ def write_trajectories(
     if attempts < 1:
         raise UserError(f"{path}: cannot write k = {attempts} attempts a task; give 1 or more.")
     form = tokenizer_format or neutral_format
-    order = array("Q")
-    lengths = [0] * attempts
     with atomic_path(path) as temporary, ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)))
         # One file for each block, joined at the end: the blocks need not fit in memory, whatever order they come in.
-        blocks = [stack.enter_context((folder / str(number)).open("w+b")) for number in range(attempts)]
+        blocks = [stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(attempts)]
+        orders = [array("Q") for _ in blocks]
         for trajectory in trajectories:
-            _append(path, blocks, lengths, order, trajectory, form)
-        for attempt, length in enumerate(lengths):
-            if length != max(lengths):
+            name, attempt = trajectory.task.id, trajectory.attempt
+            if not 0 <= attempt < attempts:
+                raise UserError(f"{path}: task {name!r} has an attempt {attempt + 1}, but k is {attempts}; raise k.")
+            orders[attempt].append(task_digest(trajectory.task))
+            blocks[attempt].write((json.dumps(trajectory_row(trajectory, form), ensure_ascii=False) + "\n").encode())
+        for attempt, order in enumerate(orders, start=1):
+            if order != orders[0]:
                 raise UserError(
-                    f"{path}: attempt {attempt + 1} was made at {length} of {max(lengths)} tasks; "
-                    f"every task needs all {attempts} attempts."
+                    f"{path}: attempt {attempt} was not made at the tasks of attempt 1, in their order; every task "
+                    f"needs all {attempts} attempts."
                 )
         with temporary.open("wb") as target:
             for block in blocks:
                 block.seek(0)
                 shutil.copyfileobj(block, target)
-    return sum(lengths)
+    return sum(map(len, orders))
 
 
 def neutral_format(messages: Sequence[Message]) -> str:
     """Format a prompt without any model's special tokens: "role: text" paragraphs, then an open "assistant:"."""
     return "".join(f"{message.role}: {message.content}\n\n" for message in messages) + "assistant:"
-
-
-def _append(
-    path: Path,
-    blocks: Sequence[IO[bytes]],
-    lengths: list[int],
-    order: array[int],
-    trajectory: Trajectory,
-    form: PromptFormat,
-) -> None:
-    """Write one row to its block, if it is that block's turn for this task."""
-    name, attempt = trajectory.task.id, trajectory.attempt
-    if not 0 <= attempt < len(blocks):
-        raise UserError(f"{path}: task {name!r} has an attempt {attempt + 1}, but k is {len(blocks)}; raise k.")
-    digest, position = task_digest(trajectory.task), lengths[attempt]
-    if position == len(order):
-        order.append(digest)
-    elif order[position] != digest:
-        raise UserError(
-            f"{path}: attempt {attempt + 1} at task {name!r} is out of order or there twice; "
-            "every attempt needs the same tasks in the same order."
-        )
-    blocks[attempt].write((json.dumps(trajectory_row(trajectory, form), ensure_ascii=False) + "\n").encode())
-    lengths[attempt] += 1
 
 
 def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neutral_format) -> dict[str, Any]:
@@ -194,67 +197,50 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
     return row
 
 
-def parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, domain: Domain) -> Trajectory:
-    """Build a Trajectory, attempt `attempt` at `task`, from one official row; `where` opens every message."""
+def parse_trajectory(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
+    """Build a Trajectory (attempt 0; a task without an id has none) from one official row; `where` opens messages."""
+    read = read_as(TrajectoryRow, row, where)
     messages: list[Message] = []
     turns: list[AgentTurn] = []
-    for index, entry in enumerate(field(row, "dialogue_history", list, where)):
-        place = f"{where}: dialogue_history[{index}]"
-        if not isinstance(entry, dict):
-            raise UserError(f"{place}: a message must be an object, found {kind(entry)}.")
-        role, expected = field(entry, "role", str, place), ("user", "assistant")[index % 2]
-        if role != expected:
-            raise UserError(f"{place}: expected the {expected}'s turn, found role {role!r}; the two alternate.")
-        content = field(entry, "content", str, place)
-        messages.append(Message(cast(Role, role), content))
-        if role == "assistant":
-            output = field(entry, "output", str, place, optional=True)
-            turns.append(AgentTurn(index, content if output is None else output))
-    if not messages:
-        raise UserError(f"{where}: `dialogue_history` is empty; it starts with the user's request.")
-    reward = field(row, "reward", float, where, optional=True)
-    low, high = domain.reward_bounds
-    if reward is not None and not low <= reward <= high:
-        meaning = domain.shown_labels.reward.lower()
-        raise UserError(f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g} ({meaning}); correct it.")
-    answer = field(row, "answer", str, where, optional="answer" in row)  # null: there is none
-    outcome = domain.outcome(messages)
+    for index, entry in enumerate(read.dialogue_history):
+        messages.append(Message(speaker(entry.role, index, f"{where}: dialogue_history[{index}]"), entry.content))
+        if entry.role == "assistant":
+            turns.append(AgentTurn(index, entry.content if entry.output is None else entry.output))
+    outcome, answer = domain.outcome(messages), read.answer
     if outcome == "lost" and answer == NO_ANSWER:
         answer = None
-    answer = domain.read_answer(answer, messages)
     return Trajectory(
-        task=task,
-        attempt=attempt,
+        task=domain.parse_task(read.task, f"{where}: task", ""),
+        attempt=0,
         messages=tuple(messages),
         turns=tuple(turns),
-        answer=answer,
-        reward=None if reward is None else float(reward),
+        answer=domain.read_answer(answer, messages),
+        reward=None if read.reward is None else within_bounds(read.reward, domain, where),
         outcome=outcome,
-        solved=field(row, "solved", bool, where, optional=True),
+        solved=read.solved,
     )
 
 
-def _block_length(path: Path, domain: Domain) -> int:
-    """Return how many tasks a block has: the shortest whose repetition is the whole file."""
-    digests = array("Q")
-    for number, row in read_rows(path):
-        where = f"{path}: line {number}"
-        digests.append(task_digest(domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")))
-    rows = len(digests)
-    if rows == 0:
-        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
-    for block in range(1, rows):
-        if rows % block == 0 and digests[block:] == digests[: rows - block]:
-            return block
-    first: dict[int, int] = {}
-    for index, digest in enumerate(digests):
-        if digest in first:
-            raise UserError(
-                f"{path}: row {index + 1} repeats the task of row {first[digest] + 1}, but rows are no equal blocks; "
-                "fix the file."
-            )
-        first[digest] = index
-    return rows
+def speaker(role: str, number: int, where: str) -> Role:
+    """Return `role` as the speaker of message `number` (from 0); a UserError where it is the other one's turn."""
+    expected: Role = "assistant" if number % 2 else "user"
+    if role != expected:
+        raise UserError(
+            f"{where}: expected the {expected}'s turn, found role {role!r}; the two alternate, and the user begins: "
+            "join neighbouring messages of one side."
+        )
+    return expected
+
+
+def within_bounds(reward: float, domain: Domain, where: str) -> float:
+    """Return a reward of a file; a UserError where the domain gives no such reward."""
+    low, high = domain.reward_bounds
+    if not low <= reward <= high:
+        meaning = domain.shown_labels.reward.lower()
+        raise UserError(
+            f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g} ({meaning}); scale the rewards to this."
+        )
+    return reward
 
 
 def task_digest(task: Task) -> int:

@@ -7,49 +7,50 @@ so both are refused here.
 from __future__ import annotations
 
 import json
-import math
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
-if TYPE_CHECKING:
-    from pyarrow import DataType
 
-FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
+class Row(BaseModel):
+    """What a row must hold; keys that it does not name are ignored. A number may be written as a whole one."""
 
-_KINDS = {
-    str: "a string",
-    dict: "an object",
-    list: "a list",
-    int: "a whole number",
-    type(None): "null",
-    bool: "true or false",
-}
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class _Repeated(ValueError):
-    """A JSON object names one key twice."""
+class TaskRow(Row):
+    """A row of a task file."""
+
+    id: str | None = Field(None, min_length=1)
+    problem_description: str
+    ground_truth: str
+    test_cases: dict[str, str] | None = None
+    hidden_information: str | None = None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    built = dict(pairs)
-    if len(built) != len(pairs):
-        times = Counter(name for name, _ in pairs)
-        raise _Repeated(printable(next(name for name, _ in pairs if times[name] > 1)))
-    return built
+SomeRow = TypeVar("SomeRow", bound=Row)
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+def read_as(kind: type[SomeRow], row: dict[str, Any], where: str) -> SomeRow:
+    """Return `row` as a `kind`; the first thing wrong is a UserError that begins with `where` and names the key."""
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")
+        if first["type"] == "missing":
+            raise UserError(f"{where}: the key `{key}` is missing; add it.") from error
+        fault = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        fault = fault.partition(" or instance of")[0]
+        raise UserError(f"{where}: `{key}` {fault[0].lower()}{fault[1:]}; correct it.") from error
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -70,142 +71,83 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, text
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path}: this is a folder; name a JSON Lines file.") from error
-    except PermissionError as error:
-        raise UserError(f"{path}: this file may not be read; change its permissions.") from error
+    except OSError as error:
+        raise UserError(f"{path}: this cannot be read as a file ({error.strerror}); check the path.") from error
 
 
 def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a Parquet file as the lines of a JSON Lines file; a null is a key that is not there.
 
-    The null of `answer` stays, because it says something: there is no answer. Columns of times and of bytes are no keys
-    of any row here and are not read.
+    The null of `answer` stays, because it says something: there is no answer. Times and bytes are left out: no key of
+    any row holds them.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            if own := (file.schema_arrow.metadata or {}).get(FORMAT_KEY):
-                raise UserError(
-                    f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help."
-                )
-            columns = [column.name for column in file.schema_arrow if not _is_foreign(column.type)]
-            for batch in file.iter_batches(batch_size=64, columns=columns):
-                for row in batch.to_pylist(maps_as_pydicts="strict"):
-                    number += 1
-                    kept = {key: _without_nulls(row[key]) for key in row if row[key] is not None or key == "answer"}
-                    yield number, json.dumps(kept, ensure_ascii=False, default=_number).encode()
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file; check the path.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: a text is not UTF-8; write its column again, or leave it out.") from error
-    except TypeError as error:
-        raise UserError(
-            f"{path}: row {number} holds what JSON does not know ({error}); write it as text and numbers, or leave the "
-            "column out."
-        ) from error
-    except (pa.ArrowException, KeyError, OSError) as error:
-        raise UserError(
-            f"{path}: this cannot be read as Parquet with rows of text and numbers; write it again."
-        ) from error
+    from sweetrl.colbench.store import FORMAT_KEY, open_parquet
+
+    with open_parquet(path) as file:
+        if own := (file.schema_arrow.metadata or {}).get(FORMAT_KEY):
+            raise UserError(f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help.")
+        try:
+            batches = file.iter_batches(batch_size=64)
+            rows = (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
+            for number, row in enumerate(rows, start=1):
+                kept = {key: _plain(value) for key, value in row.items() if value is not None or key == "answer"}
+                yield number, json.dumps(kept, ensure_ascii=False).encode()
+        except (pa.ArrowException, KeyError, UnicodeError, OSError) as error:
+            raise UserError(f"{path}: this cannot be read as Parquet with rows of text and numbers.") from error
 
 
-def _is_foreign(kind: DataType) -> bool:
-    """Whether a column holds times or bytes, which JSON does not know."""
-    import pyarrow.types as types
-
-    tests = (types.is_temporal, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    return any(test(kind) for test in tests)
-
-
-def _number(value: Any) -> float:
-    """Return a decimal number as JSON writes it; TypeError for any other value."""
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: without nulls, times and bytes inside."""
     if isinstance(value, Decimal):
         return float(value)
-    raise TypeError(type(value).__name__)
-
-
-def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+        return {key: plain for key, inner in value.items() if (plain := _plain(inner)) is not None}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float) else None
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (1-based line number, object) of every line that is not blank; a UserError as `parse_row` says."""
     for number, line in raw_lines(path):
-        where = f"{path}: line {number}"
-        if text := decode_line(line, where).strip():
-            yield number, parse_row(text, where)
+        if line.decode("utf-8", "replace").strip():
+            yield number, parse_row(line, f"{path}: line {number}")
 
 
-def decode_line(line: bytes, where: str) -> str:
-    """Return a line as text; bytes that are not UTF-8 are a UserError."""
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8.") from error
-
-
-def parse_row(text: str, where: str) -> dict[str, Any]:
+def parse_row(line: bytes, where: str) -> dict[str, Any]:
     """Return the object that a line is; `where` (file and line) opens every message.
 
-    Raises UserError for a line that is not one JSON object, that names a key twice, or that holds text which UTF-8
-    cannot hold (half of a surrogate pair).
+    Raises UserError for a line that is not UTF-8 or not one JSON object, that names a key twice, or that holds text
+    which UTF-8 cannot hold (half of a surrogate pair).
     """
     try:
-        row = _DECODER.decode(text.strip())
-    except _Repeated as error:
-        raise UserError(
-            f"{where}: the key `{error}` is there twice; give each (also each unit test) a name of its own."
-        ) from error
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); fix or remove the line."
-        ) from error
-    except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, bottomless nesting
-        raise UserError(f"{where}: this cannot be read as JSON ({error}); fix or remove the line.") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: expected one JSON object a line, found {kind(row)}.")
-    # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
-    if "\\ud" in text or "\\uD" in text:
-        try:
+        row = _DECODER.decode(line.decode("utf-8").strip())
+        # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
+        if b"\\ud" in line or b"\\uD" in line:
             json.dumps(row, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(f"{where}: a string holds half of a surrogate pair; fix the escape.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8.") from error
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: a string holds half of a surrogate pair; fix the escape.") from error
+    except (ValueError, RecursionError) as error:  # no JSON, NaN, numbers of thousands of digits, bottomless nesting
+        why = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise UserError(f"{where}: this is not JSON ({why}); fix or remove the line.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected one JSON object a line, found something else; fix or remove the line.")
     return row
 
 
-def kind(value: Any) -> str:
-    """Name the JSON kind of `value` in words, for error messages."""
-    return _KINDS.get(type(value), "a number")
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(built := dict(pairs)) != len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key `{printable(name)}` is there twice")
+    return built
 
 
-def field(row: dict[str, Any], key: str, expected: type, where: str, optional: bool = False) -> Any:
-    """Return `row[key]` if it is an `expected` (str, dict, list, int, float); anything else is a UserError.
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
 
-    With `optional`, a missing key and null give None. A float may be written as a whole number; a boolean is no number,
-    and neither is what a float cannot hold.
-    """
-    if key not in row:
-        if optional:
-            return None
-        raise UserError(f"{where}: the key `{key}` is missing; add it.")
-    value: Any = row[key]
-    if value is None and optional:
-        return None
-    accepted = (int, float) if expected is float else (expected,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
-        raise UserError(f"{where}: `{key}` must be {_KINDS.get(expected, 'a number')}, found {kind(value)}.")
-    if expected is not float:
-        return value
-    try:
-        number = float(row[key])
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise UserError(f"{where}: `{key}` is too large a number; correct it.")
-    return number
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)

@@ -79,12 +79,11 @@ def leaks_of(
     task: Task, messages: Sequence[Message], find_leak: Callable[[Task, str], Leak | None]
 ) -> list[tuple[int, Leak]]:
     """Return the leaks in what the user said after the request, with the messages' indices."""
-    leaks = (
-        (index, find_leak(task, message.content))
+    return [
+        (index, leak)
         for index, message in enumerate(messages)
-        if index > 0 and message.role == "user"
-    )
-    return [(index, leak) for index, leak in leaks if leak is not None]
+        if index > 0 and message.role == "user" and (leak := find_leak(task, message.content)) is not None
+    ]
 
 
 def find_quote(task: Task, words: str) -> Leak | None:

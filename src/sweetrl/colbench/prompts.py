@@ -58,14 +58,10 @@ def load_prompt(name_or_path: str) -> str:
     path = Path(name_or_path)
     try:
         text = path.read_text(encoding="utf-8").strip()
-    except PermissionError as error:
-        raise UserError(f"{path}: the prompt file may not be read; change its permissions.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start + 1} is not UTF-8; convert the prompt file to UTF-8.") from error
-    except (OSError, ValueError) as error:  # no such file, or a whole prompt where the name of its file should be
-        shown = name_or_path if len(name_or_path) <= SHOWN else f"{name_or_path[:SHOWN]}..."
+    except (OSError, ValueError) as error:  # no such file, no text, or a prompt where the name of its file should be
+        shown = printable(name_or_path if len(name_or_path) <= SHOWN else f"{name_or_path[:SHOWN]}...")
         raise UserError(
-            f"{printable(shown)}: there is no such prompt; name a text file or one of: {', '.join(AGENT_PROMPTS)}."
+            f"{shown}: there is no such prompt in UTF-8; name a text file or one of: {', '.join(AGENT_PROMPTS)}."
         ) from error
     if not text:
         raise UserError(f"{path}: the prompt file is empty; write the prompt into it.")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum, isclose, isfinite
 from numbers import Real
-from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.protocols import RewardFunction, Scorer
@@ -37,40 +36,32 @@ class RewardScorer:
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""
         if self.inner is None:
-            return [self._one(dialogue, Score(0.0, semantics=self.name)) for dialogue in dialogues]
+            return [self._score(dialogue, Score(0.0)) for dialogue in dialogues]
+        judged = zip(dialogues, self.inner.score(dialogues), strict=True)
         return [
-            self._one(_judged(dialogue, score), score)
-            for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True)
+            replace(self._score(_judged(dialogue, score), score), solved=_solved(score)) for dialogue, score in judged
         ]
 
-    def _one(self, dialogue: Trajectory, score: Score) -> Score:
-        reward = self._ask(dialogue)
-        values = list(reward.values()) if isinstance(reward, Mapping) else [reward]
-        if not values or isinstance(reward, bool) or not all(isinstance(one, Real) and isfinite(one) for one in values):
-            raise UserError(
-                f"task {dialogue.task.id}: the reward {self.name} returned {reward!r}; it must return a number or a "
-                "dict of named numbers."
-            )
-        value = fsum(values)
-        low, high = self.bounds
-        if not low - ROUNDING <= value <= high + ROUNDING:
-            raise UserError(
-                f"task {dialogue.task.id}: the reward {self.name} returned {value:g}, outside {low:g} to {high:g}; "
-                "change the function, or the domain's `reward_range`."
-            )
-        parts = {str(name): float(one) for name, one in reward.items()} if isinstance(reward, Mapping) else {}
-        solved = _solved(score) if self.inner is not None else None
-        value = float(min(high, max(low, value)))
-        return replace(score, reward=value, parts=parts, semantics=self.name, solved=solved)
-
-    def _ask(self, dialogue: Trajectory) -> Any:
+    def _score(self, dialogue: Trajectory, score: Score) -> Score:
+        where = f"task {dialogue.task.id}: the reward {self.name}"
         try:
-            return self.reward(dialogue.task, dialogue)
+            reward = self.reward(dialogue.task, dialogue)
         except UserError:
             raise
         except Exception as error:
             error.add_note(f"The reward {self.name} failed at task {dialogue.task.id}.")
             raise
+        values = list(reward.values()) if isinstance(reward, Mapping) else [reward]
+        if not values or isinstance(reward, bool) or not all(isinstance(v, Real) and isfinite(v) for v in values):
+            raise UserError(f"{where} returned {reward!r}; it must return a number or a dict of named numbers.")
+        value, (low, high) = fsum(values), self.bounds
+        if not low - ROUNDING <= value <= high + ROUNDING:
+            raise UserError(
+                f"{where} returned {value:g}, outside {low:g} to {high:g}; change the function, or the domain's "
+                "`reward_range`."
+            )
+        parts = {str(name): float(part) for name, part in reward.items()} if isinstance(reward, Mapping) else {}
+        return replace(score, reward=float(min(high, max(low, value))), parts=parts, semantics=self.name)
 
 
 class PricedScorer:
@@ -89,20 +80,20 @@ class PricedScorer:
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""
-        return [
-            self._one(price(dialogue, self.turn_cost), score)
-            for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True)
-        ]
+        scores = zip(dialogues, self.inner.score(dialogues), strict=True)
+        return [priced(dialogue, score, self.turn_cost) for dialogue, score in scores]
 
-    def _one(self, cost: float, score: Score) -> Score:
-        parts = {**(score.parts or {TASK: score.reward}), PRICE: 0.0 - cost}
-        return replace(score, reward=score.reward - cost, parts=parts, solved=_solved(score))
+
+def priced(dialogue: Trajectory, score: Score, turn_cost: float) -> Score:
+    """Return a score less the price of the dialogue's questions, which is a part of it."""
+    cost = price(dialogue, turn_cost)
+    parts = {**(score.parts or {TASK: score.reward}), PRICE: 0.0 - cost}
+    return replace(score, reward=score.reward - cost, parts=parts, solved=_solved(score))
 
 
 def price(dialogue: Trajectory, turn_cost: float) -> float:
     """Return what a dialogue's questions cost: its agent turns that were replied to, so all but the one at its end."""
-    replies = sum(one.role == "user" for one in dialogue.messages[1:])
-    return turn_cost * replies
+    return turn_cost * sum(message.role == "user" for message in dialogue.messages[1:])
 
 
 def price_fault(trajectory: Trajectory, turn_cost: float) -> str | None:

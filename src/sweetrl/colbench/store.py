@@ -13,21 +13,20 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.jsonl import FORMAT_KEY
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
-from sweetrl.types import AgentTurn, Message, Role, Task, TestResult, Trajectory
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
+FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 TASKS_FORMAT = "tasks/1"
 TRAJECTORIES_FORMAT = "trajectories/2"
 _BATCH = 64  # rows in memory at a time while reading
-_ROLES = get_args(Role)
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
 
@@ -78,12 +77,8 @@ class TrajectoryStore:
     def __getitem__(self, index: int) -> Trajectory:
         """Return trajectory number `index` (from 0; negative from the end); reads its shard alone."""
         place = index if index >= 0 else len(self) + index
-        if place >= 0:
-            for number, path in self.shards().items():
-                rows = _rows(path)
-                if place < rows:
-                    return self.read_shard(number)[place]
-                place -= rows
+        for trajectory in self.pick([place]) if 0 <= place < len(self) else ():
+            return trajectory
         raise IndexError(f"{self.folder}: there is no trajectory {index}, only {len(self)}")
 
     def write_shard(self, index: int, trajectories: Sequence[Trajectory]) -> Path:
@@ -93,34 +88,28 @@ class TrajectoryStore:
         """
         path = self.folder / f"shard-{index:05d}.parquet"
         remove_leftovers(path)
-        _write(path, [_trajectory_record(one) for one in trajectories], trajectory_schema(), TRAJECTORIES_FORMAT)
+        _write(path, [_trajectory_record(each) for each in trajectories], trajectory_schema(), TRAJECTORIES_FORMAT)
         return path
 
     def shards(self) -> dict[int, Path]:
         """Complete shards by number, in rising order; empty where the folder is missing."""
-        if not self.folder.is_dir():
-            return {}
-        names = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
+        names = ((_SHARD.fullmatch(path.name), path) for path in self.folder.glob("shard-*.parquet"))
         return dict(sorted((int(match[1]), path) for match, path in names if match))
 
-    def read_shard(self, index: int) -> list[Trajectory]:
-        """Return the trajectories of one shard in order."""
-        return list(_trajectories(self.shards()[index]))
+    def row(self, index: int, row: int) -> Trajectory:
+        """Return trajectory number `row` (from 0) of shard `index` without making the others; IndexError for none."""
+        for trajectory in _trajectories(self.shards()[index], [row]):
+            return trajectory
+        raise IndexError(f"{self.folder}: shard {index} has no row {row}")
+
+    def read_shard(self, index: int) -> Iterator[Trajectory]:
+        """Yield the trajectories of one shard in order, a few in memory at a time."""
+        return _trajectories(self.shards()[index])
 
     def lost(self, index: int) -> list[str]:
         """Return why dialogues of one shard were lost, a cause for each; their words are not read."""
         rows = _read(self.shards()[index], TRAJECTORIES_FORMAT, ("outcome", "error"))
         return [row["error"] for row in rows if row["outcome"] == "lost"]
-
-    def rows_of(self, index: int) -> Iterator[Trajectory]:
-        """Yield the trajectories of one shard in order, a few in memory at a time."""
-        return _trajectories(self.shards()[index])
-
-    def row(self, index: int, row: int) -> Trajectory:
-        """Return trajectory number `row` (from 0) of shard `index` without making the others; IndexError for none."""
-        for one in _trajectories(self.shards()[index], [row]):
-            return one
-        raise IndexError(f"{self.folder}: shard {index} has no row {row}")
 
     def read(self) -> Iterator[Trajectory]:
         """Yield every trajectory in shard order, a few in memory at a time.
@@ -137,14 +126,7 @@ class TrajectoryStore:
         """
         for path in self._complete():
             for record in _read(path, TRAJECTORIES_FORMAT, ("task.id", "attempt", "reward", "outcome", "solved")):
-                yield Trajectory(
-                    Task(record["task"]["id"], "", ""),
-                    record["attempt"],
-                    (),
-                    reward=record["reward"],
-                    outcome=record["outcome"],
-                    solved=record["solved"],
-                )
+                yield Trajectory(**record | {"task": Task(record["task"]["id"], "", ""), "messages": ()})
 
     def pick(self, places: Sequence[int]) -> Iterator[Trajectory]:
         """Yield the trajectories at `places` (from 0, rising) without making the others. Raises as `read` does."""
@@ -172,93 +154,46 @@ class TrajectoryStore:
 
 
 def _task_record(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "problem_description": task.problem_description,
-        "ground_truth": task.ground_truth,
-        "test_cases": [{"name": name, "call": call} for name, call in task.test_cases],
-        "hidden_information": task.hidden_information,
-        "suite": task.suite,
-    }
+    return vars(task) | {"test_cases": [{"name": name, "call": call} for name, call in task.test_cases]}
 
 
 def _task(record: dict[str, Any]) -> Task:
-    calls = tuple((case["name"], case["call"]) for case in record["test_cases"])
-    return Task(**{**record, "test_cases": calls})
+    return Task(**record | {"test_cases": tuple((case["name"], case["call"]) for case in record["test_cases"])})
 
 
-def _trajectory_record(one: Trajectory) -> dict[str, Any]:
-    return {
-        "task": _task_record(one.task),
-        "attempt": one.attempt,
-        "messages": [{"role": message.role, "content": message.content} for message in one.messages],
-        "turns": [_turn_record(turn, one.messages) for turn in one.turns],
-        "answer": one.answer,
-        "reward": one.reward,
-        "tests": [
-            {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
-            for test in one.tests
-        ],
-        "outcome": one.outcome,
-        "seed": one.seed,
-        "policy": one.policy,
-        "simulator": one.simulator,
-        "error": one.error,
-        "extra": sorted(one.extra.items()),
-        "parts": sorted(one.parts.items()),
-        "solved": one.solved,
+def _trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
+    messages = trajectory.messages
+    turns = []
+    for turn in trajectory.turns:
+        visible = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
+        # Nearly always what was said is the message itself: it is written once.
+        turns.append(vars(turn) | {"raw": None if turn.raw == visible else turn.raw})
+    return vars(trajectory) | {
+        "task": _task_record(trajectory.task),
+        "messages": [vars(message) for message in messages],
+        "turns": turns,
+        "tests": [vars(test) for test in trajectory.tests],
+        "extra": sorted(trajectory.extra.items()),
+        "parts": sorted(trajectory.parts.items()),
     }
-
-
-def _turn_record(turn: AgentTurn, messages: Sequence[Message]) -> dict[str, Any]:
-    visible = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
-    return {
-        "message_index": turn.message_index,
-        "raw": None if turn.raw == visible else turn.raw,  # nearly always the message itself: written once
-        "token_ids": turn.token_ids,
-        "logprobs": turn.logprobs,
-        "finish_reason": turn.finish_reason,
-    }
-
-
-def _trajectories(path: Path, places: Sequence[int] | None = None) -> Iterator[Trajectory]:
-    """Yield the trajectories of a shard, or those at `places` (rising); UserError for a row that is none."""
-    for number, record in enumerate(_read(path, TRAJECTORIES_FORMAT, places=places)):
-        try:
-            one = _trajectory(record)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            row = number if places is None else places[number]
-            raise UserError(
-                f"{path}: row {row} is no trajectory ({error}); run the stage that writes it again."
-            ) from error
-        yield one
 
 
 def _trajectory(record: dict[str, Any]) -> Trajectory:
     messages = tuple(Message(**message) for message in record["messages"])
-    if any(one.role not in _ROLES or not isinstance(one.content, str) for one in messages):
-        raise ValueError("a message without a role or without words")
-    turns = tuple(
-        AgentTurn(
-            message_index=turn["message_index"],
-            raw=messages[turn["message_index"]].content if turn["raw"] is None else turn["raw"],
-            token_ids=tuple(turn["token_ids"]),
-            logprobs=tuple(turn["logprobs"]),
-            finish_reason=turn["finish_reason"],
-        )
-        for turn in record["turns"]
-    )
-    return Trajectory(
-        **{
-            **record,
-            "task": _task(record["task"]),
-            "messages": messages,
-            "turns": turns,
-            "tests": tuple(TestResult(**test) for test in record["tests"]),
-            "extra": dict(record["extra"]),
-            "parts": dict(record["parts"]),
-        }
-    )
+    turns = []
+    for turn in record["turns"]:
+        raw = messages[turn["message_index"]].content if turn["raw"] is None else turn["raw"]
+        tokens = {"token_ids": tuple(turn["token_ids"]), "logprobs": tuple(turn["logprobs"])}
+        turns.append(AgentTurn(**turn | tokens | {"raw": raw}))
+    parts = {
+        "task": _task(record["task"]),
+        "messages": messages,
+        "turns": tuple(turns),
+        "tests": tuple(TestResult(**test) for test in record["tests"]),
+        "extra": dict(record["extra"]),
+        "parts": dict(record["parts"]),
+    }
+    return Trajectory(**record | parts)
 
 
 # Parquet
@@ -269,21 +204,18 @@ def task_schema() -> pyarrow.Schema:
     """The columns of a table of tasks with their types."""
     import pyarrow as pa
 
-    return pa.schema(list(_task_type()))
-
-
-def _task_type() -> pyarrow.StructType:
-    import pyarrow as pa
-
-    return pa.struct(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("problem_description", pa.string(), nullable=False),
-            pa.field("ground_truth", pa.string(), nullable=False),
-            pa.field("test_cases", pa.list_(pa.struct([("name", pa.string()), ("call", pa.string())])), nullable=False),
-            pa.field("hidden_information", pa.string()),
-            pa.field("suite", pa.string(), nullable=False),
-        ]
+    text = pa.string()
+    calls = pa.list_(pa.struct({"name": text, "call": text}))
+    return _schema(
+        ("hidden_information",),
+        {
+            "id": text,
+            "problem_description": text,
+            "ground_truth": text,
+            "test_cases": calls,
+            "hidden_information": text,
+            "suite": text,
+        },
     )
 
 
@@ -292,36 +224,40 @@ def trajectory_schema() -> pyarrow.Schema:
     """The columns of a trajectory shard with their types."""
     import pyarrow as pa
 
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    turn = pa.struct(
-        [
-            ("message_index", pa.int32()),
-            ("raw", pa.string()),
-            ("token_ids", pa.list_(pa.int32())),
-            ("logprobs", pa.list_(pa.float64())),
-            ("finish_reason", pa.string()),
-        ]
+    text, number = pa.string(), pa.float64()
+    turn = {
+        "message_index": pa.int32(),
+        "raw": text,
+        "token_ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(number),
+        "finish_reason": text,
+    }
+    return _schema(
+        ("answer", "reward", "solved"),
+        {
+            "task": pa.struct(list(task_schema())),
+            "attempt": pa.int32(),
+            "messages": pa.list_(pa.struct({"role": text, "content": text})),
+            "turns": pa.list_(pa.struct(turn)),
+            "answer": text,
+            "reward": number,
+            "tests": pa.list_(pa.struct({"name": text, "passed": pa.bool_(), "reason": text, "detail": text})),
+            "outcome": text,
+            "seed": pa.int64(),
+            "policy": text,
+            "simulator": text,
+            "error": text,
+            "extra": pa.map_(text, text),
+            "parts": pa.map_(text, number),
+            "solved": pa.bool_(),
+        },
     )
-    test = pa.struct([("name", pa.string()), ("passed", pa.bool_()), ("reason", pa.string()), ("detail", pa.string())])
-    return pa.schema(
-        [
-            pa.field("task", _task_type(), nullable=False),
-            pa.field("attempt", pa.int32(), nullable=False),
-            pa.field("messages", pa.list_(message), nullable=False),
-            pa.field("turns", pa.list_(turn), nullable=False),
-            pa.field("answer", pa.string()),
-            pa.field("reward", pa.float64()),
-            pa.field("tests", pa.list_(test), nullable=False),
-            pa.field("outcome", pa.string(), nullable=False),
-            pa.field("seed", pa.int64(), nullable=False),
-            pa.field("policy", pa.string(), nullable=False),
-            pa.field("simulator", pa.string(), nullable=False),
-            pa.field("error", pa.string(), nullable=False),
-            pa.field("extra", pa.map_(pa.string(), pa.string()), nullable=False),
-            pa.field("parts", pa.map_(pa.string(), pa.float64()), nullable=False),
-            pa.field("solved", pa.bool_()),
-        ]
-    )
+
+
+def _schema(optional: Sequence[str], columns: dict[str, pyarrow.DataType]) -> pyarrow.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, kind, nullable=name in optional) for name, kind in columns.items()])
 
 
 def format_of(path: Path) -> str | None:
@@ -329,16 +265,22 @@ def format_of(path: Path) -> str | None:
 
     A file that is missing or no Parquet is a UserError.
     """
+    with open_parquet(path) as file:
+        form = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
+    return None if form is None else form.decode()
+
+
+def open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
+    """Open a Parquet file; one that is missing or none is a UserError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        form = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
+        return pq.ParquetFile(path)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file; check the path.") from error
+        raise UserError(f"{path}: there is no such file; check the path, or run the stage that writes it.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; make it again.") from error
-    return None if form is None else form.decode()
 
 
 def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:
@@ -352,24 +294,22 @@ def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, fo
 
 
 def _rows(shard: Path) -> int:
-    return int(_open(shard, TRAJECTORIES_FORMAT).metadata.num_rows)
+    with _open(shard, TRAJECTORIES_FORMAT) as file:
+        return int(file.metadata.num_rows)
 
 
 def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
-    """Open a Parquet file of our own; every way in which it may not be one is a UserError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
+    """Open a file of our own; one of another form is a UserError."""
+    file = open_parquet(path)
     actual = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
     if actual != form:
         raise UserError(f"{path}: expected the format {form}, found {actual}; run the stage that writes it again.")
     return file
+
+
+def _trajectories(path: Path, places: Sequence[int] | None = None) -> Iterator[Trajectory]:
+    """Yield the trajectories of a shard, or those at `places` (rising)."""
+    return map(_trajectory, _read(path, TRAJECTORIES_FORMAT, places=places))
 
 
 def _read(

@@ -12,10 +12,11 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
 
-from sweetrl.colbench.jsonl import field, read_rows
+from sweetrl.colbench.jsonl import Row, parse_row, raw_lines, read_as, read_rows
 from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError, UserError
@@ -36,11 +37,9 @@ class LeakRules(Protocol):
 
     def find_leak(self, task: Task, words: str) -> Leak | None:
         """As Domain.find_leak."""
-        ...
 
     def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
         """As Domain.hidden_fragments."""
-        ...
 
 
 class LlmSimulator:
@@ -167,94 +166,79 @@ class ConsoleUser:
                 raise SimulatorError("the user left the dialogue") from None
 
 
-class ReplaySimulator:
-    """Says what the user said in recorded trajectories, as long as the agent says the same again.
+class RecordedRow(Row):
+    """One recorded answer: who spoke, `dialogue_key` of what was said before, and the words."""
 
-    For running an imported dialogue again: in tests, for demonstrations, or to score it as if it were new.
-    """
-
-    name = "replay"
-    instant = checked = True
-
-    def __init__(self, trajectories: Iterable[Trajectory]) -> None:
-        # Keyed by the whole dialogue (which begins with the request) and the reference, not by the task's id, which
-        # official files do not have; so several attempts at one task replay side by side. Where two attempts heard
-        # different replies to the same words, the first one recorded is taken.
-        self._replies: dict[tuple[str, tuple[Message, ...]], str] = {}
-        for trajectory in trajectories:
-            for index, message in enumerate(trajectory.messages):
-                if index > 0 and message.role == "user":
-                    key = (trajectory.task.ground_truth, trajectory.messages[:index])
-                    self._replies.setdefault(key, message.content)
-
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Return the recorded reply to exactly these messages; SimulatorError where there is none."""
-        try:
-            return self._replies[task.ground_truth, tuple(messages)]
-        except KeyError:
-            raise left_recording(task, messages) from None
+    speaker: str
+    dialogue: str
+    reply: str
 
 
 class Recording:
-    """Recorded answers of users in a file, by speaker and by all that was said before, so that reruns cost nothing.
+    """Recorded answers of users, by speaker and by all that was said before, so that reruns cost nothing.
 
-    A JSON object a line: `add` appends it at once, so a killed run keeps what it has paid for; one that a kill has
-    broken off is left out, and fixed by the next one. Thread-safe. Raises UserError for a file of another kind.
+    In a file they are a JSON object a line: `add` appends it at once, so a killed run keeps what it has paid for; a
+    line that a kill has broken off is left out. Thread-safe. Raises UserError for a file of another kind.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
         self._lock = threading.Lock()
-        self._replies: dict[tuple[str, str], str] = {}
-        self._anyones: dict[str, str] = {}
-        self._ends_with_line = True
-        if self.path.exists():
-            self._read()
+        self._replies: dict[tuple[str | None, str], str] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Trajectory]) -> Recording:
+        """Return what the user said in `trajectories`, as a recording in memory."""
+        recording = cls()
+        for trajectory in trajectories:
+            for index, message in enumerate(trajectory.messages[2::2], start=1):
+                key = dialogue_key(trajectory.task, trajectory.messages[: 2 * index])
+                recording._keep("", key, message.content)
+        return recording
 
     def __len__(self) -> int:
-        return len(self._replies)
+        return sum(speaker is not None for speaker, _ in self._replies)
 
     def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
         """Return what `speaker` (None: whoever was recorded first) answered, or None."""
-        key = dialogue_key(task, messages)
         with self._lock:
-            return self._anyones.get(key) if speaker is None else self._replies.get((speaker, key))
+            return self._replies.get((speaker, dialogue_key(task, messages)))
 
     def add(self, task: Task, messages: Sequence[Message], speaker: str, reply: str) -> None:
         """Keep what `speaker` answered."""
         key = dialogue_key(task, messages)
-        line = json.dumps({"speaker": speaker, "dialogue": key, "task": task.id, "reply": reply}) + "\n"
+        row = json.dumps({"speaker": speaker, "dialogue": key, "task": task.id, "reply": reply})
         with self._lock:
             if (speaker, key) in self._replies:
                 return
-            self._replies[speaker, key] = reply
-            self._anyones.setdefault(key, reply)
-            with private_file(self.path).open("a", encoding="utf-8", newline="\n") as target:
-                target.write(line if self._ends_with_line else "\n" + line)
-            self._ends_with_line = True
+            self._keep(speaker, key, reply)
+            if self.path is not None:
+                with private_file(self.path).open("a", encoding="utf-8", newline="\n") as target:
+                    target.write(f"\n{row}")  # the line end comes first: it also ends what a kill has broken off
 
-    def _read(self) -> None:
-        text = self.path.read_text(encoding="utf-8", errors="replace")
-        self._ends_with_line = not text or text.endswith("\n")
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
+    def _keep(self, speaker: str, key: str, reply: str) -> None:
+        self._replies.setdefault((speaker, key), reply)
+        self._replies.setdefault((None, key), reply)
+
+    def _read(self, path: Path) -> None:
+        for number, line in raw_lines(path):
+            where = f"{path}: line {number}"
             try:
-                row = json.loads(line)
-                speaker, key, reply = str(row["speaker"]), str(row["dialogue"]), str(row["reply"])
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                if isinstance(error, ValueError) and not line.endswith("}"):
-                    continue  # broken off by a kill
-                raise UserError(
-                    f"{self.path}: line {number}: this is no recorded answer (speaker, dialogue, reply); name another "
-                    "file in `simulator.recording`."
-                ) from error
-            self._replies.setdefault((speaker, key), reply)
-            self._anyones.setdefault(key, reply)
+                row = read_as(RecordedRow, parse_row(line, where), where)
+            except UserError:
+                if line.rstrip().endswith(b"}"):
+                    raise
+                continue  # broken off by a kill
+            self._keep(row.speaker, row.dialogue, row.reply)
 
 
-class RecordedSimulator:
-    """Says what is recorded for exactly this dialogue, by whomever; a dialogue that left the recording is lost."""
+class ReplaySimulator:
+    """Says what is recorded for exactly this dialogue, by whomever; a dialogue that left the recording is lost.
+
+    For running an imported dialogue again: in tests, for demonstrations, or to score it as if it were new.
+    """
 
     name = "replay"
     instant = checked = True
@@ -266,7 +250,9 @@ class RecordedSimulator:
         """Return the recorded answer; SimulatorError where there is none."""
         reply = self.recording.find(task, messages)
         if reply is None:
-            raise left_recording(task, messages)
+            raise SimulatorError(
+                f"task {task.id!r}: no recorded reply after {len(messages)} messages; the agent has left the recording"
+            )
         return reply
 
 
@@ -278,19 +264,7 @@ def dialogue_key(task: Task, messages: Sequence[Message]) -> str:
 
 def is_recording(path: Path) -> bool:
     """Whether a JSON Lines file holds recorded answers (not trajectories), by its first row."""
-    for number, row in read_rows(path):
-        if "dialogue" in row and "speaker" in row:
-            field(row, "reply", str, f"{path}: line {number}")
-            return True
-        return False
-    return False
-
-
-def left_recording(task: Task, messages: Sequence[Message]) -> SimulatorError:
-    """Return the error of a dialogue after whose `messages` nothing is recorded."""
-    return SimulatorError(
-        f"task {task.id!r}: no recorded reply after {len(messages)} messages; the agent has left the recording"
-    )
+    return any({"dialogue", "speaker"} <= row.keys() for _, row in islice(read_rows(path), 1))
 
 
 def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
@@ -299,7 +273,11 @@ def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> 
     `template` is a shipped prompt's name or a file of your own with {request}, {reference} and {dialogue} in it. The
     result holds the reference: it is for the simulator's model and nobody else.
     """
-    speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
-    dialogue = "\n".join(f"{speaker[message.role]}: {message.content}" for message in messages)
     reference = task.ground_truth or task.hidden_information or ""
-    return render(template, request=task.problem_description, reference=reference, dialogue=dialogue)
+    return render(template, request=task.problem_description, reference=reference, dialogue=transcript(messages))
+
+
+def transcript(messages: Sequence[Message], shown: Callable[[str], str] = str) -> str:
+    """Return a dialogue as models read it, a paragraph for each message, of which `shown` gives the words."""
+    names = {"user": "Person", "assistant": "Assistant", "system": "System"}
+    return "\n".join(f"{names[message.role]}: {shown(message.content)}" for message in messages)

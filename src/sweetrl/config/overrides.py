@@ -10,9 +10,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from sweetrl.config.settings import Settings, known_keys, parse_settings
+from sweetrl.config.sections import is_section
+from sweetrl.config.settings import Settings, known_keys, section
 from sweetrl.config.yaml_files import parse_yaml, read_yaml
 from sweetrl.errors import UserError, did_you_mean
 
@@ -39,17 +38,16 @@ def profile_changes(name: str, root: Path = Path()) -> dict[str, Any]:
     `sources.base` goes with it.
     """
     path = root / PROFILES / name / "params.yaml"
-    known = sorted(one.parent.name for one in (root / PROFILES).glob("*/params.yaml"))
-    if name not in known:
+    profiles = sorted(profile.parent.name for profile in (root / PROFILES).glob("*/params.yaml"))
+    if name not in profiles:
         raise UserError(
-            f"--profile {name[:100]}: there is no {PROFILES}/{name[:100]}/params.yaml{did_you_mean(name, known)}; "
-            f"known are {', '.join(known) or 'none'}."
+            f"--profile {name[:100]}: there is no {PROFILES}/{name[:100]}/params.yaml{did_you_mean(name, profiles)}; "
+            f"known are {', '.join(profiles) or 'none'}."
         )
-    read = read_yaml(path)
-    found = read.get("settings") if isinstance(read, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    settings = value_of(read_yaml(path), "settings")
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise UserError(f"{path}: expected a mapping `settings` of dotted parameters; add it.")
-    changes = {key: value for key, value in found.items() if not key.startswith("tracking.")}
+    changes = {key: value for key, value in settings.items() if not key.startswith("tracking.")}
     if "model.base" in changes:
         changes.setdefault("sources.base", changes["model.base"])
     return changes
@@ -62,35 +60,39 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
     """
     changed = deepcopy(dict(tree))
     for key, value in changes.items():
-        _check_known(key, where)
+        kind = type_of(key)
+        if kind is None:
+            meant = did_you_mean(key, known_keys())
+            raise UserError(f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists all.")
+        if is_section(kind):
+            first = known_keys(kind)[0]
+            raise UserError(f"{where}: `{key}` is a section; set one of its keys, for example {key}.{first}=VALUE.")
         if longer := next((other for other in changes if other.startswith(f"{key}.")), None):
             raise UserError(f"{where}: `{key}` and `{longer}` cannot both be set; leave one of them.")
-        *sections, name = key.split(".")
-        inner: Any = changed
-        for part in sections:
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise UserError(f"{where}: `{key}` cannot be set, because `{part}` is no section in params.yaml.")
-        inner[name] = value
-    parse_settings(changed, where)  # the first thing wrong is said
-    settings = Settings.model_validate(changed)
+        _set(changed, key, value, where)
+    settings = section(Settings, changed, where)
     read = settings.model_dump(mode="json", by_alias=True)  # 1e-3 is a text for YAML
     read["trainer"] = settings.trainer.model_dump(mode="json")
     for key in changes:
-        *sections, name = key.split(".")
-        inner, found = changed, read
-        for part in sections:
-            inner, found = inner[part], found[part]
-        inner[name] = found[name]
+        _set(changed, key, value_of(read, key), where)
     return changed
+
+
+def _set(tree: dict[str, Any], key: str, value: Any, where: str) -> None:
+    *sections, name = key.split(".")
+    for part in sections:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"{where}: `{key}` cannot be set, because `{part}` is no section in params.yaml.")
+    tree[name] = value
 
 
 def value_of(tree: Mapping[str, Any], key: str) -> Any:
     """Return the value of the dotted `key` in a tree of parameters, None where there is none."""
-    found: Any = tree
+    value: Any = tree
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def differences(
@@ -98,34 +100,29 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield (dotted key, value before, value after) of all that differs between two trees; None where there is none."""
     for name in [*before, *(name for name in after if name not in before)]:
-        one, other, key = before.get(name), after.get(name), f"{prefix}{name}"
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from differences(one, other, f"{key}.")
-        elif one != other:
-            yield key, one, other
+        old, new, key = before.get(name), after.get(name), f"{prefix}{name}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from differences(old, new, f"{key}.")
+        elif old != new:
+            yield key, old, new
 
 
-def _check_known(key: str, where: str) -> None:
-    known = known_keys()
-    if key in known:
-        if any(one.startswith(f"{key}.") for one in known):
-            first = next(one for one in known if one.startswith(f"{key}."))
-            raise UserError(f"{where}: `{key}` is a section; set one of its keys, for example {first}=VALUE.")
-        return
-    if not is_known(key):
-        raise UserError(f"{where}: unknown parameter `{key}`{did_you_mean(key, known)}; docs/parameters.md lists all.")
+def type_of(key: str) -> Any:
+    """Return the type of what the dotted `key` of params.yaml takes, a section's class or a value's; None: no key.
+
+    Below options of one's own domain, method or user anything may stand.
+    """
+    kind: Any = Settings
+    for part in key.split("."):
+        if kind == dict[str, Any]:
+            return Any
+        fields = {field.alias or name: field for name, field in kind.model_fields.items()} if is_section(kind) else {}
+        if part not in fields:
+            return None
+        kind = fields[part].annotation
+    return kind
 
 
 def is_known(key: str) -> bool:
     """Whether the dotted `key` may stand in params.yaml."""
-    return key in known_keys() or any(key.startswith(f"{free}.") for free in _free_keys(Settings))
-
-
-def _free_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the keys below which anything may stand: options of one's own domain, method or user."""
-    for name, field in kind.model_fields.items():
-        key = f"{prefix}{field.alias or name}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _free_keys(field.annotation, f"{key}.")
-        elif field.annotation == dict[str, Any]:
-            yield key
+    return type_of(key) is not None

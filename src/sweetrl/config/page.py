@@ -8,41 +8,36 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from sweetrl.config.sections import is_section
 from sweetrl.config.training import TrainerSettings
+
+HEAD = """# Parameters
+
+Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.config.settings`
+(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official
+protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded
+run, a small agent on two CPU cores."""
 
 
 def page(settings: type[BaseModel]) -> str:
     """Return the page: every key of the tree with its default, its allowed values and its description."""
-    top = {name: field for name, field in settings.model_fields.items() if not _section(field)}
-    parts = [
-        "# Parameters",
-        "Every key of `params.yaml`, generated from the settings' own descriptions by "
-        "`python -m sweetrl.config.settings`\n(a test keeps this page current). Unknown keys are errors. "
-        "The defaults are the paper's or the official\n"
-        "protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded\n"
-        "run, a small agent on two CPU cores.",
-        _table(top),
-    ]
-    for name, field in settings.model_fields.items():
-        if (section := _section(field)) is not None:
-            parts += _describe(field.alias or name, section)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([HEAD, *_describe("", settings)]) + "\n"
 
 
 def _describe(name: str, section: type[BaseModel]) -> list[str]:
-    """One section of the page, and those nested in it."""
+    """The tables of a section, with a heading where it has a name, and of those nested in it."""
     fields = {
-        key: field for key, field in section.model_fields.items() if name == "trainer" or not _shared(section, key)
+        field.alias or key: field
+        for key, field in section.model_fields.items()
+        if name == "trainer" or not _shared(section, key)
     }
-    parts = [
-        f"## {name}",
-        cleandoc(section.__doc__ or ""),
-        *(["The other keys are those of [`trainer`](#trainer)."] if len(fields) < len(section.model_fields) else []),
-        _table({n: f for n, f in fields.items() if not _section(f)}),
-    ]
-    for inner, field in fields.items():
-        if (nested := _section(field)) is not None:
-            parts += _describe(f"{name}.{field.alias or inner}", nested)
+    parts = [f"## {name}", cleandoc(section.__doc__ or "")] if name else []
+    if len(fields) < len(section.model_fields):
+        parts.append("The other keys are those of [`trainer`](#trainer).")
+    parts.append(_table({key: field for key, field in fields.items() if not is_section(field.annotation)}))
+    for key, field in fields.items():
+        if is_section(field.annotation):
+            parts += _describe(f"{name}.{key}" if name else key, field.annotation)
     return parts
 
 
@@ -54,19 +49,14 @@ def _shared(section: type[BaseModel], key: str) -> bool:
     return (own.default, own.description) == (shared.default, shared.description)
 
 
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
 def _table(fields: dict[str, FieldInfo]) -> str:
     rows = ["| key and default | allowed | what it is |", "|---|---|---|"]
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True)
         default = str(default).lower() if isinstance(default, bool) else default
-        text = (field.description or "").replace("|", "\\|")
+        text = " ".join((field.description or "").split()).replace("|", "\\|")
         shown = "" if default in ("", None) else f": {default}"
-        rows.append(f"| `{field.alias or name}{shown}` | {_allowed(field)} | {text} |")
+        rows.append(f"| `{name}{shown}` | {_allowed(field)} | {text} |")
     return "\n".join(rows)
 
 

@@ -7,7 +7,7 @@ sweetrl.config.settings.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,48 +22,42 @@ Rate = Annotated[float, Field(gt=0.0)]
 class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether a setting's type is a section of settings."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 class ServerSettings(Section):
     """How servers are reached, and how patiently."""
 
-    urls: str = Field(
-        "",
-        description="Base URLs of the servers, as in `http://localhost:8000/v1`, separated by spaces; all serve the "
-        "same model and are balanced by outstanding requests.",
-    )
+    urls: str = ""
+    """Base URLs of the servers, as in `http://localhost:8000/v1`, separated by spaces; all serve the same model and are
+    balanced by outstanding requests."""
     model: str = Field("", description="The model's name at the server (vllm: empty takes the first one there).")
-    key_variable: str = Field(
-        "OPENAI_API_KEY", description="Environment variable with the server's key; unset or empty if there is none."
-    )
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the server's key; unset or empty if there is none."""
     concurrency: Positive = Field(64, description="Concurrent requests, all servers together.")
     timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
     attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue (`rank`: its state) is lost.")
-    backoff_seconds: Rate = Field(
-        0.5, description="Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."
-    )
-    gpus: int = Field(
-        0,
-        ge=0,
-        description="GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A "
-        "server that the stage starts itself is counted without it.",
-    )
+    backoff_seconds: Rate = 0.5
+    """Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."""
+    gpus: int = Field(0, ge=0)
+    """GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A server that the
+    stage starts itself is counted without it."""
 
 
 class EngineSettings(ServerSettings):
     """Who produces the agent's tokens in `collect`, `rank` and `evaluate`."""
 
-    kind: Literal["transformers", "vllm", "openai"] = Field(
-        "transformers",
-        description="`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. "
-        "`openai`: any chat completions server; text only, so no token ids, log-probs or adapters.",
-    )
-    command: str = Field(
-        "vllm serve {model}",
-        description="vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it "
-        "gets `arguments` and what sweetrl needs (port, name, adapters) behind it.",
-    )
+    kind: Literal["transformers", "vllm", "openai"] = "transformers"
+    """`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. `openai`: any chat
+    completions server; text only, so no token ids, log-probs or adapters."""
+    command: str = "vllm serve {model}"
+    """vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it gets
+    `arguments` and what sweetrl needs (port, name, adapters) behind it."""
     arguments: str = Field("--enforce-eager", description="Further arguments of that program.")
     start_seconds: Rate = Field(900.0, description="How long that server may take to start.")
 
@@ -78,82 +72,59 @@ class UserServerSettings(ServerSettings):
 class SimulatorSettings(Section):
     """Who plays the user."""
 
-    kind: str = Field(
-        "scripted",
-        description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
-        "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
-        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, "
-        "as in `my_package.users:Terse` (docs/extending.md).",
-    )
+    kind: str = "scripted"
+    """`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by comparing two
+    pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a server that sees both
+    pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, as in `my_package.users:Terse`
+    (docs/extending.md)."""
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
-    reply_characters: int = Field(
-        0,
-        ge=0,
-        description="The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000).",
-    )
-    prompt: str = Field(
-        "",
-        description="llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with "
-        "{request}, {reference} (not for vision) and {dialogue} in it. Empty: the domain's.",
-    )
-    recording: str = Field(
-        "",
-        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. "
-        "replay: such a file, a folder of trajectory shards, or an official trajectory file.",
-    )
-    leaks: Literal["count", "refuse"] = Field(
-        "count",
-        description="llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the "
-        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is "
-        "lost.",
-    )
+    reply_characters: int = Field(0, ge=0)
+    """The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000)."""
+    prompt: str = ""
+    """llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with {request},
+    {reference} (not for vision) and {dialogue} in it. Empty: the domain's."""
+    recording: str = ""
+    """llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. replay: such a file,
+    a folder of trajectory shards, or an official trajectory file."""
+    leaks: Literal["count", "refuse"] = "count"
+    """llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the dialogue.
+    `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is lost."""
     leak_attempts: Positive = Field(3, description="leaks: refuse: how often one reply is asked for.")
     server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
-        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
+        parts = self.model_dump(include={"kind", "reply_characters", "options"})
         if self.kind == "replay":
-            said["recording"] = self.recording
+            parts["recording"] = self.recording
         if self.kind in ("llm", "vision"):
-            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
-            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
-        return said
+            parts |= self.model_dump(include={"prompt", "leaks"})
+            parts |= self.server.model_dump(include={"model", "max_new_tokens", "temperature"})
+        return parts
 
 
 class RewardSettings(Section):
     """How an answer is scored."""
 
-    function: str = Field(
-        "",
-        description="Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; "
-        "`dialogue.reward` is the domain's own score then. Empty: the domain's (docs/extending.md).",
-    )
-    turn_cost: float = Field(
-        0.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="Price of a question: so much is taken off the reward for every agent turn before the last one "
-        "(docs/concepts.md). Whether a task is solved does not depend on it.",
-    )
-    semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
-        "fixed",
-        description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
-        "`official-noblacklist`: the same without its list of banned words.",
-    )
+    function: str = ""
+    """Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; `dialogue.reward` is the
+    domain's own score then. Empty: the domain's (docs/extending.md)."""
+    turn_cost: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    """Price of a question: so much is taken off the reward for every agent turn before the last one (docs/concepts.md).
+    Whether a task is solved does not depend on it."""
+    semantics: Literal["fixed", "official", "official-noblacklist"] = "fixed"
+    """`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. `official-noblacklist`:
+    the same without its list of banned words."""
     workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
     wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
     call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
     memory_mib: Positive = Field(512, description="Memory limit of one solution.")
-    libraries: str = Field(
-        "numpy bs4 soupsieve typing_extensions", description="Third-party modules that solutions may import."
-    )
-    tolerance: float = Field(
-        0.0, ge=0.0, description="`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."
-    )
-    unsafe: bool = Field(
-        False, description="Score even where the machine cannot isolate untrusted code; every result says UNSAFE."
-    )
+    libraries: str = "numpy bs4 soupsieve typing_extensions"
+    """Third-party modules that solutions may import."""
+    tolerance: float = Field(0.0, ge=0.0)
+    """`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."""
+    unsafe: bool = False
+    """Score even where the machine cannot isolate untrusted code; every result says UNSAFE."""
 
 
 class BrowserSettings(Section):
@@ -173,13 +144,11 @@ class BrowserSettings(Section):
 class SimilaritySettings(Section):
     """How alike a page is to the reference: the reward of Frontend Design. Its name is part of every result."""
 
-    kind: Literal["layout", "clip"] = Field(
-        "layout", description="`layout` needs no model; `clip` is the cosine of CLIP's image embeddings, as officially."
-    )
+    kind: Literal["layout", "clip"] = "layout"
+    """`layout` needs no model; `clip` is the cosine of CLIP's image embeddings, as officially."""
     model: str = Field("openai/clip-vit-base-patch32", description="clip: a model's folder or hub name.")
-    view: Literal["official", "squash"] = Field(
-        "official", description="clip: the page's centre square, as officially, or the whole page made square."
-    )
+    view: Literal["official", "squash"] = "official"
+    """clip: the page's centre square, as officially, or the whole page made square."""
     device: str = Field("auto", description="clip: `auto` takes a CUDA device where there is one, else the CPU.")
     batch: Positive = Field(16, description="clip: pictures embedded at a time on a GPU; a CPU takes them one by one.")
 
@@ -187,34 +156,23 @@ class SimilaritySettings(Section):
 class CollectSettings(Section):
     """Stage `collect`: offline trajectories of the base policy, or dialogues that others have made."""
 
-    source: Literal["sampled", "files"] = Field(
-        "sampled",
-        description="`sampled`: the base policy attempts training tasks. `files`: the dialogues in "
-        "`sources.trajectories`, official trajectory files or logs (docs/own-dialogues.md); no agent and no user is "
-        "needed.",
-    )
+    source: Literal["sampled", "files"] = "sampled"
+    """`sampled`: the base policy attempts training tasks. `files`: the dialogues in `sources.trajectories`, official
+    trajectory files or logs (docs/own-dialogues.md); no agent and no user is needed."""
     tasks: Positive = Field(400, description="How many training tasks to attempt.")
     first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
     batch: Positive = Field(128, description="Dialogues in progress at a time.")
-    shard: Positive = Field(
-        256,
-        description="Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a "
-        "server every finished dialogue is kept).",
-    )
-    lost_share: Probability = Field(
-        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
-    )
-    keep_rewards: bool = Field(
-        False,
-        description="source: files: take the rewards that official files have, instead of scoring the answers. Logs "
-        "always keep theirs.",
-    )
-    skip_bad: int = Field(
-        0,
-        ge=0,
-        description="source: files: how many bad rows may be left out; they lie in bad-rows.jsonl beside the shards.",
-    )
+    shard: Positive = 256
+    """Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a server every
+    finished dialogue is kept)."""
+    lost_share: Probability = 0.05
+    """The stage stops when more than this share of the dialogues is lost; finished ones are kept."""
+    keep_rewards: bool = False
+    """source: files: take the rewards that official files have, instead of scoring the answers. Logs always keep
+    theirs."""
+    skip_bad: int = Field(0, ge=0)
+    """source: files: how many bad rows may be left out; they lie in bad-rows.jsonl beside the shards."""
 
 
 class EvaluateSettings(Section):
@@ -222,24 +180,17 @@ class EvaluateSettings(Section):
 
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
     batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
-    lost_share: Probability = Field(
-        0.05,
-        description="The stage stops when more than this share of the dialogues (`rank`: of the states that a server "
-        "is asked about) is lost; finished ones are kept.",
-    )
-    temperature: float | None = Field(
-        None,
-        ge=0.0,
-        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, "
-        "empty is `agent.temperature`, with which dialogues are collected and replies ranked.",
-    )
+    lost_share: Probability = 0.05
+    """The stage stops when more than this share of the dialogues (`rank`: of the states that a server is asked about)
+    is lost; finished ones are kept."""
+    temperature: float | None = Field(None, ge=0.0)
+    """Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, empty is
+    `agent.temperature`, with which dialogues are collected and replies ranked."""
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
-    rival: str = Field(
-        "",
-        description="Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an "
-        "official trajectory file), against whose pages the win rate is measured; empty: none.",
-    )
+    rival: str = ""
+    """Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an official trajectory
+    file), against whose pages the win rate is measured; empty: none."""
 
 
 class GateSettings(Section):
@@ -248,64 +199,42 @@ class GateSettings(Section):
     Differences, margins and prices are in units of the reward, where 1 is usually a solved task.
     """
 
-    power: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(
-        0.8, description="How surely a difference is to be seen, where it is said which one the test tasks can show."
-    )
-    smallest_difference: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
-        0.05, description="The smallest difference of mean reward that is worth seeing."
-    )
-    discordance: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        0.2,
-        description="How much two versions differ from task to task, as long as no comparison has shown it: the mean "
-        "square of the difference; with rewards of 0 and 1 the share of tasks that only one of them solves.",
-    )
-    few_tasks: Literal["tell", "refuse"] = Field(
-        "tell",
-        description="What to do where the test tasks are too few to see `smallest_difference`. `tell`: say so in the "
-        "verdict. `refuse`: compare nothing and promote nobody.",
-    )
-    spending: Literal["inverse-square", "none"] = Field(
-        "inverse-square",
-        description="What comparing again and again with one champion on the same test tasks costs. `inverse-square`: "
-        "comparison n may be wrong with a chance of (1 - `evaluate.confidence`) 6 / (pi n)^2, all together with "
-        "1 - `evaluate.confidence` at most. `none`: each one with all of that.",
-    )
-    fresh_after_comparisons: int = Field(
-        0, ge=0, description="Retrainings take fresh test tasks after so many comparisons on the old ones; 0: never."
-    )
-    fresh_after_days: int = Field(
-        0, ge=0, description="Retrainings take fresh test tasks so many days after the first comparison; 0: never."
-    )
-    slices: list[str] = Field(
-        ["topic", "held_out"],
-        description="Columns of reports/results.parquet whose groups of tasks are looked at apart; also `user`, who "
-        "answered the agent. Empty: none.",
-    )
-    slice_margin: Annotated[float, Field(gt=0.0)] = Field(
-        0.1, description="The largest loss of mean reward in a slice that does not matter."
-    )
-    slice_rule: Literal["tell", "refuse-loss", "refuse-doubt"] = Field(
-        "tell",
-        description="What becomes of a challenger that wins on the whole. `tell`: the verdict names slices in which it "
-        "loses more than `slice_margin`. `refuse-loss`: it is not promoted if there is one. `refuse-doubt`: it is "
-        "promoted only if such a loss can be ruled out in every slice.",
-    )
-    extra_turns: float | None = Field(
-        None, description="The most agent turns that a dialogue may take more than with the champion; empty: any."
-    )
-    extra_tokens: float | None = Field(
-        None, description="The most tokens that the agent may generate more in a dialogue; empty: any."
-    )
-    turn_price: float = Field(
-        0.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="What an agent turn costs the gate: so much is taken off both versions' rewards. Training does not "
-        "know it (`reward.turn_cost`).",
-    )
-    token_price: float = Field(
-        0.0, ge=0.0, allow_inf_nan=False, description="What 1,000 generated tokens cost the gate, in the same way."
-    )
+    power: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.8
+    """How surely a difference is to be seen, where it is said which one the test tasks can show."""
+    smallest_difference: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    """The smallest difference of mean reward that is worth seeing."""
+    discordance: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
+    """How much two versions differ from task to task, as long as no comparison has shown it: the mean square of the
+    difference; with rewards of 0 and 1 the share of tasks that only one of them solves."""
+    few_tasks: Literal["tell", "refuse"] = "tell"
+    """What to do where the test tasks are too few to see `smallest_difference`. `tell`: say so in the verdict.
+    `refuse`: compare nothing and promote nobody."""
+    spending: Literal["inverse-square", "none"] = "inverse-square"
+    """What comparing again and again with one champion on the same test tasks costs. `inverse-square`: comparison n may
+    be wrong with a chance of (1 - `evaluate.confidence`) 6 / (pi n)^2, all together with 1 - `evaluate.confidence` at
+    most. `none`: each one with all of that."""
+    fresh_after_comparisons: int = Field(0, ge=0)
+    """Retrainings take fresh test tasks after so many comparisons on the old ones; 0: never."""
+    fresh_after_days: int = Field(0, ge=0)
+    """Retrainings take fresh test tasks so many days after the first comparison; 0: never."""
+    slices: list[str] = ["topic", "held_out"]
+    """Columns of reports/results.parquet whose groups of tasks are looked at apart; also `user`, who answered the
+    agent. Empty: none."""
+    slice_margin: Annotated[float, Field(gt=0.0)] = 0.1
+    """The largest loss of mean reward in a slice that does not matter."""
+    slice_rule: Literal["tell", "refuse-loss", "refuse-doubt"] = "tell"
+    """What becomes of a challenger that wins on the whole. `tell`: the verdict names slices in which it loses more than
+    `slice_margin`. `refuse-loss`: it is not promoted if there is one. `refuse-doubt`: it is promoted only if such a
+    loss can be ruled out in every slice."""
+    extra_turns: float | None = None
+    """The most agent turns that a dialogue may take more than with the champion; empty: any."""
+    extra_tokens: float | None = None
+    """The most tokens that the agent may generate more in a dialogue; empty: any."""
+    turn_price: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    """What an agent turn costs the gate: so much is taken off both versions' rewards. Training does not know it
+    (`reward.turn_cost`)."""
+    token_price: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    """What 1,000 generated tokens cost the gate, in the same way."""
 
 
 class BestOfNSettings(Section):
@@ -313,20 +242,17 @@ class BestOfNSettings(Section):
 
     tasks: Positive = Field(200, description="How many test tasks (the first ones).")
     max_n: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
-    batch: Positive = Field(
-        16, description="Tasks that advance together, with one dialogue for every critic and N each."
-    )
+    batch: Positive = 16
+    """Tasks that advance together, with one dialogue for every critic and N each."""
 
 
 class IngestSettings(Section):
     """`sweetrl ingest`: where new dialogues or task files are looked for, and how much is taken (docs/ingest.md)."""
 
-    source: str = Field(
-        "", description="`s3://bucket/prefix`, or a folder; its `.jsonl` files are taken. Empty: nothing is looked for."
-    )
-    kind: Literal["dialogues", "tasks"] = Field(
-        "dialogues", description="What the files hold: logs of dialogues (docs/own-dialogues.md), or official tasks."
-    )
+    source: str = ""
+    """`s3://bucket/prefix`, or a folder; its `.jsonl` files are taken. Empty: nothing is looked for."""
+    kind: Literal["dialogues", "tasks"] = "dialogues"
+    """What the files hold: logs of dialogues (docs/own-dialogues.md), or official tasks."""
     window: int = Field(0, ge=0, description="How many batches a retraining learns from, the newest ones; 0: all.")
     files: Positive = Field(1_000, description="At most so many new files at a time; the next run takes the others.")
     file_mib: Positive = Field(64, description="A larger file is not read: it stays where it is, and is named.")

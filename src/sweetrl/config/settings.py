@@ -19,7 +19,7 @@ from sweetrl.config.sections import EngineSettings as EngineSettings
 from sweetrl.config.sections import EvaluateSettings as EvaluateSettings
 from sweetrl.config.sections import GateSettings as GateSettings
 from sweetrl.config.sections import IngestSettings as IngestSettings
-from sweetrl.config.sections import Positive, Probability, Rate, Section, Seed
+from sweetrl.config.sections import Positive, Probability, Rate, Section, Seed, is_section
 from sweetrl.config.sections import RewardSettings as RewardSettings
 from sweetrl.config.sections import ServerSettings as ServerSettings
 from sweetrl.config.sections import SimilaritySettings as SimilaritySettings
@@ -51,59 +51,44 @@ class SourceSettings(Section):
     method: str = Field("", description="File or folder of the method (`method`).")
     reward: str = Field("", description="File or folder of your reward (`reward.function`).")
     simulator: str = Field("", description="File or folder of your user simulator (`simulator.kind`).")
-    base: str = Field(
-        "", description="The base model's folder (`model.base`); with a hub name, any file that is there."
-    )
-    tasks: str = Field(
-        "",
-        description="The folder with the task files, where `tasks.source` is `files`; else any file that is there.",
-    )
-    trajectories: str = Field(
-        "",
-        description="The .jsonl file of dialogues, or a folder of such files, where `collect.source` is `files`; else "
-        "any file that is there, because DVC looks at it.",
-    )
+    base: str = ""
+    """The base model's folder (`model.base`); with a hub name, any file that is there."""
+    tasks: str = ""
+    """The folder with the task files, where `tasks.source` is `files`; else any file that is there."""
+    trajectories: str = ""
+    """The .jsonl file of dialogues, or a folder of such files, where `collect.source` is `files`; else any file that is
+    there, because DVC looks at it."""
 
 
 class TaskSettings(Section):
     """The tasks and their splits."""
 
-    source: Literal["synthetic", "files"] = Field(
-        "synthetic",
-        description="`synthetic` generates the suite from `seed`; `files` reads official ColBench task files.",
-    )
+    source: Literal["synthetic", "files"] = "synthetic"
+    """`synthetic` generates the suite from `seed`; `files` reads official ColBench task files."""
     train_file: str = Field("", description="Official task file for training (source: files).")
     test_file: str = Field("", description="Official task file for the held-out test (source: files).")
     train: Positive = Field(10_000, description="How many training tasks to write (files: at most).")
     validation: Positive = Field(200, description="Tasks split off for choosing hyper-parameters; never trained on.")
     test: Positive = Field(1_000, description="How many held-out test tasks to write.")
-    test_first: int = Field(
-        0,
-        ge=0,
-        description="The first of them: fresh test tasks begin behind those that have served (docs/gate.md); `gate."
-        "fresh_after_comparisons` and `fresh_after_days` let retrainings advance it.",
-    )
-    difficulty: Annotated[int, Field(ge=1, le=6)] = Field(
-        3, description="Synthetic suite: hidden details in a task (a task has this many, one fewer or one more)."
-    )
+    test_first: int = Field(0, ge=0)
+    """The first of them: fresh test tasks begin behind those that have served (docs/gate.md);
+    `gate.fresh_after_comparisons` and `fresh_after_days` let retrainings advance it."""
+    difficulty: Annotated[int, Field(ge=1, le=6)] = 3
+    """Synthetic suite: hidden details in a task (a task has this many, one fewer or one more)."""
 
 
 class ModelSettings(Section):
     """The base model and how it is run."""
 
     base: str = Field("models/base", description="Folder (or hub name) of the base model: the seed policy and pi_ref.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="Precision of the weights in memory."
-    )
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the weights in memory."""
     device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
-    processes: Positive = Field(
-        1,
-        description="Processes that train together, each with a GPU of its own; the stage starts them.",
-    )
-    sharding: Literal["none", "fsdp2"] = Field(
-        "none", description="With several processes: `fsdp2` gives each a share of the base's layers to keep."
-    )
+    processes: Positive = 1
+    """Processes that train together, each with a GPU of its own; the stage starts them."""
+    sharding: Literal["none", "fsdp2"] = "none"
+    """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
 
 
 class PretrainSettings(Section):
@@ -116,23 +101,18 @@ class PretrainSettings(Section):
     steps: Positive = Field(2000, description="Optimiser steps.")
     batch_size: Positive = Field(16, description="Dialogues per step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
-    heed_least: Probability = Field(
-        0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit."
-    )
+    heed_least: Probability = 0.0
+    """Lowest chance that a demonstrator heeds the request at a turn, and not its habit."""
     heed_most: Probability = Field(0.4, description="Highest such chance; each dialogue has one between the two.")
-    reading: Probability = Field(
-        0.5,
-        description="Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a "
-        "chance from 0.5 to 1: the base learns to read there, and its habit in the rest.",
-    )
-    poorest: Probability = Field(
-        0.3, description="Lowest quality of a demonstrator of pages: the chance that a turn is a good one."
-    )
+    reading: Probability = 0.5
+    """Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a chance from 0.5
+    to 1: the base learns to read there, and its habit in the rest."""
+    poorest: Probability = 0.3
+    """Lowest quality of a demonstrator of pages: the chance that a turn is a good one."""
     best: Probability = Field(1.0, description="Highest quality; each dialogue has a demonstrator between the two.")
     informed: Probability = Field(0.3, description="Share of the dialogues that show the finished answer beforehand.")
-    informed_heed: Probability = Field(
-        0.85, description="Chance that a demonstrator who has seen the answer asks for what is in it (pages: shows it)."
-    )
+    informed_heed: Probability = 0.85
+    """Chance that a demonstrator who has seen the answer asks for what is in it (pages: shows it)."""
     seed: Seed = Field(11, description="Seed of weights and demonstrations.")
 
 
@@ -149,48 +129,35 @@ class AgentSettings(Section):
 class ValidateSettings(Section):
     """Stage `validate`: what the collected batch must satisfy."""
 
-    reward_shift: float = Field(
-        0.15, gt=0.0, description="Largest allowed shift of the mean reward against the previous accepted batch."
-    )
+    reward_shift: float = Field(0.15, gt=0.0)
+    """Largest allowed shift of the mean reward against the previous accepted batch."""
     turns_shift: float = Field(2.0, gt=0.0, description="Largest allowed shift of the mean number of agent turns.")
     minimum_pairs: Positive = Field(20, description="Fewest preference pairs that training is worth starting with.")
-    duplicate_share: Probability = Field(
-        0.5, description="Largest allowed share of attempts that repeat another attempt at the same task word for word."
-    )
+    duplicate_share: Probability = 0.5
+    """Largest allowed share of attempts that repeat another attempt at the same task word for word."""
     lost_share: Probability = Field(0.05, description="Largest share of dialogues lost to engine or simulator.")
 
 
 class TrackingSettings(Section):
     """MLflow and other trackers."""
 
-    uri: str = Field(
-        "sqlite:///mlflow.db", description="MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."
-    )
+    uri: str = "sqlite:///mlflow.db"
+    """MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."""
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
     experiment: str = Field("sweetrl", description="MLflow experiment.")
     model: str = Field("sweetrl-agent", description="Name of the registered model.")
-    base_mib: int = Field(
-        64,
-        ge=0,
-        description="A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 "
-        "every one, is only named there, with its content's hash.",
-    )
-    traces: int = Field(
-        5,
-        ge=0,
-        description="How many dialogues of each policy of `collect` and `evaluate` are logged as MLflow traces, turn "
-        "by turn; 0: none.",
-    )
-    traces_of_people: bool = Field(
-        False,
-        description="Whether dialogues with people (imported ones, `simulator.kind: human`) are among them. Everybody "
-        "who may see MLflow's pages reads them: only with the people's consent.",
-    )
-    report_to: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
-        default_factory=list,
-        description="Where training curves go besides MLflow: `tensorboard` (folder tensorboard/), `trackio`, `wandb`; "
-        "their packages are installed separately.",
-    )
+    base_mib: int = Field(64, ge=0)
+    """A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 every one, is
+    only named there, with its content's hash."""
+    traces: int = Field(5, ge=0)
+    """How many dialogues of each policy of `collect` and `evaluate` are logged as MLflow traces, turn by turn; 0:
+    none."""
+    traces_of_people: bool = False
+    """Whether dialogues with people (imported ones, `simulator.kind: human`) are among them. Everybody who may see
+    MLflow's pages reads them: only with the people's consent."""
+    report_to: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
+    """Where training curves go besides MLflow: `tensorboard` (folder tensorboard/), `trackio`, `wandb`; their packages
+    are installed separately."""
 
 
 # The sections that train something.
@@ -210,17 +177,13 @@ class DialogueSettings(Section):
     """What decides how a dialogue goes and what its reward is: all that a domain, its users and its rewards may see."""
 
     seed: Seed = Field(7, description="The seed of everything random; each stage derives its own from it.")
-    suite: str = Field(
-        "backend",
-        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one from "
-        "an installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
-    )
-    suite_options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Settings of the domain. `backend` has `hints`: how the requests of generated tasks name what is "
-        "worth asking for, by two words of which neither alone tells it (`grid`), or `plain`, in the words of the "
-        "questions (for a pretrained model and little data). Your own domain finds its settings in `self.options`.",
-    )
+    suite: str = "backend"
+    """The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one from an installed
+    package, or your own, as in `my_package.forms:Forms` (docs/extending.md)."""
+    suite_options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the domain. `backend` has `hints`: how the requests of generated tasks name what is worth asking for,
+    by two words of which neither alone tells it (`grid`), or `plain`, in the words of the questions (for a pretrained
+    model and little data). Your own domain finds its settings in `self.options`."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
@@ -248,29 +211,21 @@ class Settings(RankingSettings):
     no part of a dump, because what it says stands in each of those sections.
     """
 
-    method: str = Field(
-        "sweet",
-        description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
-        "from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains "
-        "nothing; `single-turn` neither, and its first reply is the answer. Or your own, as in "
-        "`my_package.best:Best` (docs/extending.md). Stages that a method does not need are skipped.",
-    )
-    method_options: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of your own method, by the keys of its `settings_type`."
-    )
+    method: str = "sweet"
+    """How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn from whole
+    trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains nothing;
+    `single-turn` neither, and its first reply is the answer. Or your own, as in `my_package.best:Best`
+    (docs/extending.md). Stages that a method does not need are skipped."""
+    method_options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of your own method, by the keys of its `settings_type`."""
     sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
-    iterations: Positive = Field(
-        1,
-        description="How many iterations of collecting, critic, ranking and policy, each with the policy of the one "
-        "before. The first is the pipeline's; `make iterations` makes the others and evaluates the last.",
-    )
-    preset: Literal["paper", "official"] = Field(
-        "paper",
-        description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
-        "what the official code does, over what is written here: critic.normalization `trajectory`, "
-        "critic.privileged_position `before`, critic.token_set `official`, rank.reference `unconditioned`, "
-        "policy.objective `dpo`, policy.loss_tokens `all`.",
-    )
+    iterations: Positive = 1
+    """How many iterations of collecting, critic, ranking and policy, each with the policy of the one before. The first
+    is the pipeline's; `make iterations` makes the others and evaluates the last."""
+    preset: Literal["paper", "official"] = "paper"
+    """`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: what the official
+    code does, over what is written here: critic.normalization `trajectory`, critic.privileged_position `before`,
+    critic.token_set `official`, rank.reference `unconditioned`, policy.objective `dpo`, policy.loss_tokens `all`."""
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
     warm_start: WarmStartSettings = Field(default_factory=WarmStartSettings)
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
@@ -331,44 +286,34 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
     """Build Settings from plain values; the first thing wrong becomes a UserError that names `where` and the key."""
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
-    try:
-        return with_preset(Settings.model_validate(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            meant = did_you_mean(key, known_keys())
-            raise UserError(
-                f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists the known ones."
-            ) from error
-        raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
-
-
-def known_keys(kind: type[BaseModel] = Settings) -> list[str]:
-    """Return every key of `kind`, dotted and as params.yaml has it, those of sections before what is in them."""
-    found: list[str] = []
-    for name, field in kind.model_fields.items():
-        found.append(field.alias or name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found += [f"{found[-1]}.{inner}" for inner in known_keys(field.annotation)]
-    return found
+    return with_preset(section(Settings, values, where))
 
 
 Made = TypeVar("Made", bound=BaseModel)
 
 
 def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
-    """Build one section of the settings from plain values; a UserError names `where` and the key that is wrong."""
+    """Build settings, or a section of them, from plain values; a UserError names `where` and the key that is wrong."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(kind.model_fields)
+            listed = "docs/parameters.md lists all" if kind is Settings else f"known are {', '.join(kind.model_fields)}"
             meant = did_you_mean(key, known_keys(kind))
-            raise UserError(f"{where}: unknown parameter `{key}`{meant}; known are {known}.") from error
+            raise UserError(f"{where}: unknown parameter `{key}`{meant}; {listed}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
+
+
+def known_keys(kind: type[BaseModel] = Settings) -> list[str]:
+    """Return every key of `kind`, dotted and as params.yaml has it, those of sections before what is in them."""
+    keys: list[str] = []
+    for name, field in kind.model_fields.items():
+        keys.append(field.alias or name)
+        if is_section(field.annotation):
+            keys += [f"{keys[-1]}.{inner}" for inner in known_keys(field.annotation)]
+    return keys
 
 
 def parameters_page() -> str:

@@ -15,9 +15,8 @@ class LoraSettings(Section):
     rank: Positive = Field(16, description="Rank r.")
     alpha: Rate = Field(32, description="Scale alpha.")
     dropout: Probability = Field(0.0, description="Dropout on the adapter's input.")
-    target_modules: str = Field(
-        "all-linear", description="peft's `target_modules`: `all-linear` or comma-separated names."
-    )
+    target_modules: str = "all-linear"
+    """peft's `target_modules`: `all-linear` or comma-separated names."""
 
 
 class TrainerSettings(Section):
@@ -30,28 +29,19 @@ class TrainerSettings(Section):
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
-    micro_batch_size: Positive = Field(
-        8, description="Maximum pairs in one forward pass; batch_size is a multiple of it."
-    )
-    tokens: Positive = Field(
-        16_384,
-        description="Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A "
-        "single pair may be longer.",
-    )
-    layout: Literal["trees", "flat"] = Field(
-        "trees",
-        description="`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row "
-        "for each sequence; the same losses and gradients, for checking.",
-    )
-    max_pairs_per_group: Positive = Field(
-        8,
-        description="Maximum pairs of one dialogue (policy) or one task (critic) in a step: more share more "
-        "computation, fewer make a step more diverse; 1 draws all pairs at random. The same in both layouts.",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Recompute activations in the backward pass to save memory.",
-    )
+    micro_batch_size: Positive = 8
+    """Maximum pairs in one forward pass; batch_size is a multiple of it."""
+    tokens: Positive = 16_384
+    """Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A single pair may be
+    longer."""
+    layout: Literal["trees", "flat"] = "trees"
+    """`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row for each
+    sequence; the same losses and gradients, for checking."""
+    max_pairs_per_group: Positive = 8
+    """Maximum pairs of one dialogue (policy) or one task (critic) in a step: more share more computation, fewer make a
+    step more diverse; 1 draws all pairs at random. The same in both layouts."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
     warmup_ratio: Probability = Field(0.03, description="Share of the steps with a rising learning rate.")
     min_lr_ratio: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
     max_grad_norm: Rate = Field(1.0, description="Largest gradient norm.")
@@ -66,19 +56,15 @@ class WarmStartSettings(TrainerSettings):
     """
 
     base: str = Field("", description="The pretrained model's folder (or hub name). What comes of it is `model.base`.")
-    dialogues: Positive = Field(
-        2000, description="Demonstrations, each about a task of its own where there are enough."
-    )
+    dialogues: Positive = 2000
+    """Demonstrations, each about a task of its own where there are enough."""
     learning_rate: Rate = Field(5e-4, description="Peak learning rate.")
-    epochs: Rate = Field(
-        1.0,
-        description="Passes over the demonstrations. Those that heed the request at most turns (`pretrain.reading`) "
-        "come first, all passes of them.",
-    )
+    epochs: Rate = 1.0
+    """Passes over the demonstrations. Those that heed the request at most turns (`pretrain.reading`) come first, all
+    passes of them."""
     batch_size: Positive = Field(16, description="Demonstrations for one optimiser step.")
-    micro_batch_size: Positive = Field(
-        16, description="Maximum demonstrations in one forward pass; batch_size is a multiple of it."
-    )
+    micro_batch_size: Positive = 16
+    """Maximum demonstrations in one forward pass; batch_size is a multiple of it."""
     seed: Seed = Field(11, description="Seed of the demonstrations, their order and the adapter.")
 
 
@@ -94,44 +80,30 @@ class CriticSettings(TrainerSettings):
 
     beta: Rate = Field(0.1, description="beta of Eq. 2.")
     nll: float = Field(0.01, ge=0.0, description="Weight of the chosen trajectory's negative log-likelihood.")
-    normalization: Literal["turn", "trajectory", "none"] = Field(
-        "turn",
-        description="`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code.",
-    )
+    normalization: Literal["turn", "trajectory", "none"] = "turn"
+    """`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code."""
     privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
-    pairs: Literal["official", "all"] = Field(
-        "official",
-        description="`official`: chosen is the first successful attempt (reward 1), rejected every attempt of the task "
-        "with less. `all`: every two attempts whose rewards differ by `gap`.",
-    )
-    gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        0.1, description="Smallest difference of reward in a pair (pairs: all)."
-    )
-    parameterization: Literal["log-ratio", "regression-head", "value-head", "vision-head"] = Field(
-        "log-ratio",
-        description="`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: "
-        "A = w . mean hidden state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last "
-        "hidden state of the reply, by cross-entropy on all attempts. `vision-head` (pages): A = w . mean hidden state "
-        "of a vision-language model that sees both pages, by Eq. 2. Heads ignore `normalization` and `nll`.",
-    )
+    pairs: Literal["official", "all"] = "official"
+    """`official`: chosen is the first successful attempt (reward 1), rejected every attempt of the task with less.
+    `all`: every two attempts whose rewards differ by `gap`."""
+    gap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """Smallest difference of reward in a pair (pairs: all)."""
+    parameterization: Literal["log-ratio", "regression-head", "value-head", "vision-head"] = "log-ratio"
+    """`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: A = w . mean hidden
+    state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last hidden state of the reply, by
+    cross-entropy on all attempts. `vision-head` (pages): A = w . mean hidden state of a vision-language model that sees
+    both pages, by Eq. 2. Heads ignore `normalization` and `nll`."""
     vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
-    privileged_position: Literal["system", "before"] = Field(
-        "system",
-        description="Where c stands: at the head of the system message, or `before` the whole formatted prompt, even "
-        "its begin-of-text token (the official code).",
-    )
-    token_set: Literal["replies", "official"] = Field(
-        "replies",
-        description="Which tokens are scored. `replies`: those that were sampled. `official`: in training also the "
-        "last token of the assistant's header; in ranking the whole header and the reply without its end-of-turn, "
-        "against a reference over the reply with it.",
-    )
-    reference: Literal["conditioned", "unconditioned"] = Field(
-        "conditioned",
-        description="Whether pi_ref of Eq. 3 sees c in training, too (paper), or not (log-ratio only): then training "
-        "starts from what c alone says of a reply (rank.critic: privileged-ratio), not from 0. `rank.reference` says "
-        "the same of ranking.",
-    )
+    privileged_position: Literal["system", "before"] = "system"
+    """Where c stands: at the head of the system message, or `before` the whole formatted prompt, even its begin-of-text
+    token (the official code)."""
+    token_set: Literal["replies", "official"] = "replies"
+    """Which tokens are scored. `replies`: those that were sampled. `official`: in training also the last token of the
+    assistant's header; in ranking the whole header and the reply without its end-of-turn, against a reference over the
+    reply with it."""
+    reference: Literal["conditioned", "unconditioned"] = "conditioned"
+    """Whether pi_ref of Eq. 3 sees c in training, too (paper), or not (log-ratio only): then training starts from what
+    c alone says of a reply (rank.critic: privileged-ratio), not from 0. `rank.reference` says the same of ranking."""
 
 
 class RankSettings(Section):
@@ -139,75 +111,50 @@ class RankSettings(Section):
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
     candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
-    pairs: Positive = Field(
-        4, description="Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."
-    )
+    pairs: Positive = 4
+    """Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."""
     margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
-    reference: Literal["conditioned", "unconditioned"] = Field(
-        "conditioned", description="Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."
-    )
-    selection: Literal["halves", "extremes"] = Field(
-        "halves",
-        description="`halves`: random pairs across the halves (official). `extremes`: best against worst only.",
-    )
-    distinct: bool = Field(
-        True,
-        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
-        "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
-    )
-    reply_types: Literal["any", "same", "mean_centered", "no_questions"] = Field(
-        "any",
-        description="Which replies may form a pair. `any`: any two. `same`: two questions, two final answers, or two "
-        "pages that are shown. `mean_centered`: any two, after the mean advantage of each type is subtracted: every "
-        "dialogue has one answer, so Eq. 2 leaves open what all answers have in common. `no_questions`: any two but "
-        "questions; for pages, because questions are rare there, and a critic that has hardly seen any cannot rate "
-        "them.",
-    )
-    critic: Literal["trained", "privileged-ratio", "rollout-value", "judge", "random", "oracle"] = Field(
-        "trained",
-        description="Who ranks: `trained` (stage `train-critic`); `privileged-ratio`, untrained: how much likelier c "
-        "makes a reply for the base, log pi_ref(a|o,c) - log pi_ref(a|o), as a mean over its tokens; `rollout-value`, "
-        "untrained: the mean reward of `rollouts` continuations, played with the user; `judge` (a language model "
-        "compares replies two by two, see `judge`); or a control: `random`, and `oracle`, which knows how a synthetic "
-        "task was made.",
-    )
-    rollouts: Positive = Field(
-        4,
-        description="critic: rollout-value: continuations of each distinct candidate reply, sampled to the dialogue's "
-        "end; a reply that ends it needs one.",
-    )
-    block: Positive = Field(
-        32,
-        description="Dialogues ranked together; the most that a killed run repeats (what a server has said is kept).",
-    )
-    layout: Literal["trees", "flat"] = Field(
-        "trees",
-        description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "
-        "padded row of its own; the same advantages, for checking.",
-    )
-    tokens: Positive = Field(
-        16_384,
-        description="Maximum tokens in one forward pass; a longer tree is split at its turns, exactly.",
-    )
-    token_ratios: Annotated[int, Field(ge=0)] = Field(
-        20,
-        description="Dialogues, the first ones, of whose candidates each token's log pi_theta - log pi_ref is kept for "
-        "`sweetrl view`; 0 for none. A critic that is no log-ratio has none.",
-    )
+    reference: Literal["conditioned", "unconditioned"] = "conditioned"
+    """Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."""
+    selection: Literal["halves", "extremes"] = "halves"
+    """`halves`: random pairs across the halves (official). `extremes`: best against worst only."""
+    distinct: bool = True
+    """Whether the halves are formed over distinct replies, each counted once (else over all samples, so that frequent
+    replies are drawn more often, as in the official code). A pair never holds one reply twice."""
+    reply_types: Literal["any", "same", "mean_centered", "no_questions"] = "any"
+    """Which replies may form a pair. `any`: any two. `same`: two questions, two final answers, or two pages that are
+    shown. `mean_centered`: any two, after the mean advantage of each type is subtracted: every dialogue has one answer,
+    so Eq. 2 leaves open what all answers have in common. `no_questions`: any two but questions; for pages, because
+    questions are rare there, and a critic that has hardly seen any cannot rate them."""
+    critic: Literal["trained", "privileged-ratio", "rollout-value", "judge", "random", "oracle"] = "trained"
+    """Who ranks: `trained` (stage `train-critic`); `privileged-ratio`, untrained: how much likelier c makes a reply for
+    the base, log pi_ref(a|o,c) - log pi_ref(a|o), as a mean over its tokens; `rollout-value`, untrained: the mean
+    reward of `rollouts` continuations, played with the user; `judge` (a language model compares replies two by two, see
+    `judge`); or a control: `random`, and `oracle`, which knows how a synthetic task was made."""
+    rollouts: Positive = 4
+    """critic: rollout-value: continuations of each distinct candidate reply, sampled to the dialogue's end; a reply
+    that ends it needs one."""
+    block: Positive = 32
+    """Dialogues ranked together; the most that a killed run repeats (what a server has said is kept)."""
+    layout: Literal["trees", "flat"] = "trees"
+    """`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a padded row of its
+    own; the same advantages, for checking."""
+    tokens: Positive = 16_384
+    """Maximum tokens in one forward pass; a longer tree is split at its turns, exactly."""
+    token_ratios: Annotated[int, Field(ge=0)] = 20
+    """Dialogues, the first ones, of whose candidates each token's log pi_theta - log pi_ref is kept for `sweetrl view`;
+    0 for none. A critic that is no log-ratio has none."""
 
 
 class JudgeSettings(Section):
     """The language model that ranks replies where `rank.critic` is `judge`."""
 
     model: str = Field("", description="Folder or hub name of the judge; empty: `model.base`.")
-    prompt: str = Field(
-        "",
-        description="A shipped prompt's name, or the path of your own text file with {reference}, {dialogue}, {first} "
-        "and {second}; the reply must end with A or B. Empty: the domain's.",
-    )
-    comparisons: Positive = Field(
-        2, description="Replies that each reply is compared with, in both orders; its advantage is its share of wins."
-    )
+    prompt: str = ""
+    """A shipped prompt's name, or the path of your own text file with {reference}, {dialogue}, {first} and {second};
+    the reply must end with A or B. Empty: the domain's."""
+    comparisons: Positive = 2
+    """Replies that each reply is compared with, in both orders; its advantage is its share of wins."""
     max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
 
 
@@ -216,60 +163,38 @@ class PreferenceSettings(TrainerSettings):
 
     beta: Rate = Field(0.1, description="beta' of Eq. 4.")
     nll: float = Field(0.01, ge=0.0, description="Weight of the chosen reply's negative log-likelihood per token.")
-    normalization: Literal["none", "token"] = Field(
-        "none", description="`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."
-    )
-    loss: Literal["sigmoid", "ipo"] = Field(
-        "sigmoid",
-        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops "
-        "once the margin is reached.",
-    )
-    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
-        0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
-    )
-    sft_replay: float = Field(
-        0.0,
-        ge=0.0,
-        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
-        "that the ability to write the program is kept.",
-    )
-    sft_replay_nll: float = Field(
-        1.0, ge=0.0, description="Weight of the replayed replies' negative log-likelihood per token."
-    )
-    sft_replay_turns: Literal["final", "all"] = Field(
-        "final", description="What is replayed of a successful dialogue: its final reply, or all of its replies."
-    )
-    loss_tokens: Literal["replies", "all"] = Field(
-        "replies",
-        description="`all`: the loss goes over every token of a row, the user's and the system's too (the official "
-        "code): they cancel in the preference, but not in the likelihood. `policy.objective: listwise` learns replies "
-        "only.",
-    )
+    normalization: Literal["none", "token"] = "none"
+    """`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."""
+    loss: Literal["sigmoid", "ipo"] = "sigmoid"
+    """`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops once the margin is
+    reached."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    """Assumed share of pairs that are the wrong way round (loss: sigmoid)."""
+    sft_replay: float = Field(0.0, ge=0.0)
+    """Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so that the ability
+    to write the program is kept."""
+    sft_replay_nll: float = Field(1.0, ge=0.0)
+    """Weight of the replayed replies' negative log-likelihood per token."""
+    sft_replay_turns: Literal["final", "all"] = "final"
+    """What is replayed of a successful dialogue: its final reply, or all of its replies."""
+    loss_tokens: Literal["replies", "all"] = "replies"
+    """`all`: the loss goes over every token of a row, the user's and the system's too (the official code): they cancel
+    in the preference, but not in the likelihood. `policy.objective: listwise` learns replies only."""
 
 
 class PolicySettings(PreferenceSettings):
     """Stage `train-policy`: training of the actor, which never sees c, on ranked candidate replies."""
 
-    objective: Literal["dpo", "listwise"] = Field(
-        "dpo",
-        description="`dpo`: preferences between pairs of candidates (Eq. 4). `listwise`: the likelihood of all "
-        "candidates of a state, each with the weight count^count_power x exp(A / advantage_temperature).",
-    )
-    count_power: float = Field(
-        1.0, ge=0.0, description="listwise: power of how often a candidate was sampled; above 1 also sharpens."
-    )
-    advantage_temperature: float = Field(
-        0.1,
-        ge=0.0,
-        description="listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation "
-        "without rewards).",
-    )
-    states: Literal["equal", "advantage"] = Field(
-        "equal",
-        description="listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: "
-        "the weights are not normalised (AWR), so that a state whose candidates are all poor counts little; each is at "
-        "most 20.",
-    )
+    objective: Literal["dpo", "listwise"] = "dpo"
+    """`dpo`: preferences between pairs of candidates (Eq. 4). `listwise`: the likelihood of all candidates of a state,
+    each with the weight count^count_power x exp(A / advantage_temperature)."""
+    count_power: float = Field(1.0, ge=0.0)
+    """listwise: power of how often a candidate was sampled; above 1 also sharpens."""
+    advantage_temperature: float = Field(0.1, ge=0.0)
+    """listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation without rewards)."""
+    states: Literal["equal", "advantage"] = "equal"
+    """listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: the weights are
+    not normalised (AWR), so that a state whose candidates are all poor counts little; each is at most 20."""
 
 
 class MultiTurnSettings(PreferenceSettings):
@@ -283,11 +208,9 @@ class RftSettings(TrainerSettings):
 
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
-    min_reward: Probability = Field(
-        1.0,
-        description="Lowest reward of an attempt that is imitated; pages are hardly ever equal to the "
-        "reference, so use less there. The price of questions (`reward.turn_cost`) does not count.",
-    )
+    min_reward: Probability = 1.0
+    """Lowest reward of an attempt that is imitated; pages are hardly ever equal to the reference, so use less there.
+    The price of questions (`reward.turn_cost`) does not count."""
 
 
 class GrpoSettings(TrainerSettings):
@@ -299,56 +222,37 @@ class GrpoSettings(TrainerSettings):
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
-    micro_batch_size: Positive = Field(
-        16, description="Maximum attempts in one forward pass; batch_size is a multiple of it."
-    )
-    max_pairs_per_group: Positive = Field(
-        8, description="Maximum attempts at one task in a step: their prompts are computed once."
-    )
-    checkpoints: Positive = Field(
-        20,
-        description="Checkpoints over the run, at the ends of iterations; a killed run continues from the last.",
-    )
+    micro_batch_size: Positive = 16
+    """Maximum attempts in one forward pass; batch_size is a multiple of it."""
+    max_pairs_per_group: Positive = 8
+    """Maximum attempts at one task in a step: their prompts are computed once."""
+    checkpoints: Positive = 20
+    """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
-    group_size: Annotated[int, Field(ge=2)] = Field(
-        8, description="Attempts at each of them: the group within which returns are compared."
-    )
-    clip_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
-        0.2, description="e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."
-    )
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Attempts at each of them: the group within which returns are compared."""
+    clip_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."""
     kl_coef: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
-    credit: Literal["trajectory", "turn", "infopo", "igpo", "privileged"] = Field(
-        "trajectory",
-        description="`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the "
-        "discounted return of a turn, normalised among those attempts of the group that have a turn of that number. "
-        "`infopo`: as `trajectory`, and what the user's answer to a turn changes in the policy's next reply. `igpo`: "
-        "what a turn adds to the policy's probability of the reference (which the policy never sees), and the reward "
-        "for the last turn. `privileged`: how much likelier a token is for the base that sees the training-time "
-        "information (on-policy self-distillation, without rewards).",
-    )
-    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        1.0,
-        description="credit: turn: a turn's return is discount^(turns still to come) times the final reward. credit: "
-        "igpo: its advantage is the sum of those of the turns from it on, each discounted once more than the one "
-        "before.",
-    )
-    intrinsic_weight: float = Field(
-        0.5, ge=0.0, description="credit: infopo: weight of the information gain beside the outcome."
-    )
-    intrinsic_gate_temperature: Rate = Field(
-        0.05,
-        description="credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the "
-        "more they tell the attempts apart, the less the information gain counts.",
-    )
-    observation_placeholder: str = Field(
-        "No information found.", description="credit: infopo: what the user says instead, for comparison."
-    )
-    info_gain_type: Literal["prob_diff", "log_prob_diff"] = Field(
-        "prob_diff",
-        description="credit: igpo: the gain in the reference's probability per token (geometric mean), or in its "
-        "logarithm.",
-    )
-    info_gain_norm_mode: Literal["joint", "separate"] = Field(
-        "joint", description="credit: igpo: gains and outcomes are normalised in the group together, or each alone."
-    )
+    credit: Literal["trajectory", "turn", "infopo", "igpo", "privileged"] = "trajectory"
+    """`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the discounted return
+    of a turn, normalised among those attempts of the group that have a turn of that number. `infopo`: as `trajectory`,
+    and what the user's answer to a turn changes in the policy's next reply. `igpo`: what a turn adds to the policy's
+    probability of the reference (which the policy never sees), and the reward for the last turn. `privileged`: how much
+    likelier a token is for the base that sees the training-time information (on-policy self-distillation, without
+    rewards)."""
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """credit: turn: a turn's return is discount^(turns still to come) times the final reward. credit: igpo: its
+    advantage is the sum of those of the turns from it on, each discounted once more than the one before."""
+    intrinsic_weight: float = Field(0.5, ge=0.0)
+    """credit: infopo: weight of the information gain beside the outcome."""
+    intrinsic_gate_temperature: Rate = 0.05
+    """credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the more they tell
+    the attempts apart, the less the information gain counts."""
+    observation_placeholder: str = "No information found."
+    """credit: infopo: what the user says instead, for comparison."""
+    info_gain_type: Literal["prob_diff", "log_prob_diff"] = "prob_diff"
+    """credit: igpo: the gain in the reference's probability per token (geometric mean), or in its logarithm."""
+    info_gain_norm_mode: Literal["joint", "separate"] = "joint"
+    """credit: igpo: gains and outcomes are normalised in the group together, or each alone."""

@@ -14,23 +14,23 @@ import yaml
 from sweetrl.errors import UserError
 
 
-class _Twice(yaml.MarkedYAMLError):
-    """A mapping has a key twice."""
+class _Twice(yaml.YAMLError):
+    """A mapping has a key twice; the message says which, and where."""
 
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, which takes no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Return the mapping of `node`; raises _Twice with the places of both keys."""
-        lines: dict[tuple[str, str], yaml.Mark] = {}
+        """Return the mapping of `node`."""
+        lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            name = (key.tag, key.value)
-            if name in lines:
-                raise _Twice(key.value, lines[name], "twice", key.start_mark)
-            lines[name] = key.start_mark
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                name, line = (key.tag, key.value), key.start_mark.line + 1
+                if name in lines:
+                    where = f"line {line}" if line == lines[name] else f"lines {lines[name]} and {line}"
+                    raise _Twice(f"`{key.value}` is there twice, in {where}; leave one, and put into it what both say.")
+                lines[name] = line
         return super().construct_mapping(node, deep)
 
 
@@ -39,23 +39,15 @@ def read_yaml(path: Path) -> Any:
 
     A file that is not there is a FileNotFoundError.
     """
-    try:
-        return parse_yaml(path.read_bytes().decode("utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: this is not YAML (no UTF-8 at byte {error.start}); fix it and run again.") from error
+    return parse_yaml(path.read_bytes(), str(path))
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str | bytes, where: str) -> Any:
     """Return what the YAML in `text` says; a UserError names `where` and the line."""
     try:
         return yaml.load(text, _Loader)
     except _Twice as error:
-        assert error.context_mark is not None and error.problem_mark is not None
-        first, second = error.context_mark.line + 1, error.problem_mark.line + 1
-        lines = f"line {first}" if first == second else f"lines {first} and {second}"
-        raise UserError(
-            f"{where}: `{error.context}` is there twice, in {lines}; leave one, and put into it what both say."
-        ) from error
+        raise UserError(f"{where}: {error}") from error
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:  # as impossible dates
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""

@@ -20,17 +20,7 @@ from sweetrl.paths import SCRATCH
 
 QUIET = "SWEETRL_QUIET"  # in the environment: nothing but results and errors is printed
 FOLDER = SCRATCH / "logs"
-
-
 TALKATIVE = frozenset({"absl", "alembic", "datasets", "great_expectations", "httpx", "mlflow", "transformers"})
-
-
-def worth_saying(record: logging.LogRecord) -> bool:
-    """A filter for handlers: of libraries that tell what they are doing only warnings and errors.
-
-    The level of their loggers would not do: some set it themselves when they are imported.
-    """
-    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in TALKATIVE
 
 
 def any_letters() -> None:
@@ -54,11 +44,10 @@ class LibraryLog(logging.Handler):
         super().__init__(logging.WARNING)
         self.path, self.used = path, False
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.addFilter(lambda record: record.name.partition(".")[0] != "sweetrl")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; where the file cannot be written, nothing is."""
-        if record.name.partition(".")[0] == "sweetrl":
-            return
         # Logging's own way to say so is a traceback for each record: of a server without files left, gigabytes of them.
         with suppress(OSError):
             with private_file(self.path).open("a", encoding="utf-8") as file:
@@ -67,10 +56,13 @@ class LibraryLog(logging.Handler):
 
 
 def show_progress() -> None:
-    """Let INFO be read on stderr, but for TALKATIVE libraries; where a command has handlers already, it keeps them."""
+    """Let INFO be read on stderr, but for TALKATIVE libraries; where a command has handlers already, it keeps them.
+
+    The level of their loggers would not do: some set it themselves when they are imported.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(worth_saying)
+        handler.addFilter(lambda row: row.levelno >= logging.WARNING or row.name.partition(".")[0] not in TALKATIVE)
 
 
 @contextmanager

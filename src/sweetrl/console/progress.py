@@ -44,27 +44,28 @@ def time_left(done: float, total: float, seconds: float) -> str:
 
 
 class _Display:
-    """A bar at a terminal; elsewhere `_is_due` says when the next line is."""
+    """A bar at a terminal; elsewhere a line now and then."""
 
     def __init__(self, words: str, total: int | None, shown: bool = True) -> None:
-        self._line = time.monotonic()
+        self._started = self._line = time.monotonic()
         self._bar: Any = None
         if shown and sys.stderr.isatty() and not quiet():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             from sweetrl.console.screen import Screen
 
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-            note = TextColumn("{task.fields[note]}", markup=False)
-            self._bar = Progress(*columns, note, console=Screen(stderr=True))
+            columns = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]")]
+            self._bar = Progress(columns[0], BarColumn(), MofNCompleteColumn(), columns[1], console=Screen(stderr=True))
             self._bar.start()
             self._task = self._bar.add_task(words, total=total, note="")
 
-    def _is_due(self, ended: bool) -> bool:
-        now = time.monotonic()
-        due = ended or now - self._line > SECONDS_BETWEEN_LINES
-        self._line = now if due else self._line
-        return due
+    def _show(self, done: int, total: int, note: str, line: str) -> None:
+        """Move the bar, with a `note` behind it; without a bar say `line`, if it is time for one."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, note=note)
+        elif (now := time.monotonic()) - self._line > SECONDS_BETWEEN_LINES or done >= total:
+            self._line = now
+            logger.info("%s", line)
 
     def close(self) -> None:
         """Take the bar off the screen."""
@@ -77,8 +78,7 @@ class Meter(_Display):
 
     def __init__(self, name: str, total: int, unit: str) -> None:
         super().__init__(f"{name}: {unit}", total)
-        self.name, self.total, self.unit = name, total, unit
-        self.done, self.started = 0, time.monotonic()
+        self.name, self.total, self.unit, self.done = name, total, unit, 0
 
     def __enter__(self) -> Meter:
         return self
@@ -86,15 +86,11 @@ class Meter(_Display):
     def __call__(self, more: int) -> None:
         """Report `more` finished things."""
         self.done += more
-        seconds = time.monotonic() - self.started
+        seconds = time.monotonic() - self._started
         left = time_left(self.done, self.total, seconds)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, note=left)
-        elif self._is_due(self.done >= self.total):
-            words = (
-                f"{self.name}: {self.done} of {self.total} {self.unit}, {self.done / max(seconds, 1e-9):.1f} a second"
-            )
-            logger.info("%s", f"{words}, {left}" if left else words)
+        speed = f"{self.done / max(seconds, 1e-9):.1f} a second"
+        parts = [f"{self.name}: {self.done} of {self.total} {self.unit}", speed, *filter(None, [left])]
+        self._show(self.done, self.total, left, ", ".join(parts))
 
     def __exit__(self, *ended: object) -> None:
         self.close()
@@ -117,8 +113,5 @@ class StepProgress(_Display):
         self._first = self._first or (step, time.monotonic())
         left = time_left(step - self._first[0], steps - self._first[0], time.monotonic() - self._first[1])
         shown = [f"{short} {metrics[name]:.4f}" for name, short in _SHOWN if name in metrics]
-        note = "  ".join([*shown, left] if left else shown)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, total=steps, note=note)
-        elif self._is_due(step == steps):
-            logger.info("%s: step %d of %d  %s", self.name, step, steps, note)
+        note = "  ".join([*shown, *filter(None, [left])])
+        self._show(step, steps, note, f"{self.name}: step {step} of {steps}  {note}")

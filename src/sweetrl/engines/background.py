@@ -7,11 +7,10 @@ batch engine one that is asked prompt by prompt.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sweetrl.errors import NoRoom
 from sweetrl.protocols import Engine
@@ -54,27 +53,17 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
     (It does for those of an executor: whoever waits for a user's line could not be ended by Ctrl-C.)
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def tell(result: Result | None, error: BaseException | None) -> None:
-        if future.done():  # nobody waits any more
-            return
-        if error is None:
-            future.set_result(cast(Result, result))
-        else:
-            future.set_exception(error)
+    future: Future[Result] = Future()
 
     def work() -> None:
+        future.set_running_or_notify_cancel()
         try:
-            done: tuple[Result | None, BaseException | None] = (function(*arguments), None)
+            future.set_result(function(*arguments))
         except BaseException as error:
-            done = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(tell, *done)
+            future.set_exception(error)
 
     threading.Thread(target=work, name="sweetrl-user", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
 
 
 async def in_background(work: Coroutine[Any, Any, Result]) -> Result:
@@ -113,9 +102,9 @@ class Bridge:
 
     def __init__(self, engine: Engine, rows: int = 256) -> None:
         self.engine, self.name, self.rows = engine, engine.name, rows
-        self._waiting: list[tuple[Prompt, Sampling, asyncio.Future[list[Completion]]]] = []
+        self._waiting: dict[asyncio.Future[list[Completion]], tuple[Prompt, Sampling]] = {}
+        self._turn = asyncio.Lock()
         self._worker = ThreadPoolExecutor(1, "sweetrl-bridge")
-        self._running: asyncio.Task[None] | None = None
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return the completions of one prompt, sampled together with whatever else is waiting."""
@@ -132,40 +121,32 @@ class Bridge:
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         future: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prompt, sampling, future))
-        if self._running is None:
-            self._running = asyncio.ensure_future(self._run())
-        completions = await future
+        self._waiting[future] = prompt, sampling
+        try:
+            async with self._turn:
+                while not future.done():  # else it was in the batch of somebody before
+                    await self._sample_batch()
+        finally:
+            self._waiting.pop(future, None)
+        completions = future.result()
         if not all(completion.token_ids for completion in completions):
             raise NoRoom(f"the dialogue's {len(prompt.token_ids)} tokens leave no room in the model's context")
         return completions
 
-    async def _run(self) -> None:
-        """Sample batch after batch until nothing waits."""
+    async def _sample_batch(self) -> None:
+        """Sample for the first who waits, and for those that can be sampled together with it."""
+        sampling = next(iter(self._waiting.values()))[1]
+        together = [future for future, (_, other) in self._waiting.items() if other == sampling]
+        batch = together[: max(self.rows // sampling.n, 1)]
+        prompts = [self._waiting[future][0] for future in batch]
+        loop = asyncio.get_running_loop()
         try:
-            while self._waiting:
-                batch = self._next()
-                prompts, sampling = [prompt for prompt, _, _ in batch], batch[0][1]
-                loop = asyncio.get_running_loop()
-                try:
-                    replies = await loop.run_in_executor(self._worker, self.engine.sample, prompts, sampling)
-                except Exception as error:
-                    for _, _, future in batch:
-                        if not future.done():
-                            future.set_exception(error)
-                    continue
-                for (_, _, future), completions in zip(batch, replies, strict=True):
-                    if not future.done():
-                        future.set_result(completions)
-        finally:
-            self._running = None
-
-    def _next(self) -> list[tuple[Prompt, Sampling, asyncio.Future[list[Completion]]]]:
-        """Take the first waiting prompt and those that can be sampled together with it."""
-        self._waiting = [request for request in self._waiting if not request[2].done()] or self._waiting[:1]
-        sampling = self._waiting[0][1]
-        room = max(self.rows // sampling.n, 1)
-        batch = [request for request in self._waiting if request[1] == sampling][:room]
-        taken = {id(request) for request in batch}
-        self._waiting = [request for request in self._waiting if id(request) not in taken]
-        return batch
+            replies = await loop.run_in_executor(self._worker, self.engine.sample, prompts, sampling)
+        except Exception as error:
+            for future in batch:
+                future.set_exception(error)
+        else:
+            for future, completions in zip(batch, replies, strict=True):
+                future.set_result(completions)
+        for future in batch:
+            self._waiting.pop(future, None)

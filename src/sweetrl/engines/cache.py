@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +93,10 @@ class RowCache:
         count = len(alive)
         holes = sorted(set(range(count)) - set(alive))
         for hole, mover in zip(holes, [row for row in alive if row >= count], strict=True):
-            one = self.store[:, :, hole, :, self.left : self.stop]
-            other = self.store[:, :, mover, :, self.left : self.stop]
-            held = one.clone()
-            one.copy_(other)
-            other.copy_(held)
+            ended, alive_row = (self.store[:, :, row, :, self.left : self.stop] for row in (hole, mover))
+            held = ended.clone()
+            ended.copy_(alive_row)
+            alive_row.copy_(held)
             order[hole], order[mover] = mover, hole
         self.rows = count
         self.left = self.stop - max(lengths)
@@ -123,52 +123,46 @@ class RowCache:
 
     def _move(self, new: RowCache) -> None:
         """Continue in the buffer of `new`, with the used rows and columns."""
-        stop = new.stop
-        new.store[:, :, : self.rows, :, stop - self.width : stop] = self.store[
-            :, :, : self.rows, :, self.left : self.stop
-        ]
-        self.store, self.left, self.stop = new.store, stop - self.width, stop
+        used = self.store[:, :, : self.rows, :, self.left : self.stop]
+        new.store[:, :, : self.rows, :, new.stop - self.width : new.stop] = used
+        self.store, self.left, self.stop = new.store, new.stop - self.width, new.stop
 
     def for_model(self) -> Any:
         """Return the transformers Cache through which a model reads and writes these rows."""
         from transformers.cache_utils import Cache
 
-        return Cache(layers=[_layer(self, index) for index in range(self.shape.layers)])
+        return Cache(layers=[_layer_class()(self, index) for index in range(self.shape.layers)])
 
 
-_LAYER: list[type] = []
+@cache
+def _layer_class() -> Any:
+    """The view of one layer; the class is made on first use because importing transformers takes seconds."""
+    from transformers.cache_utils import CacheLayerMixin
 
+    class RowLayer(CacheLayerMixin):
+        """One layer of a RowCache. Sliding-window layers keep all columns; the mask alone makes the window."""
 
-def _layer(cache: RowCache, index: int) -> Any:
-    """Make the view of one layer; its class is made on first use because importing transformers takes seconds."""
-    if not _LAYER:
-        from transformers.cache_utils import CacheLayerMixin
+        def __init__(self, cache: RowCache, index: int) -> None:
+            super().__init__()
+            self.cache, self.index = cache, index
+            self.is_sliding = cache.shape.sliding[index]
+            self.is_initialized = True
 
-        class RowLayer(CacheLayerMixin):
-            """One layer of a RowCache. Sliding-window layers keep all columns; the mask alone makes the window."""
+        def lazy_initialization(self, key_states: Any, value_states: Any) -> None: ...
 
-            def __init__(self, cache: RowCache, index: int) -> None:
-                super().__init__()
-                self.cache, self.index = cache, index
-                self.is_sliding = cache.shape.sliding[index]
-                self.is_initialized = True
+        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.cache.write(self.index, key_states, value_states)
 
-            def lazy_initialization(self, key_states: Any, value_states: Any) -> None: ...
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            return self.cache.start - self.cache.left + query_length, 0
 
-            def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-                return self.cache.write(self.index, key_states, value_states)
+        def get_seq_length(self) -> int:
+            return self.cache.start - self.cache.left
 
-            def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-                return self.cache.start - self.cache.left + query_length, 0
+        def get_max_length(self) -> int:
+            return -1
 
-            def get_seq_length(self) -> int:
-                return self.cache.start - self.cache.left
-
-            def get_max_length(self) -> int:
-                return -1
-
-        _LAYER.append(RowLayer)
-    return _LAYER[0](cache, index)
+    return RowLayer
 
 
 @dataclass(order=True)

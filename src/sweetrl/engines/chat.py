@@ -52,11 +52,11 @@ class ChatFormat:
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
         self._between = self._split_following()
-        self.strips = self._strips()
+        self.strips = f" {_REQUEST} " not in self._render("blanks")
         ending = self._encode(self._between)
         self.end_of_turn = ending[0] if ending else -1
         """The id that ends a reply."""
-        if self.end_of_turn not in self._special_ids():
+        if self.end_of_turn not in {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}:
             raise self._refusal("it has no special token that ends a turn, so a reply would never end")
 
     def open(self, system: str | None, request: str) -> tuple[int, ...]:
@@ -112,10 +112,6 @@ class ChatFormat:
             raise self._refusal(_REWRITES)
         return between
 
-    def _strips(self) -> bool:
-        """Whether the template strips blanks around what a user says."""
-        return f" {_REQUEST} " not in self._render("blanks")
-
     def _defused(self, text: str) -> str:
         """Break special tokens written out in a system prompt: they are words there, not structure."""
         for token in self._special:
@@ -125,17 +121,13 @@ class ChatFormat:
 
     def _encode(self, before: str, content: str = "", after: str = "") -> tuple[int, ...]:
         """Tokenise template text around one message; special tokens written out in the message stay plain words."""
-        if content and getattr(self, "strips", False):
+        if self.strips:
             content = content.strip()
         if any(token in content for token in self._special):
             middle = self.tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
             return (*self._encode(before), *middle, *self._encode(after))
         text = before + content + after
         return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
-
-    def _special_ids(self) -> set[int]:
-        added = set(self.tokenizer.get_added_vocab().values())
-        return added | set(self.tokenizer.all_special_ids)
 
     def _refusal(self, reason: str) -> UserError:
         return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
@@ -36,8 +36,8 @@ class Reply:
     seed: int
     sample: int
     budget: int
-    ids: list[int]
-    logprobs: list[float]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     ended: bool = False
     cached: int = 0
     """Tokens of the prompt that were not computed for this reply."""
@@ -46,15 +46,6 @@ class Reply:
     def open(self) -> bool:
         """Whether tokens are still to come."""
         return not self.ended and len(self.ids) < self.budget
-
-
-@dataclass
-class Counts:
-    """Tokens spent by one call."""
-
-    prompt: int = 0
-    cached: int = 0
-    generated: int = 0
 
 
 @dataclass
@@ -89,20 +80,21 @@ class Decoder:
         self.shape = shape
         self.stop_ids = frozenset(stop_ids)
         self.limits = limits
+        self._like: torch.Tensor = model.get_input_embeddings().weight  # of the type and device of keys and values
+        self._device = self._like.device
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
-    ) -> tuple[list[list[Reply]], Counts]:
-        """Return `sampling.n` finished replies for each prompt, and what they cost.
+    ) -> list[list[Reply]]:
+        """Return `sampling.n` finished replies for each prompt.
 
         `prefixes` finds keys and values computed by earlier calls and takes in those of this call.
         """
-        counts = Counts(prompt=sum(len(prompt.token_ids) for prompt in prompts))
         replies = []
         for prompt in prompts:
             budget = min(sampling.max_new_tokens, self.limits.context - len(prompt.token_ids))
             samples = range(sampling.n)
-            replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget, [], []) for sample in samples])
+            replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget) for sample in samples])
         # No row draws more numbers than its budget has tokens, and the first ones of a stream do not depend on how many
         # follow: a request for more tokens than the model can read takes no memory for them.
         longest = max((group[0].budget for group in replies if group), default=1)
@@ -120,7 +112,7 @@ class Decoder:
             if waiting and alive <= self.limits.rows // 2:
                 while waiting and (not alive or alive + len(waiting[0]) <= self.limits.rows):
                     chunk = self._next_chunk(waiting, self.limits.rows - alive)
-                    entered = self._enter(chunk, sampling, prefixes, counts)
+                    entered = self._enter(chunk, sampling, prefixes)
                     # Where rows are kept for later calls, nothing may take their place.
                     batch = entered if batch is None else _merge(batch, entered, in_place=prefixes is None)
                     alive += sum(len(group) for group in chunk)
@@ -128,8 +120,7 @@ class Decoder:
                 self._step(batch, sampling)
         if prefixes is not None:
             prefixes.turn_over()
-        counts.generated = sum(len(reply.ids) for group in replies for reply in group)
-        return replies, counts
+        return replies
 
     def _next_chunk(self, waiting: deque[list[Reply]], rows: int) -> list[list[Reply]]:
         """Take as many groups as fit in one prefill; at least one."""
@@ -144,9 +135,7 @@ class Decoder:
             chunk.append(waiting.popleft())
         return chunk
 
-    def _enter(
-        self, chunk: list[list[Reply]], sampling: Sampling, prefixes: PrefixCache | None, counts: Counts
-    ) -> _Batch:
+    def _enter(self, chunk: list[list[Reply]], sampling: Sampling, prefixes: PrefixCache | None) -> _Batch:
         """Compute the prompts of `chunk`, one row each, spread them to their replies and draw the first tokens."""
         import numpy as np
         import torch
@@ -157,7 +146,7 @@ class Decoder:
         prefixes_kept = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
         new = int(max(len(prompt) - cached for prompt, (cached, _) in zip(prompts, prefixes_kept, strict=True)))
         spare = prefixes.spare() if prefixes is not None else None
-        cache = RowCache(self.shape, len(prompts), width, self._like(), spare=spare)
+        cache = RowCache(self.shape, len(prompts), width, self._like, spare=spare)
         # A known prefix is put at its place; the last `new` tokens of every prompt are computed, so that all rows share
         # one forward pass. Where that overlaps with a known prefix, it computes the same again.
         ids = np.zeros((len(prompts), new), dtype=np.int64)
@@ -165,7 +154,6 @@ class Decoder:
             # Equal prompts in one call are computed once.
             for number, reply in enumerate(chunk[row][:: sampling.n]):
                 reply.cached = len(prompt) if number else cached
-                counts.cached += reply.cached
             if kept is not None:
                 place(cache, row, width - len(prompt) + cached, kept, cached)
             tail = prompt[-new:]
@@ -238,14 +226,6 @@ class Decoder:
             return None
         batch.reorder(order[: len(alive)])
         return batch
-
-    @property
-    def _device(self) -> torch.device:
-        return self._like().device
-
-    def _like(self) -> torch.Tensor:
-        """A tensor with the type and device of keys and values."""
-        return self.model.get_input_embeddings().weight
 
     def _forward(self, view: Any, ids: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> torch.Tensor:
         """Return the logits [rows, vocabulary] after the last column."""

@@ -83,10 +83,7 @@ def watched(
     engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16
 ) -> Iterator[tuple[EngineSettings, Callable[[], bool]]]:
     """Do as `serving` does, and yield a function, too: whether the server of our own has ended for good."""
-    if not needs_server(engine):
-        yield engine, lambda: False
-        return
-    lent = _lent(engine, model, rank)
+    lent = _lent(engine, model, rank) if needs_server(engine) else engine
     if lent is not None:
         yield lent, lambda: False
         return

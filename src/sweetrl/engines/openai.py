@@ -8,25 +8,13 @@ use vllm).
 from __future__ import annotations
 
 import base64
-import logging
 from dataclasses import replace
 from typing import Any
 
-from sweetrl.engines.remote import (
-    Access,
-    EmptyReply,
-    FewerReplies,
-    RemoteEngine,
-    choices_of,
-    clean,
-    error_message,
-    no_room,
-)
+from sweetrl.engines.remote import Access, RemoteEngine, choices_of, clean, error_message, no_room
 from sweetrl.engines.retry import Server, TransientError
-from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.errors import EngineError, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
-
-logger = logging.getLogger("sweetrl")
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
 SEEDS = 2**31
@@ -46,28 +34,11 @@ def written(content: Content) -> str | list[dict[str, Any]]:
     return parts
 
 
-class _Unwanted(Exception):
-    """The server does not take `key` in a request."""
-
-    def __init__(self, key: str, cause: str) -> None:
-        super().__init__(cause)
-        self.key = key
-
-
-class Withheld(EngineError):
-    """The server has a reply and does not give it, or it is no words; another one may be had."""
-
-
-class _OneByOne(Exception):
-    """The server gives one reply to a request, however many are asked for."""
-
-
 class OpenAIEngine(RemoteEngine):
     """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason.
 
-    Several replies to a prompt are one request. Where a server refuses that, or gives fewer, each is asked for by
-    itself from then on, with the prompt's seed counted up, as servers of several replies do. Of replies that the server
-    withholds (a filter's, tool calls) the others are returned; where it withholds all, that is an EngineError.
+    Each of several replies to a prompt is a request, with the prompt's seed counted up, as servers of several replies
+    do: many servers give one only, whatever is asked for.
     """
 
     speaks_tokens = False
@@ -78,109 +49,55 @@ class OpenAIEngine(RemoteEngine):
         if not access.model:
             raise UserError("engine openai: `model` is empty; give the name under which the server serves the model.")
         super().__init__(access)
-        self._limit = "max_tokens"
-        self._whole = True
-        self._together = True
+        self._refused: set[str] = set()  # what the server does not take in a request
 
-    async def _asked(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        if sampling.n == 1:
-            return await super()._asked(prompt, sampling)
-        refusal = ""
-        if self._together:
-            try:
-                return await super()._asked(prompt, sampling)
-            except _OneByOne as error:
-                refusal = str(error)
-        # One after the other: many prompts are under way beside this one.
-        completions, withheld = list[Completion](), None
-        for index in range(sampling.n):
-            try:
-                completions += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
-            except Withheld as error:
-                withheld = error
-        if withheld is not None and not completions:
-            raise withheld
-        if refusal and self._together:  # of the number, then: one is not refused
-            self._together = False
-            logger.info("%s; each of the %d replies is asked for by itself", refusal, sampling.n)
+    async def _ask_patiently(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        completions = list[Completion]()
+        for index in range(sampling.n):  # one after the other: many prompts are under way beside this one
+            again = replace(prompt, seed=prompt.seed + index)
+            completions += await super()._ask_patiently(again, replace(sampling, n=1))
         return completions
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        body = self._body(prompt, sampling)
-        try:
-            reply = await self._json(server, "/chat/completions", body, sampling)
-        except _Unwanted as error:
-            # Decided by what this request said: others were under way when the first refusal came.
-            if error.key == "max_tokens" and "max_tokens" in body:
-                self._limit = "max_completion_tokens"
-            elif error.key == "top_p" and body.get("top_p") == 1.0:
-                self._whole = False
-            else:
-                raise EngineError(str(error)) from error
-            raise TransientError(str(error)) from error
-        except NoRoom:
-            raise
-        except EngineError as error:
-            # Servers say in many words that they give one only. What else may be wrong is wrong with one reply, too.
-            if sampling.n > 1:
-                raise _OneByOne(str(error)) from error
-            raise
-        try:
-            choices = choices_of(server.url, reply, sampling.n)
-        except FewerReplies as error:
-            if sampling.n > 1:
-                raise _OneByOne(str(error)) from error
-            raise
-        completions, withheld = list[Completion](), None
-        for one in choices:
-            try:
-                completions.append(read_choice(server.url, one))
-            except Withheld as error:
-                withheld = error
-        if withheld is not None and not completions:
-            raise withheld
-        completions = self._count(reply.get("usage"), completions)
-        if not all(one.text for one in completions):  # whatever the finish reason
-            raise EmptyReply(server.url, completions)
-        return completions
+        reply = await self._json(server, "/chat/completions", self._body(prompt, sampling), sampling)
+        (choice,) = choices_of(server.url, reply, 1)
+        return self._count(reply.get("usage"), [read_choice(server.url, choice)])
 
     def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         if not prompt.messages:
             raise ValueError("a chat-completions server needs the prompt's messages")
         if sampling.stop_ids:
             raise UserError("engine openai: chat completions know no token ids to stop at; set `engine.kind: vllm`.")
+        limit = "max_completion_tokens" if "max_tokens" in self._refused else "max_tokens"
         body: dict[str, Any] = {
             "model": self.access.model,
             "messages": [{"role": role, "content": written(content)} for role, content in prompt.messages],
-            self._limit: sampling.max_new_tokens,
+            limit: sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "seed": prompt.seed % SEEDS,
         }
         # Said even where it is 1: else a vLLM takes what the model's generation_config.json suggests.
-        if self._whole or sampling.top_p != 1.0:
+        if "top_p" not in self._refused or sampling.top_p != 1.0:
             body["top_p"] = sampling.top_p
-        if sampling.n != 1:
-            body["n"] = sampling.n
         return body
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
-        # A prompt that does not fit is said with the limit's names, too.
-        if no_room(text):
-            super()._refuse(server, status, text, headers)
         # The limit's name has changed over the years, and some servers refuse the old one; some take no top_p.
+        # (A prompt that does not fit is said with the limit's names, too.)
         for key, word in (("max_tokens", "max_completion_tokens"), ("top_p", "top_p")):
-            if status == 400 and word in text:
-                raise _Unwanted(key, f"{server.url}: status 400 ({error_message(text)})")
+            if status == 400 and word in text and not no_room(text):
+                self._refused.add(key)
+                raise TransientError(f"{server.url}: status 400 ({error_message(text)})")
         super()._refuse(server, status, text, headers)
 
 
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
-    """Return one choice as a completion; TransientError if it is broken off, Withheld if it is kept back."""
+    """Return one choice as a completion; TransientError if it is broken off, EngineError if it is kept back."""
     message, reason = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict):
         raise TransientError(f"{url}: the reply has no message")
     if reason in ("content_filter", "tool_calls", "function_call"):
-        raise Withheld(f"{url}: the model gave no reply (finish reason {reason})")
+        raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
     if not isinstance(reason, str):
         raise TransientError(f"{url}: the reply is broken off (no finish reason)")
     content = message.get("content")
@@ -188,4 +105,6 @@ def read_choice(url: str, choice: dict[str, Any]) -> Completion:
         content = message.get("refusal") or ""
     if not isinstance(content, str):
         raise TransientError(f"{url}: the reply's content is no text")
+    if not content and reason == "stop":
+        raise TransientError(f"{url}: the reply is empty")
     return Completion((), (), clean(content), "length" if reason == "length" else "stop")

@@ -9,26 +9,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sweetrl.engines.background import in_background, wait
-from sweetrl.engines.retry import (
-    PACED,
-    RETRIED,
-    Budget,
-    Pool,
-    RetryPolicy,
-    Server,
-    TransientError,
-    retry,
-    retry_after,
-)
+from sweetrl.engines.retry import RETRIED, Pool, RetryPolicy, Server, TransientError, retry, retry_after
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.text import printable
 from sweetrl.types import Completion, Prompt, Sampling, Usage
@@ -44,8 +32,6 @@ TOKEN_ROOM = 512
 SHOWN = 300
 # A shorter key is a word such as EMPTY, which servers without keys are given, and may stand in any reply.
 SHORTEST_SECRET = 8
-# An empty reply is asked for again; the same answer this many times is what the model says.
-EMPTIES = 3
 # What servers say when a prompt does not fit.
 _FULL = ("maximum context length", "context_length_exceeded", "context length", "max_model_len", "prompt is too long")
 
@@ -68,18 +54,6 @@ class Access:
     concurrency: int = 64
     retry_policy: RetryPolicy = RetryPolicy()  # noqa: RUF009  frozen
     gpus: int = 0
-
-
-class FewerReplies(TransientError):
-    """A reply with some choices, and not as many as were asked for."""
-
-
-class EmptyReply(TransientError):
-    """A reply without words, which may be a fault or may be meant."""
-
-    def __init__(self, url: str, completions: list[Completion]) -> None:
-        super().__init__(f"{url}: the reply is empty")
-        self.completions = completions
 
 
 class Busy:
@@ -128,8 +102,8 @@ def no_room(text: str) -> bool:
 class RemoteEngine:
     """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
 
-    At most `access.concurrency` requests are under way; who waits to ask (again) does not count. A server that says
-    when it may be asked again gets no request of anybody before. Thread-safe: all happens in the background loop.
+    At most `access.concurrency` requests are under way or wait to be repeated, so that a server that is asked too much
+    is asked less. Thread-safe: all happens in the background loop.
     """
 
     speaks_tokens = False
@@ -146,7 +120,7 @@ class RemoteEngine:
         importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Return `sampling.n` completions of one prompt, or those that are not withheld; EngineError where none is."""
+        """Return `sampling.n` completions of one prompt, in order; EngineError where they cannot be had."""
         return await in_background(self._ask(prompt, sampling))
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
@@ -175,88 +149,51 @@ class RemoteEngine:
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return `sampling.n` completions; greedy ones are all the same, and some servers refuse to repeat them."""
         if sampling.temperature != 0.0 or sampling.n == 1:
-            return await self._asked(prompt, sampling)
-        (one,) = await self._asked(prompt, replace(sampling, n=1))
-        free = replace(one, prompt_tokens=0, generated_tokens=0, cached_tokens=0, busy=0.0)
-        return [one, *[free] * (sampling.n - 1)]
+            return await self._ask_patiently(prompt, sampling)
+        (greedy,) = await self._ask_patiently(prompt, replace(sampling, n=1))
+        free = replace(greedy, prompt_tokens=0, generated_tokens=0, cached_tokens=0, busy=0.0)
+        return [greedy, *[free] * (sampling.n - 1)]
 
-    async def _asked(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+    async def _ask_patiently(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return the completions of one request, which is repeated after faults."""
-        empties, busy = 0, 0.0
-        budget = Budget(self.access.retry_policy.budget)
+        retry_policy, busy = self.access.retry_policy, 0.0
 
         async def attempt() -> list[Completion]:
-            nonlocal empties, busy
-            async with self._slot(budget):
-                begun = self._busy.enter()
-                try:
-                    return await self._attempt(prompt, sampling)
-                except EmptyReply as empty:
-                    empties += 1
-                    if empties < EMPTIES:
-                        raise
-                    return empty.completions
-                finally:
-                    busy += self._busy.leave(begun)
+            nonlocal busy
+            begun = self._busy.enter()
+            try:
+                with self._pool.lease(prompt.group) as server:
+                    self._spend(requests=1)
+                    try:
+                        # Around everything: a byte now and then never runs into a time-out of reading.
+                        async with asyncio.timeout(retry_policy.timeout):
+                            return await self._request(server, prompt, sampling)
+                    except TimeoutError as error:
+                        raise TransientError(f"{server.url}: no reply within {retry_policy.timeout:g} s") from error
+            finally:
+                busy += self._busy.leave(begun)
 
-        try:
-            completions = await retry(attempt, self.access.retry_policy, lambda fault: self._spend(retries=1), budget)
-        except EngineError:
-            self._spend(failures=1)
-            raise
-        return [replace(one, busy=busy / len(completions)) for one in completions]
+        async with self._slots:
+            try:
+                completions = await retry(attempt, retry_policy, lambda: self._spend(retries=1))
+            except EngineError:
+                self._spend(failures=1)
+                raise
+        return [replace(completion, busy=busy / len(completions)) for completion in completions]
 
     async def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        async def one(prompt: Prompt) -> list[Completion]:
+        async def ask(prompt: Prompt) -> list[Completion]:
             try:
                 return await self._ask(prompt, sampling)
             except NoRoom:
                 return [Completion((), (), "", "length")] * sampling.n
 
-        tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
+        tasks = [asyncio.ensure_future(ask(prompt)) for prompt in prompts]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
-
-    @asynccontextmanager
-    async def _slot(self, budget: Budget) -> AsyncIterator[None]:
-        """Wait for a slot, for nothing, and until a server wants to be asked; EngineError if `budget` is less."""
-        while True:
-            while (seconds := self._pool.held()) > 0.0:
-                # Not all at the same moment: the server has just had more than it could take.
-                seconds += random.SystemRandom().uniform(0.0, self.access.retry_policy.backoff)
-                if seconds > budget.left:
-                    raise EngineError(
-                        f"{' '.join(self.access.urls)}: the server wants no request for {seconds:.0f} s (Retry-After), "
-                        "which is longer than may be waited"
-                    )
-                await asyncio.sleep(seconds)
-            with budget.untouched():
-                await self._slots.acquire()
-            try:
-                if not self._pool.held():
-                    yield
-                    return
-            finally:
-                self._slots.release()
-
-    async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        with self._pool.lease(prompt.group) as server:
-            self._spend(requests=1)
-            seconds = self.access.retry_policy.timeout
-            try:
-                # Around everything: a server that sends a byte now and then never runs into a time-out of reading.
-                async with asyncio.timeout(seconds):
-                    return await self._request(server, prompt, sampling)
-            except TimeoutError as error:
-                self._pool.failed(server)
-                raise TransientError(f"{server.url}: no reply within {seconds:g} s", server=True) from error
-            except TransientError as fault:
-                if fault.server:
-                    self._pool.failed(server)
-                raise
 
     def _spend(self, **more: int) -> None:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
@@ -266,35 +203,40 @@ class RemoteEngine:
     ) -> tuple[int, str, Any]:
         """Send one request; return status, text and headers of the reply.
 
-        TransientError if it is cut off, EngineError if it has more than `limit` bytes.
+        Text is UTF-8 whatever the server calls it (as JSON has to be); bytes that are not become U+FFFD.
+        TransientError if the reply is cut off, EngineError if it has more than `limit` bytes or is compressed.
         """
         import httpx
 
+        content = bytearray()
         try:
             async with self._client().stream(method, server.url + path, json=body) as response:
-                text = await receive(response, server.url, limit)
+                if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+                    # A few bytes could become any number of them.
+                    raise EngineError(f"{server.url}: the reply is compressed, which was not asked for")
+                async for chunk in response.aiter_raw():
+                    content += chunk
+                    if len(content) > limit:
+                        most = f"{limit / 2**20:.1f} MiB"
+                        raise EngineError(f"{server.url}: the reply is longer than the {most} that it may be")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise UserError(
                 f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
             ) from error
-        except httpx.TimeoutException as error:
-            raise TransientError(f"{server.url}: no connection in time", server=True) from error
         except httpx.TransportError as error:
             detail = one_line(hide_key(self.access.key, str(error))) or type(error).__name__
-            raise TransientError(f"{server.url}: the connection failed ({detail})", server=True) from None
+            raise TransientError(f"{server.url}: the connection failed ({detail})") from None
+        text = content.decode("utf-8", "replace")
         return response.status_code, hide_key(self.access.key, text), response.headers
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
 
         if self._http is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.access.concurrency)
-            key = self.access.key
+            key, timeout = self.access.key, self.access.retry_policy.timeout
             self._http = httpx.AsyncClient(
-                timeout=httpx.Timeout(
-                    self.access.retry_policy.timeout, connect=min(15.0, self.access.retry_policy.timeout)
-                ),
-                limits=limits,
+                timeout=httpx.Timeout(timeout, connect=min(15.0, timeout)),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.access.concurrency),
                 headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
                 mounts=dict.fromkeys(_HERE),
             )
@@ -313,11 +255,7 @@ class RemoteEngine:
         message = error_message(text)
         where = f"{server.url}: status {status}" + (f" ({message})" if message else "")
         if status in RETRIED:
-            pause = retry_after(headers)
-            if pause and status in PACED:
-                self._pool.hold(server, pause)
-                pause = self._pool.held()  # another server may be asked at once
-            raise TransientError(where, pause, server=status >= 500)
+            raise TransientError(where, retry_after(headers))
         if status in (401, 403):
             variable = self.access.key_variable or "the key's environment variable"
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
@@ -337,29 +275,22 @@ class RemoteEngine:
         prompt, generated = (count_of(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
         cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else 0
         self._spend(prompt_tokens=prompt, cached_tokens=cached, generated_tokens=generated)
-        only = len(completions) == 1
-        return [
-            replace(
-                one,
-                prompt_tokens=prompt if index == 0 else 0,
-                generated_tokens=len(one.token_ids) or (generated if only else 0),
-                cached_tokens=cached if index == 0 else 0,
-            )
-            for index, one in enumerate(completions)
-        ]
+        first = replace(completions[0], prompt_tokens=prompt, cached_tokens=cached)
+        if len(completions) == 1 and not first.token_ids:
+            return [replace(first, generated_tokens=generated)]
+        return [replace(each, generated_tokens=len(each.token_ids)) for each in (first, *completions[1:])]
 
 
 def check_access(access: Access) -> None:
     """UserError where an address would carry a password into messages, or the key fits in no header."""
     for url in access.urls:
         try:
-            named = "@" in urlsplit(url).netloc
+            _, at, host = urlsplit(url).netloc.rpartition("@")
         except ValueError as error:
             raise UserError(f"`urls`: one of the addresses cannot be read ({error}); fix it.") from error
-        if named:
-            where = urlsplit(url).netloc.rpartition("@")[2]
+        if at:
             raise UserError(
-                f"`urls`: the address of {where} holds a name or a password; put the key into the environment variable "
+                f"`urls`: the address of {host} holds a name or a password; put the key into the environment variable "
                 "that `key_variable` names."
             )
     if not (access.key.isascii() and access.key.isprintable()):
@@ -370,30 +301,11 @@ def check_access(access: Access) -> None:
 def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the reply's choices in order; TransientError where there are not `count` of them."""
     choices = reply.get("choices")
-    if not isinstance(choices, list) or not choices or not all(isinstance(one, dict) for one in choices):
-        raise TransientError(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise TransientError(f"{url}: the reply has no choices")
     if len(choices) != count:
-        raise FewerReplies(f"{url}: the reply has {len(choices)} of {count} choices")
-    return sorted(choices, key=lambda one: count_of(one.get("index")))
-
-
-# What a server sends, made ours: bytes counted as they come, valid text, JSON, none of our key
-
-
-async def receive(response: httpx.Response, url: str, limit: int) -> str:
-    """Return the text of a streamed `response`; EngineError if it is longer than `limit` bytes, or compressed.
-
-    Text is UTF-8 whatever the server calls it (as JSON has to be); bytes that are not become U+FFFD.
-    """
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):  # a few bytes could become any number of them
-        raise EngineError(f"{url}: the reply is compressed, which was not asked for; turn that off at the server")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > limit:
-            raise EngineError(f"{url}: the reply is longer than the {limit / 2**20:.1f} MiB that it may be")
-    return body.decode("utf-8", "replace")
+        raise TransientError(f"{url}: the reply has {len(choices)} of {count} choices")
+    return sorted(choices, key=lambda choice: count_of(choice.get("index")))
 
 
 def reply_limit(replies: int, tokens: int) -> int:

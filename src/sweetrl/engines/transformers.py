@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.decoding import Counts, Decoder, Limits, Reply
+from sweetrl.engines.decoding import Decoder, Limits
 from sweetrl.errors import UserError
 from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
@@ -19,7 +19,8 @@ from sweetrl.types import Completion, Prompt, Sampling, Usage
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What a session keeps for the next turn in ordinary memory: some 350,000 tokens of the small agent.
+# What a session keeps for the next turn in ordinary memory: some 350,000 tokens of the small agent. Of a CUDA device it
+# takes a quarter of what is free.
 KEPT_BYTES = 2**30
 
 
@@ -68,7 +69,13 @@ class TransformersEngine:
 
     def session(self) -> Sampler:
         """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
-        return _Session(self, PrefixCache(self._kept_numbers()))
+        import torch
+
+        size = self.model.get_input_embeddings().weight.element_size()
+        room = KEPT_BYTES
+        if self.device.startswith("cuda"):
+            room = torch.cuda.mem_get_info(torch.device(self.device))[0] // 4
+        return _Session(self, PrefixCache(room // size))
 
     def usage(self) -> Usage:
         """What this engine has spent since it was made."""
@@ -78,16 +85,6 @@ class TransformersEngine:
         """Free the model; the engine is not used afterwards."""
         del self.model, self._decoder
 
-    def _kept_numbers(self) -> int:
-        """How many numbers a session may keep: a quarter of the free memory of a CUDA device, 1 GiB elsewhere."""
-        import torch
-
-        size = self.model.get_input_embeddings().weight.element_size()
-        if not self.device.startswith("cuda"):
-            return KEPT_BYTES // size
-        free, _ = torch.cuda.mem_get_info(torch.device(self.device))
-        return free // 4 // size
-
     def _sample(
         self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
     ) -> list[list[Completion]]:
@@ -95,40 +92,32 @@ class TransformersEngine:
 
         started = time.perf_counter()
         with torch.inference_mode():
-            replies, counts = self._decoder.generate(prompts, sampling, prefixes)
+            groups = self._decoder.generate(prompts, sampling, prefixes)
         seconds = time.perf_counter() - started
-        completions = self._completions(replies, seconds / max(counts.generated, 1))
-        self._count(counts, seconds)
-        return completions
-
-    def _completions(self, replies: list[list[Reply]], each: float) -> list[list[Completion]]:
-        """Put replies into their public form; `each` token took that many seconds."""
-        spoken = [reply.ids[:-1] if reply.ended else reply.ids for group in replies for reply in group]
-        texts = iter(self.tokenizer.batch_decode(spoken, skip_special_tokens=True))
-        return [
-            [
-                Completion(
-                    tuple(reply.ids),
-                    tuple(reply.logprobs),
-                    next(texts),
-                    "stop" if reply.ended else "length",
-                    cached_tokens=reply.cached,
-                    busy=each * len(reply.ids),
-                )
-                for reply in group
-            ]
-            for group in replies
-        ]
-
-    def _count(self, counts: Counts, seconds: float) -> None:
+        replies = [reply for group in groups for reply in group]
+        generated = sum(len(reply.ids) for reply in replies)
         spent = self._usage
         self._usage = replace(
             spent,
-            prompt_tokens=spent.prompt_tokens + counts.prompt,
-            cached_tokens=spent.cached_tokens + counts.cached,
-            generated_tokens=spent.generated_tokens + counts.generated,
+            prompt_tokens=spent.prompt_tokens + sum(len(prompt.token_ids) for prompt in prompts),
+            cached_tokens=spent.cached_tokens + sum(reply.cached for reply in replies),
+            generated_tokens=spent.generated_tokens + generated,
             seconds=spent.seconds + seconds,
         )
+        spoken = [reply.ids[:-1] if reply.ended else reply.ids for reply in replies]
+        texts = self.tokenizer.batch_decode(spoken, skip_special_tokens=True)
+        completions = iter(
+            Completion(
+                tuple(reply.ids),
+                tuple(reply.logprobs),
+                text,
+                "stop" if reply.ended else "length",
+                cached_tokens=reply.cached,
+                busy=seconds / max(generated, 1) * len(reply.ids),
+            )
+            for reply, text in zip(replies, texts, strict=True)
+        )
+        return [[next(completions) for _ in group] for group in groups]
 
 
 class _Session:
@@ -166,14 +155,9 @@ def cache_shape(model: Any, name: str) -> CacheShape:
     start = torch.zeros((1, 1), dtype=torch.long, device=model.get_input_embeddings().weight.device)
     with torch.inference_mode():
         layers = getattr(model(input_ids=start, use_cache=True).past_key_values, "layers", [])
-    shapes = {tuple(part.shape[1::2]) for layer in layers for part in _states(layer)}
-    if len(shapes) != 1:
+    parts = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    shapes = {tuple(getattr(part, "shape", ())[1::2]) for part in parts}
+    if len(shapes) != 1 or () in shapes:
         raise UserError(f"{name}: not all layers of this model cache plain keys and values of one size; use vllm.")
     heads, size = shapes.pop()
     return CacheShape(len(layers), heads, size, tuple(bool(getattr(layer, "is_sliding", False)) for layer in layers))
-
-
-def _states(layer: Any) -> list[Any]:
-    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-    empty: Any = type("Empty", (), {"shape": ()})()
-    return [empty if keys is None else keys, empty if values is None else values]

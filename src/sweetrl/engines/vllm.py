@@ -8,6 +8,7 @@ name of its content: a server that was started again, and has forgotten it, is g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from pathlib import Path
@@ -15,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import wait
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.remote import (
-    Access,
-    RemoteEngine,
-    choices_of,
-    count_of,
-    error_message,
-    one_line,
-    read_object,
-)
+from sweetrl.engines.remote import Access, RemoteEngine, choices_of, count_of, error_message, one_line, read_object
 from sweetrl.engines.retry import Server, TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.models.check import check_adapter
@@ -36,13 +29,8 @@ logger = logging.getLogger("sweetrl")
 
 _RUNTIME = "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank"
 
-
 # No log-prob is farther from 0: the largest of 32 bits, which a float holds.
 FARTHEST = 3.4e38
-
-
-class _Gone(Exception):
-    """The server knows the model or adapter no more."""
 
 
 class VllmEngine(RemoteEngine):
@@ -68,7 +56,7 @@ class VllmEngine(RemoteEngine):
         self.chat = ChatFormat(tokenizer)
         self.adapter, self.vocabulary = adapter, vocabulary
         self._served = access.model
-        self._adapter_name = "" if adapter is None else adapter_name(adapter)
+        self._adapter_name = None if adapter is None else adapter_name(adapter)
         self._loaded: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         ends = {self.chat.end_of_turn, tokenizer.eos_token_id}
@@ -93,20 +81,20 @@ class VllmEngine(RemoteEngine):
         """Return the context's length of the served model; waits for a server that does not answer yet."""
 
         async def attempt() -> int:
-            server = self._pool.choose()
-            status, text, headers = await self._exchange("GET", server, "/models")
-            if status >= 400:
-                self._refuse(server, status, text, headers)
-            data = read_object(server.url, text).get("data")
-            named = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
-            models = {one["id"]: one for one in named if isinstance(one.get("id"), str)}
-            if not models:
-                raise TransientError(f"{server.url}: the server names no models")
-            if self._served and self._served not in models:
-                served = one_line(", ".join(models))
-                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
-            self._served = self._served or next(iter(models))
-            return count_of(models[self._served].get("max_model_len")) or 2**31
+            with self._pool.lease() as server:
+                status, text, headers = await self._exchange("GET", server, "/models")
+                if status >= 400:
+                    self._refuse(server, status, text, headers)
+                data = read_object(server.url, text).get("data")
+                entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+                models = {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
+                if not models:
+                    raise TransientError(f"{server.url}: the server names no models")
+                if self._served and self._served not in models:
+                    served = one_line(", ".join(models))
+                    raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
+                self._served = self._served or next(iter(models))
+                return count_of(models[self._served].get("max_model_len")) or 2**31
 
         try:
             return await retry(attempt, self.access.retry_policy)
@@ -117,24 +105,11 @@ class VllmEngine(RemoteEngine):
         room = min(sampling.max_new_tokens, self.context - len(prompt.token_ids))
         if room < 1:
             raise NoRoom(f"the dialogue's {len(prompt.token_ids)} tokens leave no room in the model's context")
-        model = self._served
         if self._adapter_name:
-            model = self._adapter_name
             await self._load(server)
-        body = self._body(model, prompt, sampling, room)
-        try:
-            reply = await self._json(server, "/completions", body, sampling)
-        except _Gone:
-            if not self._adapter_name:
-                raise TransientError(f"{server.url}: the server has no model {model!r} (yet)", server=True) from None
-            # Started again since: the adapter is given to it once more, and this request goes on.
-            self._loaded.discard(server.url)
-            await self._load(server)
-            try:
-                reply = await self._json(server, "/completions", body, sampling)
-            except _Gone:
-                raise TransientError(f"{server.url}: the adapter is gone again", server=True) from None
-        completions = [self._read(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
+        body = self._body(self._adapter_name or self._served, prompt, sampling, room)
+        reply = await self._json(server, "/completions", body, sampling)
+        completions = [self._read(server.url, choice) for choice in choices_of(server.url, reply, sampling.n)]
         return self._count(reply.get("usage"), completions)
 
     def _body(self, model: str, prompt: Prompt, sampling: Sampling, room: int) -> dict[str, Any]:
@@ -158,14 +133,14 @@ class VllmEngine(RemoteEngine):
 
     def _read(self, url: str, choice: dict[str, Any]) -> Completion:
         ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
-        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < 2**31 for one in ids):
+        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in ids):
             raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         if reason not in ("stop", "length"):
             raise TransientError(f"{url}: the reply is broken off (finish reason {one_line(str(reason))})")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list) or len(values) != len(ids):
             raise TransientError(f"{url}: the reply has no log-prob for each of its tokens")
-        if not ids or not all(type(one) in (int, float) and -FARTHEST <= one <= FARTHEST for one in values):
+        if not ids or not all(type(value) in (int, float) and -FARTHEST <= value <= FARTHEST for value in values):
             raise TransientError(f"{url}: the reply is empty, or its log-probs are no numbers")
         if max(ids) >= self.vocabulary:
             raise UserError(
@@ -174,11 +149,13 @@ class VllmEngine(RemoteEngine):
             )
         spoken = ids[:-1] if reason == "stop" else ids
         text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
-        return Completion(tuple(ids), tuple(float(one) for one in values), text, reason)
+        return Completion(tuple(ids), tuple(map(float, values)), text, reason)
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
         if status == 404 and "does not exist" in text:
-            raise _Gone
+            # Started again since: the adapter is given to it once more with the next attempt.
+            self._loaded.discard(server.url)
+            raise TransientError(f"{server.url}: the server does not have the model (yet)")
         super()._refuse(server, status, text, headers)
 
     async def _load(self, server: Server) -> None:
@@ -208,11 +185,9 @@ class VllmEngine(RemoteEngine):
         for server in self._pool.servers:
             if server.url in self._loaded:
                 # What cannot be unloaded (the server has gone) needs no unloading.
-                try:
+                with contextlib.suppress(TransientError, TimeoutError):
                     async with asyncio.timeout(10):
                         await self._exchange("POST", server, "/unload_lora_adapter", {"lora_name": self._adapter_name})
-                except (TransientError, TimeoutError):
-                    logger.info("%s: the adapter could not be unloaded", server.url)
         await super()._close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import shlex
@@ -15,8 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
 from pathlib import Path
-from types import TracebackType
 
 from sweetrl.errors import UserError
 from sweetrl.io import private_file
@@ -43,11 +43,10 @@ _PARALLEL = (
 
 
 class ManagedServer:
-    """`command` as a process of its own on `port`, with its output in the file `log`.
+    """`command` as a process of its own on `port`, with its output in the file `log`; close it, or use it in `with`.
 
-    `wait_ready` returns when it answers. A process that ends by itself is started again, `RESTARTS` times at most. A
-    context manager; `close` ends the process and all that it has started, and so does our own end, even by kill -9:
-    an orphaned engine would keep its GPUs from the next run.
+    A process that ends by itself is started again, `restarts` times at most. `close` ends the process and all that it
+    has started, and so does our own end, even by kill -9: an orphaned engine would keep its GPUs from the next run.
     """
 
     def __init__(self, command: Sequence[str], port: int, log: Path, restarts: int = RESTARTS) -> None:
@@ -58,10 +57,8 @@ class ManagedServer:
         self._closing = threading.Event()
         self._changing = threading.Lock()
         private_file(self.log)
-        self._guard: subprocess.Popen[bytes] | None = None
-        self.process = self._start()
-        self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)
-        self._watcher.start()
+        self.process, self._guard = self._start()
+        threading.Thread(target=self._watch, name="sweetrl-server", daemon=True).start()
 
     @property
     def given_up(self) -> bool:
@@ -96,35 +93,28 @@ class ManagedServer:
 
     def last_words(self) -> str:
         """The last line of the log that is not empty."""
-        try:
-            with self.log.open(encoding="utf-8", errors="replace") as lines:
-                last = deque((line.strip() for line in lines if line.strip()), maxlen=1)
-        except OSError:
-            return ""
+        with self.log.open(encoding="utf-8", errors="replace") as lines:
+            last = deque((line.strip() for line in lines if line.strip()), maxlen=1)
         return last[0][:300] if last else ""
 
     def close(self) -> None:
         """End the server, first politely."""
         with self._changing:
             self._closing.set()
-        self._end(signal.SIGTERM)
-        try:
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._end(signal.SIGKILL)
-            self.process.wait()
-        self._end(signal.SIGKILL)  # children that did not listen
-        self._dismiss()
+        self._end()
+        self.process.wait()
 
     def __enter__(self) -> ManagedServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        """Start the server in a group of its own, and a guard that ends the group when we are gone."""
         try:
             with self.log.open("ab") as output:
                 process = subprocess.Popen(
@@ -134,43 +124,39 @@ class ManagedServer:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
                 )
         except OSError as error:
             raise UserError(
                 f"engine.command: `{self.command[0]}` cannot be started ({error.strerror}); install vLLM, or name a "
                 "running server in `engine.urls`."
             ) from error
-        # The kernel ends our child with us, but not what that has started: vLLM's engine is a process of its own.
-        self._guard = subprocess.Popen(
+        guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD, str(process.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return process
+        return process, guard
 
-    def _dismiss(self) -> None:
-        """The guarded group has ended: its number may soon be another's."""
-        if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
-
-    def _end(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
+
+    def _end(self) -> None:
+        """End what is left of the group, and its guard: the group's number may soon be another's."""
+        self._signal(signal.SIGKILL)
+        self._guard.kill()
+        self._guard.communicate()
 
     def _watch(self) -> None:
         while not self._closing.wait(0.25):
             if self.process.poll() is None:
                 continue
-            # The kernel ends a child with the thread that started it: this one lives as long as its child.
             with self._changing:
                 if self._closing.is_set() or self.restarts >= self._allowed:
                     return
-                self._end(signal.SIGKILL)
-                self._dismiss()
+                self._end()
                 self.restarts += 1
                 logger.warning(
                     "the server ended with status %s; starting it again (%s; it said last: %s)",
@@ -178,7 +164,7 @@ class ManagedServer:
                     self.log,
                     self.last_words(),
                 )
-                self.process = self._start()
+                self.process, self._guard = self._start()
 
 
 def vllm_command(template: str, arguments: str, model: str, port: int, served: str, rank: int) -> list[str]:
@@ -197,8 +183,10 @@ def vllm_command(template: str, arguments: str, model: str, port: int, served: s
             f"engine.command or engine.arguments: {trusting[0]!r} would run code that a model's folder brings; leave "
             "it out, and start a server that needs it yourself (`engine.urls`)."
         )
+    # The smallest limit that vLLM knows and that `rank` fits in.
+    limit = next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if rank <= limit), rank)
     needed = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", served]
-    needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+    needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(limit)]
     return [*words, *more, *needed]
 
 
@@ -207,11 +195,12 @@ def gpus_of(command: Sequence[str], devices: Path = Path("/dev")) -> int:
     if not any(devices.glob("nvidia[0-9]*")) and not (devices / "kfd").exists():
         return 0
     words = [part for word in command for part in word.split("=", 1)]
-    product = 1
-    for names in _PARALLEL:
-        sizes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in names]
-        product *= int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 1
-    return product
+    sizes = dict.fromkeys(_PARALLEL, 1)
+    for word, value in pairwise(words):
+        for names in sizes:
+            if word in names and value.isdecimal():
+                sizes[names] = int(value)
+    return prod(sizes.values())
 
 
 def free_port() -> int:
@@ -219,13 +208,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _lora_rank(rank: int) -> int:
-    """The smallest limit that vLLM knows and that `rank` fits in."""
-    return next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if rank <= limit), rank)
-
-
-def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG

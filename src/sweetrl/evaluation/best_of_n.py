@@ -172,13 +172,14 @@ def _advantages(
     name: str, critic: Critic, active: Sequence[_Path], sampled: Mapping[State, Sequence[Completion]]
 ) -> dict[State, dict[tuple[int, ...], float]]:
     """What a critic thinks of the distinct replies at the states where it has to choose: state -> ids -> advantage."""
-    choosing: dict[State, tuple[_Path, int]] = {}
+    choosing: dict[State, _Path] = {}
     for path in active:
-        if path.critic == name and path.n > 1 and sampled[path.state][0].token_ids:
-            choosing[path.state] = (path, max(path.n, choosing[path.state][1] if path.state in choosing else 0))
+        most = choosing[path.state].n if path.state in choosing else 1
+        if path.critic == name and path.n > most and sampled[path.state][0].token_ids:
+            choosing[path.state] = path
     work: list[tuple[Trajectory, list[list[Reply]]]] = []
-    for state, (path, most) in choosing.items():
-        with_tokens = [reply for reply in reversed(sampled[state][:most]) if reply.token_ids]
+    for state, path in choosing.items():
+        with_tokens = [reply for reply in reversed(sampled[state][: path.n]) if reply.token_ids]
         replies = list({reply.token_ids: reply for reply in with_tokens}.values())
         candidates = [Reply(reply.token_ids, reply.text) for reply in replies]
         work.append((_so_far(path.dialogue, replies[0]), [*([] for _ in path.dialogue.turns), candidates]))
@@ -212,27 +213,23 @@ def curves(
             f"Best-of-N: {len(lost)} of {len(tasks)} tasks have a dialogue that was lost (the user or a server did not "
             "answer), and at least 2 others are needed; fix the cause and run the same command again."
         )
-    by_place: dict[tuple[str, int], list[Point]] = {}
+    kept: dict[str, dict[int, list[Point]]] = {}
     for point in points:
         if point.task_id not in lost:
-            by_place.setdefault((point.critic, point.n), []).append(point)
+            kept.setdefault(point.critic, {}).setdefault(point.n, []).append(point)
     result: dict[str, list[dict[str, Any]]] = {}
-    for critic in dict.fromkeys(name for name, _ in by_place):
-        numbers = sorted(n for name, n in by_place if name == critic)
-        first = [float(point.success) for point in by_place[critic, numbers[0]]]
-        for n in numbers:
-            here = by_place[critic, n]
-            success = [float(point.success) for point in here]
-            result.setdefault(critic, []).append(
-                {
-                    "n": n,
-                    "success": wilson_interval(int(sum(success)), len(here), confidence).as_dict(),
-                    "reward": bootstrap_mean(
-                        [point.reward or 0.0 for point in here], confidence, resamples, seed
-                    ).as_dict(),
-                    "gain": paired_difference(first, success, confidence, resamples, seed).as_dict(),
-                    "turns": sum(point.turns for point in here) / len(here),
-                    "tasks_lost": len(lost),
-                }
-            )
+    for critic, by_number in kept.items():
+        successes = {n: [float(point.success) for point in by_number[n]] for n in sorted(by_number)}
+        first = successes[min(by_number)]
+        for n, success in successes.items():
+            rewards = [point.reward or 0.0 for point in by_number[n]]
+            place = {
+                "n": n,
+                "success": wilson_interval(int(sum(success)), len(success), confidence).as_dict(),
+                "reward": bootstrap_mean(rewards, confidence, resamples, seed).as_dict(),
+                "gain": paired_difference(first, success, confidence, resamples, seed).as_dict(),
+                "turns": sum(point.turns for point in by_number[n]) / len(success),
+                "tasks_lost": len(lost),
+            }
+            result.setdefault(critic, []).append(place)
     return result

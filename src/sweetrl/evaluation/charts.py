@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,26 +38,19 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value with its interval."""
-
-    value: float
-    low: float
-    high: float
+Interval = Mapping[str, Any]  # `value`, `low`, `high`, as evaluation.json has them
 
 
 def bars(labels: Sequence[str], before: Sequence[float], after: Sequence[float], axis: str, name: str) -> str:
     """Two bars a label, in shares of the dialogues."""
     with Chart(name, 5.6, 2.6) as chart:
-        places = range(len(labels))
-        width = 0.4
-        chart.axes.bar([place - width / 2 for place in places], before, width, color=BEFORE_COLOR)
-        chart.axes.bar([place + width / 2 for place in places], after, width, color=AFTER_COLOR)
-        chart.axes.set_xticks(list(places), labels)
-        chart.axes.set_xlabel(axis)
-        chart.axes.grid(axis="x", visible=False)
-        percent_axis(chart.axes, "y", max([*before, *after, 0.01]))
+        axes, places, width = chart.axes, range(len(labels)), 0.4
+        axes.bar([place - width / 2 for place in places], before, width, color=BEFORE_COLOR)
+        axes.bar([place + width / 2 for place in places], after, width, color=AFTER_COLOR)
+        axes.set_xticks(list(places), labels)
+        axes.set_xlabel(axis)
+        axes.grid(axis="x", visible=False)
+        percent_axis(axes, "y", max([*before, *after, 0.01]))
     return chart.svg
 
 
@@ -67,15 +59,16 @@ def dumbbells(labels: Sequence[str], before: Sequence[Interval], after: Sequence
     with Chart(name, 10.8, 0.6 + 0.3 * len(labels)) as chart:
         axes = chart.axes
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            axes.plot([old.value, new.value], [place, place], color="#94a3b8", linewidth=1.4, zorder=2)
-            for one, color, shift in ((old, BEFORE_COLOR, 0.14), (new, AFTER_COLOR, -0.14)):
-                axes.plot([one.low, one.high], [place + shift] * 2, color=color, linewidth=1.2, alpha=0.75, zorder=1)
-                axes.plot([one.value], [place], "o", color=color, markersize=6.5, zorder=3)
+            axes.plot([old["value"], new["value"]], [place, place], color="#94a3b8", linewidth=1.4, zorder=2)
+            for rate, color, shift in ((old, BEFORE_COLOR, 0.14), (new, AFTER_COLOR, -0.14)):
+                ends = rate["low"], rate["high"]
+                axes.plot(ends, [place + shift] * 2, color=color, linewidth=1.2, alpha=0.75, zorder=1)
+                axes.plot([rate["value"]], [place], "o", color=color, markersize=6.5, zorder=3)
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        percent_axis(axes, "x", max([one.high for one in (*before, *after)] or [1.0]))
+        percent_axis(axes, "x", max([rate["high"] for rate in (*before, *after)] or [1.0]))
         axes.set_xlabel("success rate, with intervals")
     return chart.svg
 
@@ -86,13 +79,11 @@ def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Inter
         axes = chart.axes
         axes.axhline(0.0, color="#94a3b8", linewidth=1.0, zorder=1)
         for label, color, turns, values in series:
-            if not turns:
-                continue
-            axes.fill_between(
-                turns, [one.low for one in values], [one.high for one in values], color=color, alpha=0.14, linewidth=0
-            )
-            axes.plot(turns, [one.value for one in values], "o-", color=color, linewidth=1.8, markersize=4, label=label)
-        last = max([max(turns) for _, _, turns, _ in series if turns] or [1])
+            if turns:
+                means, lows, highs = ([mean[end] for mean in values] for end in ("value", "low", "high"))
+                axes.fill_between(turns, lows, highs, color=color, alpha=0.14, linewidth=0)
+                axes.plot(turns, means, "o-", color=color, linewidth=1.8, markersize=4, label=label)
+        last = max((turn for _, _, turns, _ in series for turn in turns), default=1)
         axes.set_xticks(range(1, last + 1))
         axes.set_xlabel("turn")
         axes.set_ylabel(axis)
@@ -124,25 +115,22 @@ class Chart:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            if kind is None:
-                buffer = io.StringIO()
-                nothing = dict.fromkeys(("Date", "Creator", "Type", "Format"))
-                self._figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-                self.svg = inline_svg(buffer.getvalue(), self.name)
-        finally:
-            self._style.__exit__(None, None, None)
+        if kind is None:
+            buffer = io.StringIO()
+            nothing = dict.fromkeys(("Date", "Creator", "Type", "Format"))
+            self._figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+            self.svg = inline_svg(buffer.getvalue(), self.name)
+        self._style.__exit__(kind, *rest)
 
 
 def inline_svg(text: str, name: str) -> str:
     """Cut an SVG file down to an element that fills its box; ids that are used begin with `name`, others are gone."""
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
-    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body))
-    wanted = {one for pair in used for one in pair if one}
-    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in wanted else "", body)
+    for _ in range(2):  # its width and its height
+        body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
+    used = {key for keys in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', body) for key in keys}
+    body = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
     return body.strip()
@@ -155,8 +143,4 @@ def percent_axis(axes: Axes, which: str, top: float) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(PercentFormatter(1.0, decimals=None if top < 0.05 else 0))
-    limits = (0.0, min(1.02, top * 1.08))
-    if which == "x":
-        axes.set_xlim(limits)
-    else:
-        axes.set_ylim(limits)
+    axes.set(**{f"{which}lim": (0.0, min(1.02, top * 1.08))})

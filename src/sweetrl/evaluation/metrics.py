@@ -46,7 +46,8 @@ COLUMNS = tuple(field.name for field in fields(Result))
 def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: int = 10) -> Result:
     """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns."""
     questions = domain.questions(trajectory)
-    diagnosis: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
+    distinct = {" ".join(question.lower().split()) for question in questions}
+    diagnosis: dict[str, Any] = {"topic": _group(trajectory), "repeated": len(questions) - len(distinct)}
     diagnosis |= domain.diagnose(trajectory, questions, max_turns)
     return Result(
         task_id=trajectory.task.id,
@@ -86,24 +87,21 @@ def results_of(dialogues: Mapping[str, Sequence[Trajectory]], domain: Domain, ma
 
     That is for dialogues that outgrew the agent's context (`reward_of`): left out, they would be no failures.
     """
-    described = [(one, result_of(one, name, domain, max_turns)) for name, spoken in dialogues.items() for one in spoken]
+    described = [
+        (dialogue, result_of(dialogue, name, domain, max_turns))
+        for name, of_policy in dialogues.items()
+        for dialogue in of_policy
+    ]
     least = min((result.reward for _, result in described if result.reward is not None), default=None)
     return [
-        replace(result, reward=least) if one.outgrown and result.reward is None else result for one, result in described
+        replace(result, reward=least) if dialogue.outgrown and result.reward is None else result
+        for dialogue, result in described
     ]
 
 
 def _group(trajectory: Trajectory) -> str:
     """What a task without a known topic is counted under: the topic noted with it, or its id without the number."""
     return trajectory.extra.get("topic") or re.sub(r"[-_]?(?<!\d)\d++$", "", trajectory.task.id) or "tasks"
-
-
-def _repeated_words(questions: Sequence[str]) -> int:
-    counts = Counter(" ".join(question.lower().split()) for question in questions)
-    return sum(count - 1 for count in counts.values())
-
-
-# Files
 
 
 def write_results(path: Path, results: Sequence[Result]) -> None:
@@ -119,23 +117,14 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read what `write_results` wrote; a missing file or column is a UserError that names it."""
+    """Read what `write_results` wrote; anything else, or nothing, is a UserError that names the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not Path(path).exists():
-        raise UserError(f"{path}: there is no such file; run the stage `evaluate` first.")
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: this is not a Parquet file; run the stage `evaluate` again.") from error
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `evaluate` again.")
-    return [Result(**row) for row in table.select(list(COLUMNS)).to_pylist()]
-
-
-# Summaries
+        return [Result(**row) for row in pq.read_table(path, columns=list(COLUMNS)).to_pylist()]
+    except (pa.ArrowInvalid, OSError, TypeError) as error:
+        raise UserError(f"{path}: these are no results of an evaluation; run the stage `evaluate` first.") from error
 
 
 def summarize_policy(results: Sequence[Result], confidence: float, resamples: int, seed: int) -> dict[str, Any]:
@@ -148,32 +137,31 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
         all_hits = list(hits)
         return wilson_interval(sum(all_hits), len(all_hits), confidence).as_dict()
 
-    questions = sum(result.questions for result in results)
+    def total(name: str, of: Iterable[Result] = results) -> int:
+        return sum(getattr(result, name) or 0 for result in of)
+
     summary: dict[str, Any] = {
         "success": rate(result.success for result in results),
         "reward": mean(result.reward or 0.0 for result in results),
         "turns": mean(float(result.turns) for result in results),
         "answered": rate(result.outcome == "answered" for result in results),
         "max_turns_reached": rate(result.outcome == "max_turns_reached" for result in results),
-        "repeated_questions": _share(sum(result.repeated for result in results), questions),
+        "repeated_questions": _share(total("repeated"), total("questions")),
     }
     diagnosed = [result for result in results if result.details is not None]
     if diagnosed:
-        details, untold, forgotten, mistaken = (
-            sum(getattr(result, name) or 0 for result in diagnosed)
-            for name in ("details", "untold", "forgotten", "mistaken")
-        )
+        details = total("details", diagnosed)
+        told = details - total("untold", diagnosed)
         summary |= {
             "premature_answers": rate(bool(result.premature) for result in diagnosed),
-            "details_brought_out": _share(details - untold, details),
-            "forgotten_details": _share(forgotten, details - untold),
-            "mistaken_details": _share(mistaken, details - untold),
+            "details_brought_out": _share(told, details),
+            "forgotten_details": _share(total("forgotten", diagnosed), told),
+            "mistaken_details": _share(total("mistaken", diagnosed), told),
         }
     for kind in ("irrelevant", "unhinted"):
         judged = [result for result in results if getattr(result, kind) is not None]
         if judged:
-            count = sum(getattr(result, kind) for result in judged)
-            summary[f"{kind}_questions"] = _share(count, sum(result.questions for result in judged))
+            summary[f"{kind}_questions"] = _share(total(kind, judged), total("questions", judged))
     return summary
 
 
@@ -187,13 +175,13 @@ def compare(
     """
     before, after = paired(results)
     base, trained = (summarize_policy(results, confidence, resamples, seed) for results in (before, after))
-    rewards = [result.reward or 0.0 for result in before], [result.reward or 0.0 for result in after]
-    successes = [result.success for result in before], [result.success for result in after]
-    difference = paired_difference(rewards[0], rewards[1], confidence, resamples, seed)
-    gain = paired_difference(successes[0], successes[1], confidence, resamples, seed)
-    exact = mcnemar_exact(successes[0], successes[1])
-    p_value = paired_p_value(rewards[0], rewards[1], resamples, seed)
-    return {
+    old, new = ([result.reward or 0.0 for result in results] for results in (before, after))
+    difference = paired_difference(old, new, confidence, resamples, seed)
+    p_value = paired_p_value(old, new, resamples, seed)
+    solved = [[result.success for result in results] for results in (before, after)]
+    gain = paired_difference(solved[0], solved[1], confidence, resamples, seed)
+    exact = mcnemar_exact(solved[0], solved[1])
+    content = {
         "tasks": len(before),
         "tasks_lost": len({result.task_id for result in results}) - len(before),
         "confidence": confidence,
@@ -212,50 +200,40 @@ def compare(
             | {"p_value": exact.p_value, "test": "exact McNemar", "gained": exact.gained, "lost": exact.lost},
             "reward": difference.as_dict() | {"p_value": p_value, "test": "sign-flip permutation"},
         },
-        "topics": by_topic(before, after, confidence),
-    } | _of_held_out(before, after, confidence)
-
-
-def _of_held_out(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, Any]:
-    """Success in those domains that no training task has, where only some of the tasks are of such."""
-    places = [index for index, result in enumerate(before) if result.held_out]
-    if not places or len(places) == len(before):
-        return {}
-    rates = _rates(before, after, places, confidence)
-    scalars = {"held_out_before": rates[BEFORE]["value"], "held_out_after": rates[AFTER]["value"]}
-    return {**scalars, "held_out": rates}
+        "topics": {
+            name: _rates(pairs, confidence) | {"held_out": all(old.held_out for old, _ in pairs)}
+            for name in sorted({old.topic for old in before})
+            if (pairs := [(old, new) for old, new in zip(before, after, strict=True) if old.topic == name])
+        },
+    }
+    held_out = [(old, new) for old, new in zip(before, after, strict=True) if old.held_out]
+    if held_out and len(held_out) < len(before):  # domains that no training task has, beside others
+        rates = _rates(held_out, confidence)
+        content |= {"held_out_before": rates[BEFORE]["value"], "held_out_after": rates[AFTER]["value"]}
+        content["held_out"] = rates
+    return content
 
 
 def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """Return the scored results before and after on the same tasks, in the order of the tasks."""
-    twice = [key for key, count in Counter((one.task_id, one.policy) for one in results).items() if count > 1]
-    if twice:
-        raise UserError(f"task {twice[0][0]}: there are several results of one policy; give every task its own id.")
-    before = {result.task_id: result for result in results if result.policy == BEFORE and result.reward is not None}
-    after = {result.task_id: result for result in results if result.policy == AFTER and result.reward is not None}
+    counts = Counter((result.task_id, result.policy) for result in results)
+    if twice := [task for (task, _), count in counts.items() if count > 1]:
+        raise UserError(f"task {twice[0]}: there are several results of one policy; give every task its own id.")
+    before, after = (
+        {result.task_id: result for result in results if result.policy == policy and result.reward is not None}
+        for policy in (BEFORE, AFTER)
+    )
     tasks = [task for task in before if task in after]
     return [before[task] for task in tasks], [after[task] for task in tasks]
 
 
-def by_topic(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, dict[str, Any]]:
-    """Success before and after in each topic, with Wilson's interval."""
-    topics: dict[str, dict[str, Any]] = {}
-    for name in sorted({result.topic for result in before}):
-        places = [index for index, result in enumerate(before) if result.topic == name]
-        held_out = all(before[index].held_out for index in places)
-        topics[name] = {**_rates(before, after, places, confidence), "held_out": held_out}
-    return topics
-
-
-def _rates(
-    before: Sequence[Result], after: Sequence[Result], places: Sequence[int], confidence: float
-) -> dict[str, Any]:
-    """Success before and after on some of the tasks."""
+def _rates(pairs: Sequence[tuple[Result, Result]], confidence: float) -> dict[str, Any]:
+    """Success before and after on some of the tasks, with Wilson's intervals."""
     rates = [
-        wilson_interval(sum(results[index].success for index in places), len(places), confidence).as_dict()
-        for results in (before, after)
+        wilson_interval(sum(result.success for result in results), len(pairs), confidence).as_dict()
+        for results in zip(*pairs, strict=True)
     ]
-    return {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
+    return {"tasks": len(pairs), BEFORE: rates[0], AFTER: rates[1]}
 
 
 def _share(count: int, total: int) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 from sweetrl.types import Preference, RankedState, Trajectory
@@ -21,45 +22,37 @@ def ranking_metrics(
     """
     waiting = iter(preferences)
     following = next(waiting, None)
-    count = samples = distinct = pairs = without = 0
-    margin, chosen_length, rejected_length = 0.0, 0, 0
+    counts: Counter[str] = Counter()
+    sums: dict[str, float] = defaultdict(float)
     over = {f"{good}_over_{bad}": 0 for good in domain.reply_types for bad in domain.reply_types}
-    weighted: dict[str, tuple[float, int]] = {}
+    totals, weights = defaultdict[str, float](float), Counter[str]()
     for state in states:
-        count += 1
-        samples += sum(reply.count for reply in state.candidates)
-        distinct += len(state.candidates)
+        counts["states"] += 1
+        counts["distinct"] += len(state.candidates)
         types = {reply.token_ids: domain.reply_type(reply.text) for reply in state.candidates}
         for candidate in state.candidates:
+            counts["candidates"] += candidate.count
             kind = types[candidate.token_ids]
             for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
-                total, weight = weighted.get(name, (0.0, 0))
-                weighted[name] = total + candidate.advantage * candidate.count, weight + candidate.count
-        before, key = pairs, (state.task_id, state.attempt, state.turn)
+                totals[name] += candidate.advantage * candidate.count
+                weights[name] += candidate.count
+        before, key = counts["pairs"], (state.task_id, state.attempt, state.turn)
         while following is not None and (following.task_id, following.attempt, following.turn) == key:
-            pairs += 1
-            margin += following.chosen_advantage - following.rejected_advantage
-            chosen_length += len(following.chosen_ids)
-            rejected_length += len(following.rejected_ids)
+            counts["pairs"] += 1
+            sums["margin"] += following.chosen_advantage - following.rejected_advantage
+            sums["length/chosen"] += len(following.chosen_ids)
+            sums["length/rejected"] += len(following.rejected_ids)
             over[f"{types[following.chosen_ids]}_over_{types[following.rejected_ids]}"] += 1
             following = next(waiting, None)
-        without += pairs == before
+        counts["states_without_pair"] += counts["pairs"] == before
     if following is not None:
         raise ValueError("preferences are not in the order of their states")
-    metrics: dict[str, float] = {
-        "states": count,
-        "candidates": samples,
-        "distinct": distinct,
-        "pairs": pairs,
-        "states_without_pair": without,
-        "distinct_per_state": distinct / max(1, count),
-    }
-    if pairs:
-        metrics["margin"] = margin / pairs
-        metrics["length/chosen"] = chosen_length / pairs
-        metrics["length/rejected"] = rejected_length / pairs
+    names = ("states", "candidates", "distinct", "pairs", "states_without_pair")
+    metrics: dict[str, float] = {name: counts[name] for name in names}
+    metrics["distinct_per_state"] = counts["distinct"] / max(1, counts["states"])
+    metrics |= {name: value / counts["pairs"] for name, value in sums.items()}
     metrics |= {f"pairs/{name}": many for name, many in over.items()}
-    return metrics | {name: total / weight for name, (total, weight) in sorted(weighted.items())}
+    return metrics | {name: totals[name] / weights[name] for name in sorted(weights)}
 
 
 def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory], domain: Domain) -> dict[str, float]:
@@ -72,12 +65,12 @@ def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory
     """
     reading = iter(dialogues)
     dialogue = next(reading, None)
-    totals: dict[str, tuple[int, float]] = {}
-    pairs: dict[str, tuple[float, int]] = {}
+    totals, counts = defaultdict[str, float](float), Counter[str]()
+    won, compared = defaultdict[str, float](float), Counter[str]()
 
     def compare(name: str, high: float, low: float) -> None:
-        won, many = pairs.get(name, (0.0, 0))
-        pairs[name] = (won + (high > low) + 0.5 * (high == low), many + 1)
+        won[name] += (high > low) + 0.5 * (high == low)
+        compared[name] += 1
 
     for state in states:
         while dialogue is not None and (dialogue.task.id, dialogue.attempt) != (state.task_id, state.attempt):
@@ -85,7 +78,7 @@ def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory
         if dialogue is None:
             raise ValueError("dialogues are not in the order of their states")
         earlier = dialogue.messages[: 2 * state.turn + 1]
-        by_verdict: dict[str, list[float]] = {}
+        by_verdict: dict[str, list[float]] = defaultdict(list)
         worths: list[tuple[float, float]] = []
         for reply in state.candidates:
             judgment = domain.judge(dialogue.task, earlier, reply.text)
@@ -94,19 +87,17 @@ def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory
             if not judgment.verdict:
                 worths.append((judgment.worth, reply.advantage))
                 continue
-            by_verdict.setdefault(judgment.verdict, []).append(reply.advantage)
-            count, total = totals.get(judgment.verdict, (0, 0.0))
-            totals[judgment.verdict] = (count + reply.count, total + reply.count * reply.advantage)
-        for (worth, advantage), (other, theirs) in combinations(worths, 2):
-            if worth != other:
-                high, low = (advantage, theirs) if worth > other else (theirs, advantage)
+            by_verdict[judgment.verdict].append(reply.advantage)
+            counts[judgment.verdict] += reply.count
+            totals[judgment.verdict] += reply.count * reply.advantage
+        for pair in combinations(worths, 2):
+            (worse, low), (better, high) = sorted(pair, key=lambda reply: reply[0])
+            if worse != better:
                 compare("better_over_worse", high, low)
-        for better, worse in domain.contrasts:
-            for high in by_verdict.get(better, ()):
-                for low in by_verdict.get(worse, ()):
-                    compare(f"{better}_over_{worse}", high, low)
-    everything = sum(count for count, _ in totals.values())
+        for good, bad in domain.contrasts:
+            for high, low in product(by_verdict[good], by_verdict[bad]):
+                compare(f"{good}_over_{bad}", high, low)
     metrics: dict[str, float] = {}
-    for name, (count, total) in sorted(totals.items()):
-        metrics |= {f"judged/{name}/share": count / everything, f"judged/{name}/advantage": total / count}
-    return metrics | {f"ranked/{name}": won / many for name, (won, many) in pairs.items()}
+    for name, count in sorted(counts.items()):
+        metrics |= {f"judged/{name}/share": count / counts.total(), f"judged/{name}/advantage": totals[name] / count}
+    return metrics | {f"ranked/{name}": won[name] / many for name, many in compared.items()}

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from operator import mul
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweetrl.evaluation import charts
-from sweetrl.evaluation.charts import Interval
 from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.paths import EVALUATION_DIALOGUES
 from sweetrl.types import Outcome, RankedState, Report, Result, Trajectory
@@ -44,20 +43,11 @@ def render(report: Report) -> str:
 
 def fill(template: str, values: Mapping[str, Any], package: str = "sweetrl.evaluation") -> str:
     """Return a template of `package` (or of this one) with `values` in it, as HTML."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    folders = [resources.files(one) / "templates" for one in dict.fromkeys((package, "sweetrl.evaluation"))]
-
-    def read(name: str) -> str:
-        return next(folder / name for folder in folders if (folder / name).is_file()).read_text(encoding="utf-8")
-
-    environment = Environment(
-        loader=FunctionLoader(read),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = ChoiceLoader([PackageLoader(name) for name in (package, "sweetrl.evaluation")])
+    options: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, **options)
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
     environment.globals |= {"viewer": VIEWER, "both_dialogues": both_dialogues}
     return environment.get_template(template).render(**values)
@@ -79,28 +69,25 @@ def without_viewer(page: str) -> str:
 
 def page(report: Report) -> dict[str, Any]:
     """Return what the template shows, as plain values and charts."""
-    comparison = report.comparison
+    comparison, labels = report.comparison, report.domain.shown_labels
     before, after = paired(report.results)
     return {
-        "labels": report.domain.shown_labels,
+        "labels": labels,
         "comparison": comparison,
         "level": level(comparison),
         "verdict": verdict(comparison),
         "tone": tone(comparison["difference"]["success"], comparison["confidence"]),
-        "headline": [
-            headline(comparison, "success", report.domain.shown_labels.success),
-            headline(comparison, "reward", report.domain.shown_labels.reward),
-        ],
+        "headline": [headline(comparison, key, getattr(labels, key)) for key in ("success", "reward")],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
-        "reward_chart": markup(reward_chart(before, after, report.domain.shown_labels.reward_axis)),
+        "reward_chart": markup(reward_chart(before, after, labels.reward_axis)),
         "turn_chart": markup(turn_chart(before, after)),
-        "faults": fault_rows(comparison["policies"], report.domain.shown_labels.faults),
+        "faults": fault_rows(comparison["policies"], labels.faults),
         "topics": comparison["topics"],
         "held_out": comparison.get("held_out"),
         "topic_chart": markup(topic_chart(comparison["topics"])) if len(comparison["topics"]) <= MOST_TOPICS else None,
         "examples": examples(before, after, report.before, report.after),
-        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "critic": critic_section(report.states, report.contexts, report.domain),
         "facts": dict(report.facts),
     }
 
@@ -108,18 +95,13 @@ def page(report: Report) -> dict[str, Any]:
 def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
     """Say in one sentence what the comparison shows about success, or about another difference."""
     gain = comparison["difference"][key]
-    test = "exact McNemar" if key == "success" else gain["test"]
     numbers = (
         f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
         f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
-        f"{test} {p_value(gain['p_value'])})"
+        f"{gain['test']} {p_value(gain['p_value'])})"
     )
-    words = {
-        "better": f"Training helped: {what} changed by {numbers}.",
-        "worse": f"Training hurt: {what} changed by {numbers}.",
-        "open": f"No difference is shown: {what} changed by {numbers}.",
-    }
-    return words[tone(gain, comparison["confidence"])]
+    words = {"better": "Training helped", "worse": "Training hurt", "open": "No difference is shown"}
+    return f"{words[tone(gain, comparison['confidence'])]}: {what} changed by {numbers}."
 
 
 def level(comparison: Mapping[str, Any]) -> str:
@@ -152,14 +134,13 @@ def headline(comparison: Mapping[str, Any], key: str, title: str) -> dict[str, A
 
 def paired_outcomes(before: Sequence[Result], after: Sequence[Result]) -> list[dict[str, Any]]:
     """What became of each task: solved by both, only after, only before, by neither."""
-    counts = Counter((old.success, new.success) for old, new in zip(before, after, strict=True))
+    counts, total = Counter((old.success, new.success) for old, new in zip(before, after, strict=True)), len(before)
     kinds = (
         ((True, True), "both", "solved by both"),
         ((False, True), "won", "solved only after training"),
         ((True, False), "lost", "solved only before"),
         ((False, False), "neither", "solved by neither"),
     )
-    total = max(1, len(before))
     return [
         {"kind": kind, "label": label, "count": counts[key], "share": counts[key] / total} for key, kind, label in kinds
     ]
@@ -180,37 +161,28 @@ def fault_rows(
     return rows
 
 
-# Charts
-
-
 def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str) -> str:
     """The rewards in tenths; those outside 0 to 1 count with the nearest."""
-    labels = [f"{tenth * 10}" for tenth in range(11)]
-    shares = [
-        _shares([min(10, max(0, round((one.reward or 0.0) * 10))) for one in results], range(11))
-        for results in (before, after)
-    ]
-    return charts.bars(labels, shares[0], shares[1], axis, "rewards")
+    tenths = [[min(10, max(0, round((one.reward or 0.0) * 10))) for one in results] for results in (before, after)]
+    shares = [_shares(values, range(11)) for values in tenths]
+    return charts.bars([f"{tenth * 10}" for tenth in range(11)], shares[0], shares[1], axis, "rewards")
 
 
 def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
     """How many turns the agent took."""
-    most = max([one.turns for one in (*before, *after)] or [1])
-    turns = range(1, most + 1)
-    shares = [_shares([one.turns for one in results], turns) for results in (before, after)]
+    turns = range(1, max(result.turns for result in (*before, *after)) + 1)
+    shares = [_shares([result.turns for result in results], turns) for results in (before, after)]
     return charts.bars([str(turn) for turn in turns], shares[0], shares[1], "agent turns in a dialogue", "turns")
 
 
 def topic_chart(topics: Mapping[str, Mapping[str, Any]]) -> str:
     """Success in each domain, before and after."""
-    values = {
-        name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in topics.values()]
-        for name in (BEFORE, AFTER)
-    }
     labels = [
-        f"{shorten(name)} ({one['tasks']}{', held out' if one['held_out'] else ''})" for name, one in topics.items()
+        f"{shorten(name)} ({topic['tasks']}{', held out' if topic['held_out'] else ''})"
+        for name, topic in topics.items()
     ]
-    return charts.dumbbells(labels, values[BEFORE], values[AFTER], "topics")
+    rates = [[topic[policy] for topic in topics.values()] for policy in (BEFORE, AFTER)]
+    return charts.dumbbells(labels, rates[0], rates[1], "topics")
 
 
 def shorten(name: str) -> str:
@@ -220,10 +192,7 @@ def shorten(name: str) -> str:
 
 def _shares(values: Sequence[int], places: range) -> list[float]:
     counts = Counter(values)
-    return [counts[place] / max(1, len(values)) for place in places]
-
-
-# Dialogues
+    return [counts[place] / len(values) for place in places]
 
 
 def examples(
@@ -234,37 +203,19 @@ def examples(
     Of the tasks won (lost), the one with the largest gain (loss) of reward; of those both failed, the one where the
     trained policy came closest. Ties go to the first task.
     """
-    dialogues = ({one.task.id: one for one in old}, {one.task.id: one for one in new})
-    groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for place, (one, two) in enumerate(zip(before, after, strict=True)):
-        gain = (two.reward or 0.0) - (one.reward or 0.0)
-        if two.success and not one.success:
-            groups["won"].append((-gain, place))
-        elif one.success and not two.success:
-            groups["lost"].append((gain, place))
-        elif not two.success:
-            groups["neither"].append((-(two.reward or 0.0), place))
-    labels = {"won": "Won by training", "lost": "Lost by training", "neither": "Failed by both"}
+    earlier, later = ({dialogue.task.id: dialogue for dialogue in dialogues} for dialogues in (old, new))
     shown = []
-    for kind, label in labels.items():
-        if groups[kind]:
-            place = min(groups[kind])[1]
-            task_id = before[place].task_id
-            task = dialogues[0][task_id].task
-            shown.append(
-                {
-                    "kind": kind,
-                    "label": label,
-                    "task": task,
-                    "topic": before[place].topic,
-                    "sides": [
-                        side(dialogues[number][task_id], result[place], name)
-                        for number, (result, name) in enumerate(
-                            ((before, "Before training"), (after, "After training"))
-                        )
-                    ],
-                }
-            )
+    for kind, label, successes, weights in (
+        ("won", "Won by training", (False, True), (-1.0, 1.0)),
+        ("lost", "Lost by training", (True, False), (1.0, -1.0)),
+        ("neither", "Failed by both", (False, False), (0.0, 1.0)),
+    ):
+        pairs = [pair for pair in zip(before, after, strict=True) if (pair[0].success, pair[1].success) == successes]
+        if pairs:
+            first, second = max(pairs, key=lambda pair: sum(map(mul, weights, (one.reward or 0.0 for one in pair))))
+            dialogue = earlier[first.task_id]
+            sides = [side(dialogue, first, "Before training"), side(later[first.task_id], second, "After training")]
+            shown.append({"kind": kind, "label": label, "task": dialogue.task, "topic": first.topic, "sides": sides})
     return shown
 
 
@@ -274,14 +225,13 @@ def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
     final = messages.pop() if messages and messages[-1].role == "assistant" else None
     notes = []
     for count, words in (
-        (result.untold, "not asked for"),
-        (result.forgotten, "forgotten"),
-        (result.mistaken, "with a wrong value"),
+        (result.untold, "detail{} not asked for"),
+        (result.forgotten, "detail{} forgotten"),
+        (result.mistaken, "detail{} with a wrong value"),
+        (result.repeated, "repeated question{}"),
     ):
         if count:
-            notes.append(f"{count} {'detail' if count == 1 else 'details'} {words}")
-    if result.repeated:
-        notes.append(f"{result.repeated} repeated {'question' if result.repeated == 1 else 'questions'}")
+            notes.append(f"{count} {words.format('' if count == 1 else 's')}")
     return {
         "name": name,
         "messages": messages,
@@ -292,9 +242,6 @@ def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
         "passed": result.tests_passed,
         "notes": notes,
     }
-
-
-# The critic
 
 
 def critic_section(
@@ -324,12 +271,11 @@ def advantage_chart(states: Sequence[RankedState], domain: Domain) -> str:
             values[domain.reply_type(reply.text), state.turn + 1] += [reply.advantage] * reply.count
     series = []
     for kind, color in reply_colors(domain):
-        turns = sorted(turn for found, turn in values if found == kind)
-        intervals = []
-        for turn in turns:
-            low, high = np.percentile(values[kind, turn], [25, 75])
-            intervals.append(Interval(float(np.mean(values[kind, turn])), float(low), float(high)))
-        series.append((f"{kind}s", color, turns, intervals))
+        turns = sorted(turn for of_kind, turn in values if of_kind == kind)
+        rows = [(np.mean(values[kind, turn]), *np.percentile(values[kind, turn], [25, 75])) for turn in turns]
+        series.append(
+            (f"{kind}s", color, turns, [dict(zip(("value", "low", "high"), row, strict=True)) for row in rows])
+        )
     return charts.lines_by_turn(series, "advantage (nats a token)", "advantages")
 
 
@@ -345,14 +291,10 @@ def example_states(states: Sequence[RankedState]) -> list[RankedState]:
         advantages = [reply.advantage for reply in state.candidates]
         return max(advantages) - min(advantages)
 
-    known = [(-spread(one), place) for place, one in enumerate(states) if len(one.candidates) > 1]
     chosen: dict[str, RankedState] = {}
-    for _, place in sorted(known):
-        state = states[place]
+    for state in sorted((state for state in states if len(state.candidates) > 1), key=spread, reverse=True):
         chosen.setdefault(state.task_id, state)
-        if len(chosen) == EXAMPLE_STATES:
-            break
-    return list(chosen.values())
+    return list(chosen.values())[:EXAMPLE_STATES]
 
 
 def rated_state(state: RankedState, context: Trajectory | None) -> dict[str, Any]:
@@ -360,18 +302,16 @@ def rated_state(state: RankedState, context: Trajectory | None) -> dict[str, Any
     ranked = sorted(state.candidates, key=lambda reply: -reply.advantage)
     half = min(SHOWN_REPLIES, len(ranked) // 2)
     largest = max(abs(reply.advantage) for reply in ranked) or 1.0
+    rows = [{"reply": reply, "width": abs(reply.advantage) / largest} for reply in ranked]
     return {
         "task_id": state.task_id,
         "turn": state.turn + 1,
         "hidden": context.task.hidden_information if context else None,
         "messages": list(context.messages[: 2 * state.turn + 1]) if context else [],
-        "best": [{"reply": reply, "width": abs(reply.advantage) / largest} for reply in ranked[:half]],
-        "worst": [{"reply": reply, "width": abs(reply.advantage) / largest} for reply in ranked[-half:]],
-        "left_out": len(ranked) - 2 * half,
+        "best": rows[:half],
+        "worst": rows[-half:],
+        "left_out": len(rows) - 2 * half,
     }
-
-
-# Numbers as text
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -4,20 +4,18 @@ Rates get Wilson's score interval. Means and paired differences get a bias-corre
 over tasks, the unit that is independent. The p-values are exact McNemar for paired success and a paired sign-flip
 permutation test for rewards. All random numbers come from a seed; all of it is scipy, chosen and checked here once.
 
-Where several trainings (seeds) were measured, tasks are not all that varies: `hierarchical_mean`, `_difference` and
-`_ratio` resample the trainings, and the tasks within each.
+Where several trainings (seeds) were measured, tasks are not all that varies: sweetrl.reproduce.hierarchical.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweetrl.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BATCH_CELLS = 4_000_000  # resampled values held in memory at a time (32 MB)
 
@@ -38,21 +36,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Hierarchical(Estimate):
-    """An Estimate over several trainings (`groups`), each measured on tasks: `n` in all.
-
-    `low` and `high` are the hierarchical bootstrap's; `p_value` is the two-sided p of "the value is 0" by the same
-    resamples. `t_low` and `t_high` are the ends of the t interval over the trainings' own values: None for a single
-    one.
-    """
-
-    groups: int
-    p_value: float
-    t_low: float | None
-    t_high: float | None
-
-
-@dataclass(frozen=True)
 class McNemar:
     """Paired success: tasks only the second policy solved (gained) or only the first (lost), and the exact p."""
 
@@ -67,8 +50,6 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Estimat
 
     if n == 0:
         return Estimate(0.0, 0.0, 1.0, 0, confidence)
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes in {n} trials")
     interval = binomtest(successes, n).proportion_ci(confidence_level=confidence, method="wilson")
     return Estimate(successes / n, float(interval.low), float(interval.high), n, confidence)
 
@@ -109,11 +90,12 @@ def paired_difference(
     before: Sequence[float], after: Sequence[float], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
     """Return the mean of after - before, the tasks in equal order, with a BCa interval that resamples whole tasks."""
-    import numpy as np
+    return bootstrap_mean(gaps_of(before, after), confidence, resamples, seed)
 
-    if len(before) != len(after):
-        raise ValueError(f"paired values differ in number: {len(before)} and {len(after)}")
-    return bootstrap_mean(np.subtract(after, before, dtype=float).tolist(), confidence, resamples, seed)
+
+def gaps_of(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """Return after - before, task by task; ValueError where they differ in number."""
+    return [float(new) - float(old) for old, new in zip(before, after, strict=True)]
 
 
 def paired_p_value(before: Sequence[float], after: Sequence[float], resamples: int = 10_000, seed: int = 0) -> float:
@@ -125,8 +107,7 @@ def paired_p_value(before: Sequence[float], after: Sequence[float], resamples: i
     import numpy as np
     from scipy.stats import permutation_test
 
-    differences = np.subtract(after, before, dtype=float)
-    differences = differences[differences != 0.0]  # a tie adds nothing whatever its sign
+    differences = np.array([gap for gap in gaps_of(before, after) if gap])  # a tie adds nothing whatever its sign
     if differences.size < 2:
         return 1.0  # of a single one both sign patterns are as extreme as what was seen
     result = permutation_test(
@@ -149,144 +130,20 @@ def sign_flip_bound(before: Sequence[float], after: Sequence[float]) -> float:
     (Hoeffding (1963), "Probability inequalities for sums of bounded random variables", JASA 58, 13-30, theorem 2). For
     what is far beyond any number of resamples; else it is several times the exact p.
     """
-    import numpy as np
-
-    differences = np.subtract(after, before, dtype=float)
-    squares = float(np.sum(differences**2))
-    if squares == 0.0:
-        return 1.0
-    bound = 2.0 * float(np.exp(-(float(np.sum(differences)) ** 2) / (2.0 * squares)))
-    return min(1.0, max(bound, float(np.finfo(float).tiny)))
+    gaps = gaps_of(before, after)
+    squares = math.fsum(gap**2 for gap in gaps)
+    bound = 2.0 * math.exp(-(math.fsum(gaps) ** 2) / (2.0 * squares)) if squares else 1.0
+    return min(1.0, max(bound, sys.float_info.min))
 
 
 def mcnemar_exact(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
     """Compare paired successes with the exact McNemar test: a binomial test of the tasks only one policy solved."""
     from scipy.stats import binomtest
 
-    if len(before) != len(after):
-        raise ValueError(f"paired successes differ in number: {len(before)} and {len(after)}")
-    gained = sum(1 for first, second in zip(before, after, strict=True) if second and not first)
-    lost = sum(1 for first, second in zip(before, after, strict=True) if first and not second)
+    gaps = gaps_of(before, after)
+    gained, lost = gaps.count(1.0), gaps.count(-1.0)
     p_value = float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
     return McNemar(gained, lost, p_value)
-
-
-def hierarchical_mean(
-    groups: Sequence[Sequence[float]], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> Hierarchical:
-    """Return the mean over trainings of each one's mean over its tasks, with an interval that knows both spreads.
-
-    The hierarchical bootstrap (Davison & Hinkley 1997, section 3.8): each of R resamples draws S of the S `groups`
-    with replacement, and within every drawn one its n_s tasks with replacement; the interval is that between the
-    quantiles (1 - c)/2 and (1 + c)/2 of
-
-        theta* = (1/S) sum_{k = 1..S} (1/n_k*) sum_{i = 1..n_k*} x_{k* i*}
-
-    The p-value is the smallest level at which such an interval leaves 0 out, with the usual correction for R:
-
-        p = min(1, 2 min((1 + #{theta* <= 0}) / (R + 1), (1 + #{theta* >= 0}) / (R + 1)))
-
-    Read it together with the t interval over the trainings' means. With d the variance between trainings and e the one
-    of a mean over tasks, the mean of S trainings has the variance (d + e)/S, and the resamples have
-    (1 - 1/S)(d + e)/S + e/S on average: too much where trainings hardly differ (safe), too little where few trainings
-    differ much (three of them: two thirds). The t interval holds its level for any S > 1 if the trainings' means are
-    about normal, and is wide for few.
-    """
-    import numpy as np
-
-    return _hierarchical([np.asarray(one, dtype=float)[:, None] for one in groups], confidence, resamples, seed)
-
-
-def hierarchical_difference(
-    before: Sequence[Sequence[float]],
-    after: Sequence[Sequence[float]],
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Hierarchical:
-    """Return the `hierarchical_mean` of after - before: one group a seed, the same tasks in equal order in both."""
-    import numpy as np
-
-    if [len(one) for one in before] != [len(one) for one in after]:
-        sizes = " and ".join(str([len(one) for one in side]) for side in (before, after))
-        raise ValueError(f"paired values differ in number: {sizes}")
-    gaps = [np.subtract(new, old, dtype=float).tolist() for old, new in zip(before, after, strict=True)]
-    return hierarchical_mean(gaps, confidence, resamples, seed)
-
-
-def hierarchical_ratio(
-    groups: Sequence[Sequence[tuple[float, float]]],
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Hierarchical:
-    """Return the ratio of two `hierarchical_mean`s of the same tasks, given as (numerator, denominator) a task.
-
-    For "successes for each question asked": sum of successes by sum of questions, each training with equal weight.
-    Tasks are resampled as pairs. Denominators that are 0 everywhere raise a ValueError.
-    """
-    import numpy as np
-
-    return _hierarchical([np.asarray(one, dtype=float) for one in groups], confidence, resamples, seed)
-
-
-def _hierarchical(groups: Sequence[np.ndarray], confidence: float, resamples: int, seed: int) -> Hierarchical:
-    """The estimate for groups of rows: the mean of rows of one number, the ratio of the means of rows of two."""
-    import numpy as np
-
-    count = sum(len(one) for one in groups)
-    if count < 2 or not all(len(one) for one in groups):
-        raise UserError(f"an interval needs at least 2 tasks, and one of each seed; there are {count}.")
-    if not all(np.isfinite(one).all() for one in groups):
-        raise ValueError("the values hold a NaN or an infinity")
-    own = [_statistic(one.mean(axis=0, keepdims=True)) for one in groups]  # each training's value
-    value = float(_statistic(np.mean([one.mean(axis=0) for one in groups], axis=0, keepdims=True))[0])
-    if not np.isfinite(value):
-        raise ValueError("a ratio to nothing")
-    drawn = _statistic(_resampled_means(groups, resamples, np.random.default_rng(seed)))
-    drawn = drawn[np.isfinite(drawn)]
-    # What differs from 0 by rounding only counts on both sides.
-    tiny = 1e-12
-    tails = [(1 + int(np.sum(side))) / (drawn.size + 1) for side in (drawn <= tiny, drawn >= -tiny)]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    t = t_interval([float(one[0]) for one in own if np.isfinite(one[0])], confidence) or (None, None)
-    return Hierarchical(
-        value, float(low), float(high), count, confidence, len(groups), min(1.0, 2 * min(tails)), t[0], t[1]
-    )
-
-
-def _statistic(means: np.ndarray) -> np.ndarray:
-    """Of rows of means: the mean itself, or the ratio of the first to the second (infinite or NaN: to nothing)."""
-    import numpy as np
-
-    if means.shape[1] == 1:
-        return means[:, 0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: np.ndarray = means[:, 0] / means[:, 1]
-    return ratio
-
-
-def _resampled_means(groups: Sequence[np.ndarray], resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """Return, for each resample, the mean over drawn groups of the mean over their drawn rows.
-
-    A group that is drawn t times adds t n rows, drawn with replacement: how often each distinct row is among them is
-    multinomial, so that is drawn in place of the rows.
-    """
-    import numpy as np
-
-    distinct = [np.unique(one, axis=0, return_counts=True) for one in groups]
-    step = max(1, BATCH_CELLS // max(len(rows) for rows, _ in distinct))
-    parts = []
-    for first in range(0, resamples, step):
-        many = min(step, resamples - first)
-        picks = generator.integers(len(groups), size=(many, len(groups)))
-        total = np.zeros((many, groups[0].shape[1]))
-        for number, (rows, counts) in enumerate(distinct):
-            size = counts.sum()
-            times = (picks == number).sum(axis=1)
-            total += generator.multinomial(times * size, counts / size) @ rows / size
-        parts.append(total / len(groups))
-    return np.concatenate(parts)
 
 
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:

@@ -28,7 +28,6 @@ class Canvas:
     """The colours of `page`: `color(box)` for a region, `share(color)` for all of it."""
 
     def __init__(self, page: Page) -> None:
-
         self.width, self.height = page.width, page.height
         self._codes: numpy.ndarray = _screenshot(page) if page.png else _painted(page)
         for element in page.elements:

@@ -60,7 +60,7 @@ def compare(agent: Outline, wanted: Outline) -> list[Difference]:
     if agent.empty and not wanted.empty:
         return [Difference("empty", "the page", salience=SALIENCE["empty"])]
     found: list[Difference] = []
-    _ground(agent, wanted, found)
+    _color(found, "page color", "the page", wanted.ground, agent.ground, 1.0)
     pairs = _pairs(agent, wanted)
     for mine, theirs in pairs:
         _looks(agent, mine, wanted, theirs, found)
@@ -86,10 +86,6 @@ def _color(
     names = told_apart(wanted, seen) if wanted is not None and seen is not None else None
     if names is not None:
         _add(found, kind, part, area, wanted=names[0], found=names[1])
-
-
-def _ground(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
-    _color(found, "page color", "the page", wanted.ground, agent.ground, 1.0)
 
 
 def _pairs(agent: Outline, wanted: Outline) -> list[tuple[Part, Part]]:
@@ -171,7 +167,7 @@ def _images(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
             continue
         name = "the picture" if len(wanted.images) == 1 else f"picture {number}"
         size = abs(_area(theirs, wanted) - _area(mine, agent))
-        _add(found, "image size", name, size, wanted=_size(theirs), found=_size(mine))
+        _add(found, "image size", name, size, wanted=size_of(theirs), found=size_of(mine))
         return  # one is enough: a grid of pictures differs in all of them
 
 
@@ -179,7 +175,8 @@ def _factor(one: float, other: float) -> float:
     return max(one, other, 1.0) / max(1.0, min(one, other))
 
 
-def _size(box: Box) -> str:
+def size_of(box: Box) -> str:
+    """Return about how large a picture is, as users say it."""
     return f"{round(box.width / 10) * 10} by {round(box.height / 10) * 10}"
 
 

@@ -14,7 +14,13 @@ from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, last_page
-from sweetrl.frontend.rewards import PageTools
+from sweetrl.frontend.rewards import PageScorer, PageTools
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
+from sweetrl.frontend.suite.designs import WORDS
+from sweetrl.frontend.suite.judge import page_faults, worth
+from sweetrl.frontend.suite.looks import LOOKS
+from sweetrl.frontend.users import MOST, PageUser, VisionUser
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -60,8 +66,6 @@ class Frontend(Domain):
 
     def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
         """Yield tasks of the synthetic suite."""
-        from sweetrl.frontend.suite import generate
-
         return generate(split, count, seed, difficulty)
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
@@ -106,29 +110,17 @@ class Frontend(Domain):
 
     def scripted_user(self, tools: PageTools) -> UserSimulator:
         """Return the user who compares two rendered pages by rule."""
-        from sweetrl.frontend.users import PageUser
-
         return PageUser(tools.renderer.render, self._differences())
 
     def _differences(self) -> int:
         """How many differences the scripted user points out at a time."""
-        from sweetrl.frontend.users import MOST
-
-        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
-        if unknown := options.keys() - {"differences"}:
-            raise UserError(
-                f"params.yaml: simulator.options: the scripted user of pages has no option `{min(unknown)}`; "
-                "it has `differences`."
-            )
-        many = options.get("differences", MOST)
+        many = self.scripted_option("differences", MOST)
         if type(many) is not int or many < 1:
             raise UserError(f"params.yaml: simulator.options.differences: {many!r} is no number of at least 1.")
         return many
 
     def model_user(self, kind: str, speaker: Callable[[], Speaker], tools: PageTools, **how: Any) -> UserSimulator:
         """Return the user whom a vision model plays."""
-        from sweetrl.frontend.users import VisionUser
-
         if kind != "vision":
             raise UserError("simulator.kind: `llm` cannot see pages; take `vision` (a vision model) or `scripted`.")
         if not self.settings.simulator.server.urls.strip():
@@ -137,8 +129,6 @@ class Frontend(Domain):
 
     def scorer(self, tools: PageTools) -> Scorer:
         """Return what compares answers with references."""
-        from sweetrl.frontend.rewards import PageScorer
-
         return PageScorer(tools.reward, tools.renderer)
 
     def scoring(self) -> str:
@@ -147,12 +137,9 @@ class Frontend(Domain):
 
     def evaluation_rules(self) -> list[Any]:
         """Return how pages are compared and rendered."""
-        places = ("path", "tabs", "memory_mib", "cache")  # how fast, not what comes out
-        looks = self.settings.browser.model_dump(mode="json")
-        return [
-            self.settings.similarity.model_dump(mode="json"),
-            {name: value for name, value in looks.items() if name not in places},
-        ]
+        speed = {"path", "tabs", "memory_mib", "cache"}  # and not what comes out
+        looks = self.settings.browser.model_dump(mode="json", exclude=speed)
+        return [self.settings.similarity.model_dump(mode="json"), looks]
 
     def find_leak(self, task: Task, words: str) -> Leak | None:
         """Return a fence, an HTML tag or the name of a utility class in `words`; the page's texts may be told."""
@@ -172,15 +159,11 @@ class Frontend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the share of the page's details that a reply has right, for tasks of the synthetic suite."""
-        from sweetrl.frontend.suite.judge import worth
-
         value = worth(task, reply)
         return None if value is None else Judgment(value)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
-        from sweetrl.frontend.suite.judge import page_faults
-
         return page_faults(trajectory, max_turns) or {}
 
     # The critic that looks at pages
@@ -194,7 +177,7 @@ class Frontend(Domain):
         where: str,
     ) -> TrainingResult:
         """Train a head on a vision-language model (`vision-head`)."""
-        from sweetrl.frontend.vision_critic import fit_vision_critic
+        from sweetrl.frontend.vision import fit_vision_critic
 
         settings = self.settings
         return fit_vision_critic(
@@ -203,7 +186,7 @@ class Frontend(Domain):
 
     def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
         """Load such a critic."""
-        from sweetrl.frontend.vision_critic import load_vision_critic
+        from sweetrl.frontend.vision import load_vision_critic
 
         return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
 
@@ -291,14 +274,9 @@ class Frontend(Domain):
     @property
     def pretraining(self) -> Pretraining:
         """Each reply is the whole page again; what changes in it is what the user said."""
-        from sweetrl.frontend.suite.designs import WORDS
-        from sweetrl.frontend.suite.looks import LOOKS
-
         phrases = [words for look in LOOKS for words in look.words]
         return Pretraining((*WORDS, *phrases), revises=True, pieces=True, positions=4096)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
-        from sweetrl.frontend.suite.agents import demonstrate
-
         return demonstrate(task, settings, max_turns, seed, self._differences())

@@ -237,65 +237,65 @@ def chosen(before: Sequence[Result], after: Sequence[Result]) -> list[tuple[str,
     return shown[:SHOWN]
 
 
-def needed(results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, None]:
-    """Return the HTML of every picture that the report shows, in order: references, first and last pages."""
-    dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
-    pairs = paired(results)
-    pages: dict[str, None] = {}
-    for _, _, place in chosen(*pairs):
-        task = pairs[0][place].task_id
-        pages[dialogues[0][task].task.ground_truth] = None
-        for one in (dialogues[0][task], dialogues[1][task]):
-            for html in (first_page(one.messages), last_page(one.messages)):
-                if html is not None:
-                    pages[html] = None
-    return pages
+Side = tuple[Trajectory, Result]
 
 
 def examples(
-    results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory], pages: Pages
-) -> list[dict[str, Any]]:
-    """Return the dialogues that the report shows: pictures of reference, first and last page, and the words."""
+    results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]
+) -> list[tuple[str, str, Side, Side]]:
+    """Return (kind, label, before, after) of the dialogues that the report shows, each with its result."""
     pairs = paired(results)
     dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
     shown = []
     for kind, label, place in chosen(*pairs):
-        task: Task = dialogues[0][pairs[0][place].task_id].task
-        sides = [
-            _side(dialogues[number][task.id], pairs[number][place], name, policy, pages)
-            for number, (name, policy) in enumerate((("Before training", BEFORE), ("After training", AFTER)))
-        ]
-        picture = pages.pictures.get(task.ground_truth)
-        shown.append({"kind": kind, "label": label, "task": task, "reference": picture, "sides": sides})
+        first, second = (
+            (spoken[side[place].task_id], side[place]) for spoken, side in zip(dialogues, pairs, strict=True)
+        )
+        shown.append((kind, label, first, second))
     return shown
 
 
-def _side(one: Trajectory, result: Result, name: str, policy: str, pages: Pages) -> dict[str, Any]:
-    start, end = first_page(one.messages), last_page(one.messages)
+def needed(results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, None]:
+    """Return the HTML of every picture that the report shows, in order: references, first and last pages."""
+    pages: dict[str, None] = {}
+    for _, _, *sides in examples(results, before, after):
+        pages[sides[0][0].task.ground_truth] = None
+        found = (page(one.messages) for one, _ in sides for page in (first_page, last_page))
+        pages |= dict.fromkeys(html for html in found if html is not None)
+    return pages
+
+
+def _side(one: Trajectory, result: Result, policy: str, pages: Pages) -> dict[str, Any]:
     shown = [
         {"title": title, "picture": pages.pictures.get(html), "reward": reward}
         for title, html, reward in (
-            ("first page", start, pages.first.get((policy, one.task.id))),
-            ("last page: the answer", end, result.reward),
+            ("first page", first_page(one.messages), pages.first.get((policy, one.task.id))),
+            ("last page: the answer", last_page(one.messages), result.reward),
         )
         if html is not None
     ]
     messages = [Message(each.role, without_pages(each.content)) for each in one.messages[1:]]
+    name = "Before training" if policy == BEFORE else "After training"
     return {"name": name, "reward": result.reward or 0.0, "pages": shown, "messages": messages}
 
 
 def render(report: Report, pages: Pages) -> str:
-    """Return the report as HTML."""
-    return fill("pages.html", designs(report, pages), "sweetrl.frontend")
-
-
-def designs(report: Report, pages: Pages) -> dict[str, Any]:
-    """Return what the template of pages shows, as plain values, charts and pictures."""
+    """Return the report as HTML: what its template shows, as plain values, charts and pictures."""
     comparison = report.comparison
     before, after = paired(report.results)
     change = comparison["difference"]["reward"]
     policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
-    return {
+    shown = [
+        {
+            "kind": kind,
+            "label": label,
+            "task": first[0].task,
+            "reference": pages.pictures.get(first[0].task.ground_truth),
+            "sides": [_side(*first, BEFORE, pages), _side(*second, AFTER, pages)],
+        }
+        for kind, label, first, second in examples(report.results, report.before, report.after)
+    ]
+    facts = {
         "comparison": comparison,
         "level": level(comparison),
         "reward": pages.reward,
@@ -310,7 +310,8 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
         "reward_chart": markup(reward_chart(before, after, "likeness to the reference, %")),
         "turn_chart": markup(turn_chart(before, after)),
         "rows": fault_rows(policies, FAULTS),
-        "examples": examples(report.results, report.before, report.after, pages),
-        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "examples": shown,
+        "critic": critic_section(report.states, report.contexts, report.domain),
         "facts": dict(report.facts),
     }
+    return fill("pages.html", facts, "sweetrl.frontend")

@@ -255,22 +255,20 @@ def _items(page: Page) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
         box = element.box
         if element.text:
             weight = min(len(element.text), 400) ** 0.5 * max(element.font_size, 1.0) / 16
-            texts.append(_item(element, box, weight, _lab_of(element.color), _grams(element.text)))
+            texts.append(_item(element, weight, _lab_of(element.color), _grams(element.text)))
         painted = element.background is not None and _distance(element.background, under) >= 2.5
         if painted or element.role == "image" or element.tag in _CONTROLS:
             area = max(box.width, 1.0) * max(min(box.height, page.height), 1.0)
             color = _lab_of(element.background if element.background is not None and painted else under)
-            boxes.append(_item(element, box, area**0.5 / 100, color, None))
+            boxes.append(_item(element, area**0.5 / 100, color, None))
     return _heaviest(texts), _heaviest(boxes)
 
 
-def _item(
-    element: Element, box: Box, weight: float, color: tuple[float, float, float], grams: Counter[str] | None
-) -> Item:
+def _item(element: Element, weight: float, color: tuple[float, float, float], grams: Counter[str] | None) -> Item:
     kind: str = element.role if element.role in ("image", "button", "heading") else ""
-    if grams is None and element.tag in _CONTROLS:
-        kind = element.tag
-    return Item(box, weight, color, element.font_size if grams else 0.0, element.bold if grams else False, kind, grams)
+    if grams is not None:
+        return Item(element.box, weight, color, element.font_size, element.bold, kind, grams)
+    return Item(element.box, weight, color, 0.0, False, element.tag if element.tag in _CONTROLS else kind, None)
 
 
 def _behind(page: Page) -> list[tuple[int, int, int]]:

@@ -297,15 +297,18 @@ def _align(tree: _Tree, members: Sequence[int], container: int) -> Align | None:
 def _side(one: Element, around: Box) -> Align | None:
     if one.box.width >= NARROW * around.width or around.width <= 0:
         return one.align
-    left = one.box.x - around.x
-    right = around.x + around.width - one.box.x - one.box.width
-    if abs(left - right) <= 2 * OFF_CENTRE * around.width:
-        return "center"
-    if min(left, right) > 0.2 * around.width:
-        return None
-    side: Align = "left" if left < right else "right"
+    side = _stands(one.box.x - around.x, around.x + around.width - one.box.x - one.box.width, around.width)
     # Text in the middle of a box at one side is on no side.
-    return side if one.align in (side, "left") else None
+    return side if side in ("center", one.align) or one.align == "left" else None
+
+
+def _stands(left: float, right: float, width: float) -> Align | None:
+    """Where something stands that has this much room on either side of it."""
+    if abs(left - right) <= 2 * OFF_CENTRE * width:
+        return "center"
+    if min(left, right) > 0.2 * width:
+        return None
+    return "left" if left < right else "right"
 
 
 def _row_align(tree: _Tree, members: Sequence[int], box: Box) -> Align | None:
@@ -315,10 +318,4 @@ def _row_align(tree: _Tree, members: Sequence[int], box: Box) -> Align | None:
         return None
     left = min(one.x for one in boxes) - box.x
     right = box.x + box.width - max(one.x + one.width for one in boxes)
-    if left + right < 0.3 * box.width:
-        return None
-    if abs(left - right) <= 2 * OFF_CENTRE * box.width:
-        return "center"
-    if min(left, right) > 0.2 * box.width:
-        return None
-    return "left" if left < right else "right"
+    return None if left + right < 0.3 * box.width else _stands(left, right, box.width)

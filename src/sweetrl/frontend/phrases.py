@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from sweetrl.frontend.colors import color_name
-from sweetrl.frontend.differences import Difference, calling
+from sweetrl.frontend.differences import Difference, calling, size_of
 from sweetrl.frontend.outline import Outline, Part, words_of
 
 FINE = ("It looks right to me.", "I see no more differences, it looks right.", "Yes, it looks right now.")
@@ -60,8 +60,8 @@ def sentence(difference: Difference, rng: random.Random) -> str:
         "part": part,
         "Part": part[0].upper() + part[1:],
         "other": difference.other,
-        "wanted": _article(difference.kind, difference.wanted),
-        "found": "none" if difference.kind == "images" and difference.found == "0" else difference.found,
+        "wanted": "no" if (difference.kind, difference.wanted) == ("images", "0") else difference.wanted,
+        "found": "none" if (difference.kind, difference.found) == ("images", "0") else difference.found,
         "wanted_pictures": "picture" if difference.wanted == "1" else "pictures",
         "wanted_columns": _columns(difference.wanted),
         "found_columns": "none" if difference.found == "1" else difference.found,
@@ -74,10 +74,6 @@ def sentence(difference: Difference, rng: random.Random) -> str:
     if difference.wanted.startswith("a "):  # "a darker blue", which is blue, too
         wordings = wordings[:1]
     return rng.choice(wordings).format(**values)
-
-
-def _article(kind: str, wanted: str) -> str:
-    return "no" if kind == "images" and wanted == "0" else wanted
 
 
 def _columns(count: str) -> str:
@@ -136,7 +132,8 @@ def _answer(asked: str, page: Outline) -> str | None:
     if _ORDER.search(asked):
         return _order(page)
     section = _section(asked, page)
-    rest = asked if section is None else _without(asked, section.name)
+    # The words of a section's name ask for nothing.
+    rest = asked if section is None else f" {_plain(asked)} ".replace(f" {_plain(section.name)} ", " ").strip()
     named = [name for name, form in _PARTS if re.search(form, rest)]
     about = [name for name in named if name != "page"]
     # The button in the header is neither any button nor the header, and a text's colour is not that of its part.
@@ -144,7 +141,7 @@ def _answer(asked: str, page: Outline) -> str | None:
         return None
     if section is not None:
         there = _there(asked, _plain(section.name))
-        return _about(rest, section, page, there) if about in ([], ["boxes"]) else None
+        return _about(rest, section, there) if about in ([], ["boxes"]) else None
     if not named:
         return None
     part = next(iter(about), "page")
@@ -154,26 +151,19 @@ def _answer(asked: str, page: Outline) -> str | None:
         return _button(asked, page)
     if part == "boxes":
         boxed = [one for one in page.sections() if one.columns > 1]
-        return (
-            _about(f"boxes {asked}", boxed[0], page)
-            if len(boxed) == 1
-            else "There are no columns."
-            if not boxed
-            else None
-        )
+        if not boxed:
+            return "There are no columns."
+        return _about(f"boxes {asked}", boxed[0]) if len(boxed) == 1 else None
     if part == "page":
-        return (
-            f"The background of the page is {color_name(page.ground)}."
-            if _COLOR.search(asked) and page.ground
-            else None
-        )
+        told = _COLOR.search(asked) and page.ground
+        return f"The background of the page is {color_name(page.ground)}." if told else None
     found = next((one for one in page.parts if one.kind == part), None)
     if found is None:
         if not _surely_without(part, page):
             return None
         name = {"navigation": "navigation bar"}.get(part, part)
         return f"There is no {name}."
-    return _about(asked, found, page, _there(asked, dict(_PARTS)[part]))
+    return _about(asked, found, _there(asked, dict(_PARTS)[part]))
 
 
 def _surely_without(part: str, page: Outline) -> bool:
@@ -196,17 +186,12 @@ def _plain(text: str) -> str:
     return " ".join(words_of(text))
 
 
-def _without(asked: str, name: str) -> str:
-    """A question without the name of the section that it is about, whose words ask for nothing."""
-    return f" {_plain(asked)} ".replace(f" {_plain(name)} ", " ").strip()
-
-
 def _there(asked: str, form: str) -> bool:
     """Whether a question is if there is a part that is called so, and nothing more: not if there is a blue one."""
     return re.search(rf"{_THERE}(?:{form})\w*{_PLACE}", _plain(asked)) is not None
 
 
-def _about(asked: str, part: Part, page: Outline, there: bool = False) -> str | None:
+def _about(asked: str, part: Part, there: bool = False) -> str | None:
     name = calling(part)
     name = name[0].upper() + name[1:]
     if _COLUMNS.search(asked) and part.kind == "section":
@@ -226,12 +211,9 @@ def _pictures(asked: str, page: Outline) -> str | None:
     if not page.images:
         return "There are no pictures."
     if _SIZE.search(asked):
-        first = page.images[0]
-        size = f"{round(first.width / 10) * 10} by {round(first.height / 10) * 10} pixels"
-        return f"The {'first ' if len(page.images) > 1 else ''}picture is about {size}."
-    if _MANY.search(asked) or _EXISTS.search(asked):
-        return f"There {'is 1 picture' if len(page.images) == 1 else f'are {len(page.images)} pictures'}."
-    return None
+        first = "first " if len(page.images) > 1 else ""
+        return f"The {first}picture is about {size_of(page.images[0])} pixels."
+    return _count(asked, "picture", len(page.images))
 
 
 def _button(asked: str, page: Outline) -> str | None:
@@ -240,9 +222,13 @@ def _button(asked: str, page: Outline) -> str | None:
     first = page.buttons[0]
     if _COLOR.search(asked):
         return f'The button "{first.text}" is {color_name(first.color)}.' if first.color and first.text else None
-    if _MANY.search(asked) or _EXISTS.search(asked):
-        return f"There {'is 1 button' if len(page.buttons) == 1 else f'are {len(page.buttons)} buttons'}."
-    return None
+    return _count(asked, "button", len(page.buttons))
+
+
+def _count(asked: str, thing: str, number: int) -> str | None:
+    if not (_MANY.search(asked) or _EXISTS.search(asked)):
+        return None
+    return f"There is 1 {thing}." if number == 1 else f"There are {number} {thing}s."
 
 
 def _order(page: Outline) -> str | None:

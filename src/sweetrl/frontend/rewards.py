@@ -7,7 +7,7 @@ pixels and elements; `clip` is the cosine of CLIP's image embeddings, as in the 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -61,9 +61,11 @@ class ClipReward:
     """
 
     def __init__(self, model: str = OFFICIAL_MODEL, view: View = "official", device: str = "auto", batch: int = 16):
+        from sweetrl.models.load import resolve_device
+
         self.name = f"clip {view} {Path(model).name if Path(model).is_dir() else model}"
         self.view = view
-        self._device = _device(device)
+        self._device = resolve_device(device)
         # How numbers are added up depends on how many pictures there are: beside others a page has another reward.
         self.batch = 1 if self._device == "cpu" else batch
         self._model, self._processor = _load(model, self._device)
@@ -114,14 +116,6 @@ def make_reward(settings: SimilaritySettings) -> FrontendReward:
     return ClipReward(settings.model, settings.view, settings.device, settings.batch)
 
 
-class Renders(Protocol):
-    """What renders pages: sweetrl.browser.renderer.Renderer."""
-
-    def render_many(self, htmls: Iterable[str]) -> Iterator[Page]:
-        """Yield the pages in the order given."""
-        ...
-
-
 class PageScorer:
     """Scores (task, answer) pairs: `reward` of the answer's page against the reference's, both rendered by `renderer`.
 
@@ -129,7 +123,7 @@ class PageScorer:
     reward decides about. Raises UserError for a task whose reference is no page, or cannot be rendered.
     """
 
-    def __init__(self, reward: FrontendReward, renderer: Renders) -> None:
+    def __init__(self, reward: FrontendReward, renderer: Renderer) -> None:
         self.reward, self.renderer = reward, renderer
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
@@ -141,21 +135,14 @@ class PageScorer:
         return [score for start in range(0, len(items), CHUNK) for score in self._chunk(items[start : start + CHUNK])]
 
     def _chunk(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
-        for task, _ in items:
-            if "<" not in task.ground_truth:
-                raise UserError(
-                    f"task {task.id}: only tasks whose reference is a page can be scored by how pages look."
-                )
         htmls = dict.fromkeys(
             html for task, answer in items for html in (task.ground_truth, answer) if html is not None
         )
         pages = dict(zip(htmls, self.renderer.render_many(htmls), strict=True))
         for task, _ in items:
-            status = pages[task.ground_truth].status
-            if status in ("timeout", "bad"):
-                raise UserError(
-                    f"task {task.id}: the reference page cannot be rendered ({status}); leave the task out."
-                )
+            status = pages[task.ground_truth].status if "<" in task.ground_truth else "no page"
+            if status in ("timeout", "bad", "no page"):
+                raise UserError(f"task {task.id}: the reference cannot be rendered ({status}); leave the task out.")
         pairs = [(None if answer is None else pages[answer], pages[task.ground_truth]) for task, answer in items]
         values = self.reward.score(pairs)
         name = self.reward.name
@@ -186,14 +173,6 @@ def _open(png: bytes | None) -> Image:
         return Image.new("RGB", MISSING)
     with Image.open(io.BytesIO(png)) as image:
         return image.convert("RGB")
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _load(model: str, device: str) -> tuple[Any, Any]:

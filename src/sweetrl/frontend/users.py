@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.browser.page import Page
 from sweetrl.colbench.prompts import load_prompt, render
-from sweetrl.colbench.users import LlmSimulator
+from sweetrl.colbench.users import LlmSimulator, transcript
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.frontend.differences import compare
 from sweetrl.frontend.outline import Outline, outline_of
@@ -85,25 +85,21 @@ class VisionUser(LlmSimulator):
         told = vision_prompt(task, messages, self.template)
         if again:
             told += f"\n\n{load_prompt(self.domain.reminder_template)}"
-        html = find_page(messages[-1].content)
-        shown: tuple[str | bytes, ...] = (NO_AGENTS_PAGE,)
-        if html is not None:
-            shown = (AGENTS_PAGE, (await asyncio.to_thread(_rendered, self.render, task, html)).png)
-        if not task.ground_truth.strip():
-            return (told, *shown, NO_WANTED_PAGE)
-        return (
-            told,
-            *shown,
-            WANTED_PAGE,
-            (await asyncio.to_thread(_rendered, self.render, task, task.ground_truth)).png,
-        )
+        shown: list[str | bytes] = [told]
+        for html, title, without in (
+            (find_page(messages[-1].content), AGENTS_PAGE, NO_AGENTS_PAGE),
+            (task.ground_truth.strip() and task.ground_truth, WANTED_PAGE, NO_WANTED_PAGE),
+        ):
+            if html:
+                shown += [title, (await asyncio.to_thread(_rendered, self.render, task, html)).png]
+            else:
+                shown.append(without)
+        return tuple(shown)
 
 
 def vision_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
     """Return the text of the instruction that makes a vision model play the user of `task`; it holds no HTML."""
-    speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
-    dialogue = "\n".join(f"{speaker[message.role]}: {without_pages(message.content)}" for message in messages)
-    return render(template, request=task.problem_description, dialogue=dialogue)
+    return render(template, request=task.problem_description, dialogue=transcript(messages, without_pages))
 
 
 def _rendered(render: Render, task: Task, html: str) -> Page:

@@ -1,5 +1,5 @@
-"""The paper's critic of pages: a vision-language model looks at both pages, and a head on the mean of all its tokens
-gives the turn's advantage.
+"""The paper's critic of pages (critic.parameterization: vision-head): a vision-language model looks at both pages, and
+a head on the mean of all its tokens gives the turn's advantage.
 
 A(o_t, a_t, c) = w . (1/N) sum_n h_n + b, with h_n the last layer's states of all N tokens, of words and pictures alike:
 the dialogue, the reply, the picture of its page, and (c) the picture of the wanted page. Trained by Eq. 2 on pairs of
@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.colbench.users import transcript
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, without_pages
 from sweetrl.lm.head import base_of
 from sweetrl.lm.heads import HEAD
 from sweetrl.protocols import Work
-from sweetrl.types import Message, Trajectory
+from sweetrl.sweet.pairs import index_pairs
+from sweetrl.types import TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sweetrl.browser.page import Page
+    from sweetrl.config.settings import BrowserSettings, CriticSettings, ModelSettings
+    from sweetrl.types import TrajectoryPair
 
 VisionPrompt = tuple[str | bytes, ...]  # words and pictures (PNG) in their order
+Attempt = TypeVar("Attempt")
 PIXELS = 28 * 28  # of a picture that one token stands for
 
 
@@ -35,9 +41,7 @@ def vision_prompt(
     dialogue: Trajectory, turn: int, reply: str, render: Callable[[str], Page], privileged: bool = True
 ) -> VisionPrompt:
     """Return what the critic is shown of `reply` in the place of agent turn `turn` (from 0)."""
-    speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
-    earlier: Sequence[Message] = dialogue.messages[: 2 * turn + 1]
-    said = "\n".join(f"{speaker[one.role]}: {without_pages(one.content)}" for one in earlier)
+    said = transcript(dialogue.messages[: 2 * turn + 1], without_pages)
     parts: list[str | bytes] = [f"{said}\nAssistant: {without_pages(reply)}\nThe assistant's page:\n"]
     html = find_page(reply)
     parts.append("none" if html is None else render(html).png)
@@ -105,16 +109,14 @@ def prompt_values(model: nn.Module, processor: VisionProcessor, prompts: Sequenc
 def fit(
     model: nn.Module,
     processor: VisionProcessor,
-    pairs: Sequence[tuple[Sequence[VisionPrompt], Sequence[VisionPrompt]]],
-    *,
-    beta: float,
-    learning_rate: float,
-    epochs: int,
-    batch_size: int,
-    clip: float,
+    pairs: Sequence[tuple[Attempt, Attempt]],
+    turns: Callable[[Attempt], Sequence[VisionPrompt]],
+    critic: CriticSettings,
     seed: int,
 ) -> list[float]:
-    """Train `model` (adapter and head) by Eq. 2 on (turns of the chosen, turns of the rejected); return the losses.
+    """Train `model` (adapter and head) by Eq. 2 on pairs of (chosen, rejected); return the losses.
+
+    `turns` gives what the critic is shown of each turn of an attempt, anew each time: all pictures would be too many.
 
     The gradient of a pair's loss by each turn's value depends on the values' sums only, so values are computed first
     and each turn then goes backward alone: memory is that of one prompt, however long dialogues are.
@@ -122,27 +124,28 @@ def fit(
     import torch
 
     learnt = [value for value in model.parameters() if value.requires_grad]
-    optimizer = torch.optim.AdamW(learnt, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(learnt, lr=critic.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     losses: list[float] = []
     model.eval()  # no dropout: the two passes must see the same values
-    for epoch in range(epochs):
+    for epoch in range(max(1, round(critic.epochs))):
         order = random.Random(f"{seed}-{epoch}").sample(range(len(pairs)), len(pairs))
-        for start in range(0, len(order), batch_size):
-            batch = [pairs[place] for place in order[start : start + batch_size]]
+        for start in range(0, len(order), critic.batch_size):
+            batch = order[start : start + critic.batch_size]
             total = 0.0
-            for chosen, rejected in batch:
+            for place in batch:
+                chosen, rejected = map(turns, pairs[place])
                 with torch.no_grad():
                     sums = [
                         sum(float(prompt_values(model, processor, [one])) for one in side)
                         for side in (chosen, rejected)
                     ]
-                margin = torch.tensor(beta * (sums[0] - sums[1]))
+                margin = torch.tensor(critic.beta * (sums[0] - sums[1]))
                 total += float(torch.nn.functional.softplus(-margin))
-                slope = beta * float(torch.sigmoid(-margin)) / len(batch)
+                slope = critic.beta * float(torch.sigmoid(-margin)) / len(batch)
                 for side, sign in ((chosen, -1.0), (rejected, 1.0)):
                     for one in side:
                         (sign * slope * prompt_values(model, processor, [one]).sum()).backward()
-            torch.nn.utils.clip_grad_norm_(learnt, clip)
+            torch.nn.utils.clip_grad_norm_(learnt, critic.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
             losses.append(total / len(batch))
@@ -168,14 +171,15 @@ class VisionCritic:
         """The head's value of each candidate at each turn."""
         import torch
 
-        found: list[list[list[float]]] = []
+        def value(dialogue: Trajectory, turn: int, reply: str) -> float:
+            prompt = vision_prompt(dialogue, turn, reply, self.render, self.privileged)
+            return float(prompt_values(self.model, self.processor, [prompt]))
+
         with torch.inference_mode():
-            for dialogue, turns in work:
-                found.append([])
-                for turn, replies in enumerate(turns):
-                    prompts = [vision_prompt(dialogue, turn, one.text, self.render, self.privileged) for one in replies]
-                    found[-1].append([float(prompt_values(self.model, self.processor, [prompt])) for prompt in prompts])
-        return found
+            return [
+                [[value(dialogue, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
+                for dialogue, turns in work
+            ]
 
 
 def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) -> tuple[Any, VisionProcessor]:
@@ -197,3 +201,59 @@ def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) 
         raise UserError(f"{folder}: no Qwen2-VL model can be loaded from there ({reason}); name another.") from error
     model.requires_grad_(False)
     return model.to(resolve_device(device)), processor
+
+
+def fit_vision_critic(
+    critic: CriticSettings,
+    model: ModelSettings,
+    browser: BrowserSettings,
+    seed: int,
+    dialogues: Iterable[Trajectory],
+    pairs: Sequence[TrajectoryPair],
+    scratch: Path,
+    where: str,
+) -> TrainingResult:
+    """Train an adapter and a head on a vision-language model. A killed run begins again."""
+    from sweetrl.browser.renderer import Renderer
+    from sweetrl.lm.adapters import attach_adapter, save_adapter
+
+    if not pairs:
+        raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
+    base, processor = _load(critic, model)
+    attempts: list[Trajectory] = []
+    places = index_pairs(pairs, dialogues, attempts.append, where)
+    adapted = attach_adapter(base, critic.lora, seed, head=True)
+    started = time.monotonic()
+    with Renderer(browser) as renderer:
+        losses = fit(
+            adapted,
+            processor,
+            places,
+            lambda place: vision_prompts(attempts[place], renderer.render, critic.privileged),
+            critic,
+            seed,
+        )
+    save_adapter(adapted, scratch / "adapter", critic.vision.model)
+    return TrainingResult(
+        scratch / "adapter",
+        f"{len(losses)} steps on {len(places)} pairs of dialogues, loss {losses[-1]:.4f}",
+        {"pairs": len(places), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
+        adapted,
+    )
+
+
+def load_vision_critic(
+    critic: CriticSettings, model: ModelSettings, browser: BrowserSettings, folder: Path
+) -> VisionCritic:
+    """Load the trained critic from `folder`; its browser is closed when the process ends."""
+    from sweetrl.browser.renderer import Renderer
+    from sweetrl.lm.adapters import load_adapter
+
+    base, processor = _load(critic, model)
+    return VisionCritic(load_adapter(base, folder), processor, Renderer(browser).render, critic.privileged)
+
+
+def _load(critic: CriticSettings, model: ModelSettings) -> tuple[Any, VisionProcessor]:
+    if not critic.vision.model:
+        raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
+    return load_vision(critic.vision.model, model.dtype, model.device, critic.vision.tokens)

@@ -3,19 +3,17 @@
 The tasks, seeds and rules are equal, so that what differs comes from outside: another user simulator or engine behind
 the same address, another machine. Look n at a champion has the share of the chance of error that comparison n has at
 the gate (sweetrl.gate.power): however often one looks, a champion that has not changed is called worse with the
-chance 1 - `evaluate.confidence` at most. This is a group-sequential test whose looks nobody has to plan, with the
-Bonferroni bound in the place of a spending function (Jennison & Turnbull (2000), "Group sequential methods with
-applications to clinical trials", chapter 7).
+chance 1 - `evaluate.confidence` at most. A group-sequential test whose looks nobody has to plan (Jennison & Turnbull
+(2000), "Group sequential methods with applications to clinical trials", chapter 7).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from sweetrl.config.settings import GateSettings
-from sweetrl.gate.decision import compare_means, percent, times
+from sweetrl.gate.decision import compare_means, in_numbers
 from sweetrl.gate.power import detectable_difference, level
 
 
@@ -34,10 +32,6 @@ class Look:
     alpha: float = 0.0
     n: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return asdict(self)
-
 
 def look(
     first: Mapping[str, float],
@@ -54,24 +48,19 @@ def look(
     alpha = level(rules, confidence, number)
     difference, p_value = compare_means(before, after, alpha, resamples, seed)
     spread = sum((new - old) ** 2 for old, new in zip(before, after, strict=True)) / len(tasks)
-    seen = detectable_difference(len(tasks), spread, alpha, rules.power)
+    where = f"against its first measurement on {difference.n:,} tasks"
+    numbers = in_numbers(difference, p_value, where, "an agent that has not changed differs")
+    numbers += f", and the limit of look {number} is {alpha:.2g}"
     drifted = p_value < alpha and difference.high < 0.0
     if spread == 0.0:
-        sentence = (
-            f"the champion does exactly what it did, on all of {len(tasks):,} tasks (look {number}): nothing to do."
-        )
+        same = f"the champion does exactly what it did, on all of {len(tasks):,} tasks"
+        sentence = f"{same} (look {number}): nothing to do."
+    elif drifted:
+        sentence = f"the champion has got worse: {numbers}. Retrain now: `python -m flows.retrain`."
+    elif p_value < alpha:
+        sentence = f"the champion has got better without training: {numbers}. Look at what has changed around it."
     else:
-        numbers = (
-            f"mean reward {difference.value:+.3f} against its first measurement on {difference.n:,} tasks, "
-            f"{percent(difference.confidence)} interval {difference.low:+.3f} to {difference.high:+.3f}; an agent that "
-            f"has not changed differs this much {times(p_value)}, p = {p_value:.2g}, and the limit of look {number} is "
-            f"{alpha:.2g}"
-        )
-        if drifted:
-            sentence = f"the champion has got worse: {numbers}. Retrain now: `python -m flows.retrain`."
-        elif p_value < alpha:
-            sentence = f"the champion has got better without training: {numbers}. Look at what has changed around it."
-        else:
-            sight = f"; a drop of {seen:.3f} or more is seen with a chance of {100 * rules.power:.6g} %" if seen else ""
-            sentence = f"the champion is not shown to have changed: {numbers}{sight}. No need to retrain for it."
+        seen = detectable_difference(len(tasks), spread, alpha, rules.power)
+        sight = f"; a drop of {seen:.3f} or more is seen with a chance of {100 * rules.power:.6g} %" if seen else ""
+        sentence = f"the champion is not shown to have changed: {numbers}{sight}. No need to retrain for it."
     return Look(drifted, sentence, number, difference.value, p_value, alpha, len(tasks))

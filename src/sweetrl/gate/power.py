@@ -7,21 +7,17 @@ finds delta with the chance `power` on
 
     n = (z_{1 - alpha/2} sqrt(m) + z_power sqrt(m - delta^2))^2 / delta^2
 
-tasks: Connor (1987), "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
-207-211, whose share of discordant pairs m is for rewards of 0 and 1. The sign-flip test of the gate has the same
-variances for any rewards. All of it is for many tasks (the normal approximation).
+tasks, if they are many: Connor (1987), "Sample size for testing differences in proportions for the paired-sample
+design", Biometrics 43, 207-211, for rewards of 0 and 1; the gate's sign-flip test has these variances for any rewards.
 
 Whoever tries twenty equally good challengers on the same tasks finds a lucky one. So the chance alpha of a wrong
 promotion is spent over all comparisons with one champion on one set of test tasks: comparison n may use
 
     alpha_n = alpha * 6 / (pi^2 n^2),    sum over n = 1, 2, ... of alpha_n = alpha
 
-(Euler's sum of 1/n^2). By Bonferroni's inequality the chance that any of them is wrong is alpha at most, whatever
-depends on what, and however many there are: nobody has to say beforehand how many that will be. A sequence of shares
-like this one is also what online control of false discoveries comes to as long as nothing was found: Foster & Stine
-(2008), "Alpha-investing: a procedure for sequential control of expected false discoveries", JRSS B 70, 429-444;
-Javanmard & Montanari (2018), "Online rules for control of false discovery rate and false discovery exceedance", Annals
-of Statistics 46, 526-554. docs/decisions/0014-alpha-spending-at-the-gate.md has the reasons for this one.
+By Bonferroni's inequality the chance that any of them is wrong is alpha at most, however many there are: nobody has to
+say beforehand how many that will be (docs/decisions/0014-alpha-spending-at-the-gate.md; shares like these are those of
+online control as long as nothing was found: Foster & Stine (2008), JRSS B 70; Javanmard & Montanari (2018), AoS 46).
 """
 
 from __future__ import annotations
@@ -37,10 +33,8 @@ def required_tasks(difference: float, discordance: float, alpha: float, power: f
     """Return on how many tasks a true `difference` of mean reward is seen with the chance `power` at two-sided `alpha`.
 
     `discordance` is the mean squared difference on a task; it is no smaller than the square of the mean, so a smaller
-    one is taken for that. At least 2. A difference of 0 is a ValueError: no number of tasks shows it.
+    one is taken for that. At least 2.
     """
-    if difference == 0.0:
-        raise ValueError("no number of tasks shows a difference of 0")
     spread = max(discordance, difference**2)
     reach = quantile(1 - alpha / 2) * math.sqrt(spread) + quantile(power) * math.sqrt(spread - difference**2)
     return max(2, math.ceil(reach**2 / difference**2 - 1e-9))
@@ -82,8 +76,6 @@ def tasks_for_margin(margin: float, discordance: float, alpha: float, power: flo
 
 def share(number: int) -> float:
     """Return which share of the whole chance of error comparison `number` (from 1) may use: 6 / (pi number)^2."""
-    if number < 1:
-        raise ValueError(f"comparisons are counted from 1, and this is {number}")
     return 6.0 / (math.pi * number) ** 2
 
 

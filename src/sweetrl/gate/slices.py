@@ -54,9 +54,8 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """The slice in words, in one line: groups are what somebody has written into a file."""
-        group = " ".join(printable(self.group).split())
-        return f"{self.column} {group if len(group) <= LONGEST_NAME else group[:LONGEST_NAME] + '...'}"
+        """The slice in one short line: groups are what somebody has written into a file."""
+        return f"{self.column} {' '.join(printable(self.group).split())[:LONGEST_NAME]}"
 
 
 def compare_slices(
@@ -69,35 +68,32 @@ def compare_slices(
 
     A column in which all tasks are alike has no slices. One that the results do not have is a UserError.
     """
-    for column in rules.slices:
-        if column not in groups:
-            known = ", ".join(sorted(groups)) or "none"
-            raise UserError(
-                f"params.yaml: `gate.slices` names `{column}`, which the results of the versions do not have, or which "
-                f"says what became of a task and not which one it is; of those named only these are groups: {known}."
-            )
+    if missing := [column for column in rules.slices if column not in groups]:
+        raise UserError(
+            f"params.yaml: `gate.slices` names `{missing[0]}`, which is no group of tasks in the versions' results; of "
+            f"those named these are: {', '.join(sorted(groups)) or 'none'}."
+        )
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
     # Where no task differs, what the two added tasks make of the interval is what must clear the margin.
     least = math.ceil(quantile((1 + confidence) / 2) * scale / rules.slice_margin) - 1
     needed = max(least, tasks_for_margin(rules.slice_margin, spread, 1 - confidence, rules.power))
-    measured = []
+    members: dict[tuple[str, str], list[float]] = {}
     for column in rules.slices:
-        members: dict[str, list[float]] = {}
-        for task, value in differences.items():
-            members.setdefault(groups[column][task], []).append(value)
-        if len(members) > 1:
-            measured += [
-                (column, name, members[name], *_cautious(members[name], scale, confidence)) for name in sorted(members)
-            ]
+        names = sorted({groups[column][task] for task in differences})
+        if len(names) > 1:
+            members |= {(column, name): [] for name in names}
+            for task, value in differences.items():
+                members[column, groups[column][task]].append(value)
+    measured = [_cautious(values, scale, confidence) for values in members.values()]
     adjusted = holm([p_value for *_, p_value in measured])
     slices = []
-    for (column, name, values, low, high, _), p_value in zip(measured, adjusted, strict=True):
+    for (place, values), (low, high, _), p_value in zip(members.items(), measured, adjusted, strict=True):
         mean = sum(values) / len(values)
         status: Status = "safe" if low > -rules.slice_margin else "unclear"
         if mean < -rules.slice_margin and p_value < 1 - confidence:
             status = "loss"
-        slices.append(Slice(column, name, len(values), mean, low, high, p_value, status, max(needed, len(values) + 1)))
+        slices.append(Slice(*place, len(values), mean, low, high, p_value, status, max(needed, len(values) + 1)))
     return tuple(slices)
 
 
@@ -118,29 +114,17 @@ def few(words: Sequence[str]) -> str:
     return ", ".join(words[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def sentences(slices: Sequence[Slice], margin: float, confidence: float) -> list[str]:
+def sentences(slices: Sequence[Slice], margin: float) -> list[str]:
     """Say what the slices show: losses first, then where nobody can tell, then what is ruled out."""
-    if not slices:
-        return []
-    said = []
-    lost = sorted((part for part in slices if part.status == "loss"), key=lambda part: part.difference)
-    unclear = sorted((part for part in slices if part.status == "unclear"), key=lambda part: part.difference)
-    if lost:
-        shown = [
-            f"{part.name} ({part.difference:+.3f} on {part.tasks} tasks, {100 * confidence:.6g} % interval "
-            f"{part.low:+.3f} to {part.high:+.3f})"
-            for part in lost
-        ]
-        said.append(f"It loses more than {margin:g} in {len(lost)} of {len(slices)} slices: {few(shown)}.")
-    if unclear:
-        shown = [
-            f"{part.name} ({part.difference:+.3f} on {part.tasks}, and about {part.needed:,} are needed)"
-            for part in unclear
-        ]
-        said.append(
-            f"In {len(unclear)} of {len(slices)} slices there are too few tasks to rule out a loss of more than "
-            f"{margin:g}: {few(shown)}."
-        )
-    if safe := len(slices) - len(lost) - len(unclear):
-        said.append(f"In {safe} of {len(slices)} slices a loss of more than {margin:g} is ruled out.")
-    return said
+    notes = []
+    for status, words, detail in (
+        ("loss", "it loses more than", ": {0.low:+.3f} to {0.high:+.3f}"),
+        ("unclear", "there are too few tasks to rule out a loss of more than", ", and about {0.needed:,} are needed"),
+        ("safe", "the interval rules out a loss of more than", ""),
+    ):
+        parts = sorted((part for part in slices if part.status == status), key=lambda part: part.difference)
+        named = [f"{part.name} ({part.difference:+.3f} on {part.tasks} tasks{detail.format(part)})" for part in parts]
+        if parts:
+            which = f": {few(named)}" if detail else ""
+            notes.append(f"In {len(parts)} of {len(slices)} slices {words} {margin:g}{which}.")
+    return notes

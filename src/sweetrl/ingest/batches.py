@@ -11,41 +11,21 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from sweetrl.config.settings import IngestSettings, Settings
 from sweetrl.errors import UserError
-from sweetrl.ingest.checks import Checks, DialogueChecks, TaskChecks
-from sweetrl.ingest.sources import Changed, Entry, Source, name_fault, read_rows
+from sweetrl.ingest.checks import DialogueChecks, TaskChecks
+from sweetrl.ingest.sources import Bucket, Changed, Entry, Folder, name_fault, read_rows
 from sweetrl.io import PART, private_file, private_folder
-from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
 
 MIB = 2**20
+Checks = DialogueChecks | TaskChecks
 BAD_ROWS = 1000  # of one file; one with more is put aside as a whole
 MOST_BAD = 10 * BAD_ROWS  # of one ingest; the files behind are left for the next one
-SEEN, ROWS, QUARANTINE = "seen", "rows", "quarantine"  # the folders of a `State`
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A file (`line` is None) or a row of it that was not taken, and why; `row` is the row's bytes."""
-
-    file: str
-    line: int | None
-    why: str
-    row: bytes = b""
-
-    def as_row(self) -> dict[str, object]:
-        """What the quarantine holds: the row as text, or where it is no UTF-8, its bytes in base64."""
-        facts: dict[str, object] = {"file": self.file, "line": self.line, "why": self.why}
-        if self.line is None:
-            return facts
-        try:
-            return {**facts, "row": self.row.decode("utf-8")}
-        except UnicodeDecodeError:
-            return {**facts, "base64": base64.b64encode(self.row).decode()}
 
 
 @dataclass
@@ -60,6 +40,25 @@ class Look:
     repeated: int = 0
     without_consent: int = 0
     bad: int = 0
+
+
+@dataclass
+class _Taken:
+    """What was looked at and taken so far, and what was put aside."""
+
+    looks: list[Look] = field(default_factory=list)
+    origins: list[tuple[Look, int, str]] = field(default_factory=list)  # for each row taken: its file, line and digest
+    bad: list[dict[str, object]] = field(default_factory=list)
+
+    def put_aside(self, file: str, line: int | None, why: str, row: bytes = b"") -> None:
+        """Note a file (`line` is None) or a row of it: as text, or where it is no UTF-8, its bytes in base64."""
+        facts: dict[str, object] = {"file": file, "line": line, "why": why}
+        if line is not None:
+            try:
+                facts["row"] = row.decode("utf-8")
+            except UnicodeDecodeError:
+                facts["base64"] = base64.b64encode(row).decode()
+        self.bad.append(facts)
 
 
 class State:
@@ -78,33 +77,25 @@ class State:
     def seen(self, source: str) -> dict[Entry, tuple[str, int]]:
         """Return the files of `source` that were looked at: the last ingest that did, and how much was bad in them."""
         seen = dict[Entry, tuple[str, int]]()
-        for path in sorted((self.folder / SEEN).glob("*.jsonl")):
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                try:
-                    look = Look(**json.loads(line))
-                except (ValueError, TypeError) as error:
-                    raise UserError(
-                        f"{path}: line {number} is no ingest's; take the data of the branch `ingest` once more."
-                    ) from error
+        for path in sorted((self.folder / "seen").glob("*.jsonl")):
+            for look in (Look(**json.loads(line)) for line in path.read_text("ascii").splitlines()):
                 if look.source == source:
                     seen[Entry(look.name, look.size, look.tag)] = (path.stem, look.bad)
         return seen
 
     def digests(self) -> set[str]:
         """Return the digests of all rows that were taken."""
-        files = sorted((self.folder / ROWS).glob("*.txt"))
-        return {line for path in files for line in path.read_text(encoding="ascii").split()}
+        return {digest for path in (self.folder / "rows").glob("*.txt") for digest in path.read_text("ascii").split()}
 
-    def add(self, number: str, looks: Iterable[Look], rows: Iterable[str], bad: Iterable[Bad]) -> None:
+    def add(self, number: str, taken: _Taken) -> None:
         """Add what ingest `number` has seen, taken and put aside."""
-        self._write(SEEN, f"{number}.jsonl", (json.dumps(asdict(look)) for look in looks))
-        self._write(ROWS, f"{number}.txt", rows)
-        self._write(QUARANTINE, f"{number}.jsonl", (json.dumps(row.as_row()) for row in bad))
-
-    def _write(self, kind: str, name: str, lines: Iterable[str]) -> None:
-        lines = list(lines)
-        if lines:
-            private_file(self.folder / kind / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        for name, lines in (
+            (f"seen/{number}.jsonl", [json.dumps(asdict(look)) for look in taken.looks]),
+            (f"rows/{number}.txt", [digest for *_, digest in taken.origins]),
+            (f"quarantine/{number}.jsonl", [json.dumps(facts) for facts in taken.bad]),
+        ):
+            if lines:
+                private_file(self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def digest_of(row: bytes) -> str:
@@ -134,28 +125,14 @@ class Made:
     lacks: str = ""
 
 
-@dataclass
-class _Taken:
-    """The rows that are taken so far: where each line of the new file came from."""
-
-    looks: list[Look] = field(default_factory=list)
-    origins: list[tuple[int, int, str]] = field(default_factory=list)  # look, line, digest
-    bad: list[Bad] = field(default_factory=list)
-
-
 def checks_of(settings: Settings, root: Path, docs: Path) -> Checks:
     """Return the checks of `ingest.kind`; the project at `root` says which tasks are held out, if it has any yet."""
-    from sweetrl.colbench.store import read_task_table
-
-    if settings.ingest.kind == "tasks":
-        return TaskChecks(settings, root, docs)
-    tables = [root / path for path in (VALIDATION_TASKS, TEST_TASKS) if (root / path).exists()]
-    return DialogueChecks(settings, [task for table in tables for task in read_task_table(table)], docs)
+    return (TaskChecks if settings.ingest.kind == "tasks" else DialogueChecks)(settings, root, docs)
 
 
 def make_batch(
     settings: Settings,
-    source: Source,
+    source: Folder | Bucket,
     state: State,
     number: str,
     out: Path,
@@ -169,63 +146,61 @@ def make_batch(
     files in which something was bad are looked at once more: rows that were taken before are not taken twice.
     """
     limits = settings.ingest
-    new, later = _new(source, state.seen(source.place), again, limits)
+    new, later = _new(source, state, again, limits)
     if not new:
         return None
-    private_folder(out)
-    part = out / f"{out.name}.jsonl"
+    part = private_folder(out) / f"{out.name}.jsonl"
     taken, left = _read(source, new, part, state.digests(), limits)
+    files, lacks = list[Path](), ""
+    if taken.origins:
+        before = earlier()
+        kept = before[max(0, len(before) - limits.window + 1) :] if limits.window else before
+        files, rules = [*(Path(shutil.copyfile(path, out / path.name)) for path in kept), part], checks()
+        lacks = _sift(rules, files, taken)
+        if isinstance(rules, TaskChecks):
+            rules.finish(files, out)
+    if not taken.origins:
+        shutil.rmtree(out)
+        files, lacks = [], ""
     if not taken.looks:  # all of them have changed while they were read
-        shutil.rmtree(out)
         return None
-    holds, lacks = tuple[str, ...](), ""
-    if taken.origins:
-        files, rules = [*_window(earlier(), limits.window, out), part], checks()
-        _sift(rules, files, taken)
-    if taken.origins:
-        rules.finish([path for path in files if path.exists()], out)
-        holds, lacks = tuple(path.stem for path in files), rules.lacks
-    else:
-        shutil.rmtree(out)
-    for look, _, _ in taken.origins:
-        taken.looks[look].taken += 1
-    state.add(number, taken.looks, (digest for *_, digest in taken.origins), taken.bad)
+    for look, *_ in taken.origins:
+        look.taken += 1
+    state.add(number, taken)
     return Made(
         number,
         source.place,
         limits.kind,
-        batch=out.name if holds else "",
+        batch=out.name if files else "",
         files=len(taken.looks),
         rows=len(taken.origins),
         repeated=sum(look.repeated for look in taken.looks),
         without_consent=sum(look.without_consent for look in taken.looks),
         bad=len(taken.bad),
         later=later + left,
-        holds=holds,
+        holds=tuple(path.stem for path in files),
         lacks=lacks,
     )
 
 
-def _new(
-    source: Source, seen: Mapping[Entry, tuple[str, int]], again: bool, limits: IngestSettings
-) -> tuple[list[Entry], int]:
+def _new(source: Folder | Bucket, state: State, again: bool, limits: IngestSettings) -> tuple[list[Entry], int]:
     """The files to look at now, and how many are left for later.
 
     With `again` also those in which something was bad: behind the new ones, that looked at longest ago first.
     """
+    seen, chosen, size, later = state.seen(source.place), list[Entry](), 0, 0
     entries: Iterable[Entry] = source.entries(limits.file_mib * MIB)
     if again:
         entries = sorted(entries, key=lambda entry: seen.get(entry, ("", 0))[0])
-    chosen, size, later = list[Entry](), 0, 0
     for entry in entries:
         if entry in seen and not (again and seen[entry][1]):
             continue
-        fits = not chosen or size + entry.size <= limits.total_mib * MIB or _file_fault(entry, limits)
-        if later or len(chosen) >= limits.files or not fits:
+        more = 0 if _file_fault(entry, limits) else entry.size
+        if later or len(chosen) >= limits.files or (chosen and more and size + more > limits.total_mib * MIB):
             later += 1
             continue
         chosen.append(entry)
-        size += 0 if _file_fault(entry, limits) else entry.size
+        size += more
     return chosen, later
 
 
@@ -237,7 +212,7 @@ def _file_fault(entry: Entry, limits: IngestSettings) -> str | None:
 
 
 def _read(
-    source: Source, entries: Sequence[Entry], part: Path, known: set[str], limits: IngestSettings
+    source: Folder | Bucket, entries: Sequence[Entry], part: Path, known: set[str], limits: IngestSettings
 ) -> tuple[_Taken, int]:
     """Write the rows of `entries` that are new and can be read to `part`; the second value counts files left for later.
 
@@ -250,61 +225,53 @@ def _read(
             if len(taken.bad) >= MOST_BAD:
                 left += 1
                 continue
-            look = Look(source.place, entry.name, entry.size, entry.tag)
-            if fault := _file_fault(entry, limits):
-                look.bad = 1
-                taken.looks.append(look)
-                taken.bad.append(Bad(entry.name, None, fault))
-                continue
+            fault = _file_fault(entry, limits)
             try:
-                source.fetch(entry, staged, limits.file_mib * MIB)
+                if not fault:
+                    source.fetch(entry, staged, limits.file_mib * MIB)
+                    faults = (row for row in read_rows(staged, limits) if row.fault)
+                    if sum(1 for _ in islice(faults, BAD_ROWS + 1)) > BAD_ROWS:
+                        fault = f"more than {BAD_ROWS} of its rows are bad; none was taken"
             except Changed:  # the next run sees it as it is then
                 left += 1
                 continue
-            before = (out.tell(), len(taken.origins), len(taken.bad))
+            look = Look(source.place, entry.name, entry.size, entry.tag)
             taken.looks.append(look)
+            if fault:
+                look.bad = 1
+                taken.put_aside(entry.name, None, fault)
+                continue
             for row in read_rows(staged, limits):
-                if limits.kind == "dialogues" and row.consent is False:
+                if not row.consent:
                     look.without_consent += 1
                 elif row.fault:
                     look.bad += 1
-                    taken.bad.append(Bad(entry.name, row.number, row.fault, row.line))
+                    taken.put_aside(entry.name, row.number, row.fault, row.line)
                 elif (digest := digest_of(row.line)) in known:
                     look.repeated += 1
                 else:
                     known.add(digest)
                     out.write(row.line + b"\n")
-                    taken.origins.append((len(taken.looks) - 1, row.number, digest))
-                if look.bad > BAD_ROWS:  # a file of nothing else would fill memory and the quarantine
-                    known.difference_update(digest for *_, digest in taken.origins[before[1] :])
-                    del taken.origins[before[1] :], taken.bad[before[2] :]
-                    out.seek(before[0])
-                    out.truncate()
-                    look.bad, look.repeated, look.without_consent = 1, 0, 0
-                    taken.bad.append(Bad(entry.name, None, f"more than {BAD_ROWS} of its rows are bad; none was taken"))
-                    break
+                    taken.origins.append((look, row.number, digest))
     return taken, left
 
 
-def _window(earlier: Sequence[Path], window: int, out: Path) -> list[Path]:
-    """Copy the last `window` - 1 (0: all) of the files `earlier` into `out`, and return the copies."""
-    kept = earlier if window == 0 else earlier[max(0, len(earlier) - window + 1) :]
-    return [Path(shutil.copyfile(path, out / path.name)) for path in kept]
+def _sift(checks: Checks, files: list[Path], taken: _Taken) -> str:
+    """Put rows aside until nothing is wrong with those that stay, and return what a retraining would miss.
 
-
-def _sift(checks: Checks, files: Sequence[Path], taken: _Taken) -> None:
-    """Put rows aside until nothing is wrong with those that stay; an older file may be gone then."""
-    while True:
-        here = [path for path in files if path.exists()]
-        faults = checks.faults(here)
+    Of `files` those stay that have a row left, and the batch's own, the last one.
+    """
+    lacks = ""
+    while taken.origins:
+        faults, lacks = checks.faults(files)
         if not faults:
-            return
-        for index, path in enumerate(here):
+            break
+        for index, path in enumerate(files):
             bad = {number: why for (place, number), why in faults.items() if place == index}
             if bad:
                 _put_aside(path, bad, taken, own=path == files[-1])
-        if not taken.origins:
-            return
+        files[:] = [path for path in files if path.exists()]
+    return lacks
 
 
 def _put_aside(path: Path, bad: dict[int, str], taken: _Taken, own: bool) -> None:
@@ -314,13 +281,12 @@ def _put_aside(path: Path, bad: dict[int, str], taken: _Taken, own: bool) -> Non
         for number, line in enumerate(lines, start=1):
             if number not in bad:
                 out.write(line)
-                continue
-            name, where = f"batch {path.stem}", number
-            if own:
+            elif own:
                 look, where, _ = taken.origins[number - 1]
-                name = taken.looks[look].name
-                taken.looks[look].bad += 1
-            taken.bad.append(Bad(name, where, bad[number], line.rstrip(b"\n")))
+                look.bad += 1
+                taken.put_aside(look.name, where, bad[number], line.rstrip(b"\n"))
+            else:
+                taken.put_aside(f"batch {path.stem}", number, bad[number], line.rstrip(b"\n"))
     if own:
         taken.origins = [origin for number, origin in enumerate(taken.origins, start=1) if number not in bad]
     staying.replace(path)

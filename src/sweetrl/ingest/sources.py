@@ -9,13 +9,15 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from sweetrl.colbench.jsonl import decode_line, parse_row
+from sweetrl.colbench.jsonl import parse_row
 from sweetrl.config.settings import IngestSettings
 from sweetrl.errors import UserError
 from sweetrl.text import excess, printable
@@ -30,6 +32,7 @@ SCHEME = "s3://"
 ATTEMPTS = 5  # at one request
 FOLDERS = 32  # in one another; what lies deeper is passed over
 CONSENT = "consent"
+MD5 = partial(hashlib.md5, usedforsecurity=False)
 VALUES = 100_000  # numbers, texts, lists and objects in a row
 TIMES: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}  # seconds
 
@@ -50,28 +53,14 @@ class Entry:
     tag: str
 
 
-class Source(Protocol):
-    """Files of others; `place` names the source in records and messages."""
-
-    place: str
-
-    def entries(self, limit: int) -> Iterator[Entry]:
-        """Yield the files, but for those that are being written; larger ones than `limit` bytes may have no tag."""
-
-    def fetch(self, entry: Entry, target: Path, limit: int) -> None:
-        """Write the file to `target`; Changed where it is another one than was listed, or longer than `limit`."""
-
-
-def open_source(text: str, root: Path = Path()) -> Source:
+def open_source(text: str, root: Path = Path()) -> Folder | Bucket:
     """Return the source that `ingest.source` names (a folder from `root`); UserError where it names none."""
-    if text.startswith(SCHEME):
-        bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
-        if not bucket:
-            raise UserError(f"{text}: this names no bucket; write s3://BUCKET/PREFIX.")
-        return Bucket(bucket, prefix)
-    if "://" in text:
-        raise UserError(f"{text}: new files are looked for in a folder or under s3://BUCKET/PREFIX; name one of these.")
-    return Folder(root / text, text)
+    if not text.startswith(SCHEME):
+        return Folder(root / text, text)
+    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    if not bucket:
+        raise UserError(f"{text}: this names no bucket; write s3://BUCKET/PREFIX.")
+    return Bucket(bucket, prefix)
 
 
 def name_fault(name: str) -> str | None:
@@ -80,87 +69,70 @@ def name_fault(name: str) -> str | None:
         return f"its name is longer than {LONGEST_NAME} bytes"
     if printable(name) != name or "\n" in name or "\t" in name:
         return "its name holds control characters, marks of direction or broken letters"
-    parts = name.split("/")
-    if name.startswith("/") or "\\" in name or ".." in parts or "." in parts:
+    if name.startswith("/") or "\\" in name or {".", ".."} & set(name.split("/")):
         return "its name leads out of its place (`..`, `/` or a backslash)"
     return None if name.endswith(END) else f"it is no {END} file"
 
 
-def being_written(name: str) -> bool:
-    """Whether the file is hidden, as those are that somebody is writing, or only marks a folder."""
-    return name.endswith("/") or any(part.startswith(".") and part not in ("..", ".") for part in name.split("/"))
+def _is_hidden(name: str) -> bool:
+    """Whether a part of the name begins with a dot, as those do that somebody is writing."""
+    return any(part.startswith(".") and part not in ("..", ".") for part in name.split("/"))
 
 
 class Folder:
-    """The files of a folder and of those in it; links are not followed."""
+    """The files of a folder and of those in it; links are not followed. `place` names it in records and messages."""
 
     def __init__(self, path: Path, place: str = "") -> None:
         self.path = path.resolve()
         self.place = place or str(self.path)
         if not self.path.is_dir():
-            raise UserError(f"{path}: there is no such folder to take new files from; make it, or name another one.")
+            raise UserError(f"{path}: there is no such folder to take new files from; name a folder or s3://BUCKET.")
 
     def entries(self, limit: int) -> Iterator[Entry]:
-        """Yield the regular files, by name."""
-        for name in sorted(self._names(self.path, "")):
-            try:
-                with self._open(name) as handle:
+        """Yield the regular files, by name, but for those that are being written; above `limit` bytes without a tag."""
+        for name in sorted(self._names()):
+            if handle := self._open(name):
+                with handle:
                     size = os.fstat(handle.fileno()).st_size
                     small = size <= limit and name_fault(name) is None
-                    tag = f"md5:{hashlib.file_digest(handle, _md5).hexdigest()}" if small else ""
-            except FileNotFoundError:
-                continue
-            except PermissionError as error:
-                raise UserError(f"{self.path / printable(name)}: this file may not be read; let it be read.") from error
-            yield Entry(name, size, tag)
+                    yield Entry(name, size, f"md5:{hashlib.file_digest(handle, MD5).hexdigest()}" if small else "")
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
-        """Copy the file to `target`."""
-        content = _md5()
-        try:
-            with self._open(entry.name) as source, target.open("wb") as out:
-                left = limit
-                while chunk := source.read(CHUNK):
-                    left -= len(chunk)
-                    if left < 0:
-                        raise Changed
-                    content.update(chunk)
-                    out.write(chunk)
-        except FileNotFoundError as error:
-            raise Changed from error
-        if entry.tag != f"md5:{content.hexdigest()}":
+        """Copy the file to `target`; Changed where it is another one than was listed, or longer than `limit` bytes."""
+        handle = self._open(entry.name)
+        if handle is None:
+            raise Changed
+        with handle:
+            content = _copy(iter(lambda: handle.read(CHUNK), b""), target, limit)
+        if entry.tag != f"md5:{content}":
             raise Changed
 
-    def _names(self, folder: Path, above: str) -> Iterator[str]:
-        try:
-            items = list(os.scandir(folder))
-        except FileNotFoundError:  # removed meanwhile
-            return
-        except PermissionError as error:
-            raise UserError(f"{printable(str(folder))}: this folder may not be read; let it be read.") from error
-        for item in items:
-            name = f"{above}{item.name}"
-            if being_written(name):
-                continue
-            if item.is_file(follow_symlinks=False):
-                yield name
-            elif item.is_dir(follow_symlinks=False) and name.count("/") >= FOLDERS:
-                logger.warning("%s is passed over: it lies %d folders deep", printable(name)[:200], FOLDERS)
-            elif item.is_dir(follow_symlinks=False):
-                yield from self._names(folder / item.name, f"{name}/")
+    def _names(self) -> Iterator[str]:
+        for place, folders, files in os.walk(self.path, onerror=_refuse):
+            above = Path(place).relative_to(self.path)
+            yield from ((above / name).as_posix() for name in files if not _is_hidden(name))
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+            if folders and len(above.parts) >= FOLDERS:
+                logger.warning("%s is passed over: it lies %d folders deep", printable(str(above))[:200], FOLDERS)
+                folders.clear()
 
-    def _open(self, name: str) -> Any:
-        """Open a regular file; one that has become a link or a pipe meanwhile is gone."""
+    def _open(self, name: str) -> BufferedReader | None:
+        """Open a regular file; None for one that is gone, and for a link or a pipe."""
         try:
-            handle = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            if isinstance(error, PermissionError):
-                raise
-            raise FileNotFoundError from error
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise FileNotFoundError
-        return os.fdopen(handle, "rb")
+            handle = os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+        except PermissionError as error:
+            _refuse(error)
+        except OSError:
+            return None
+        if stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            return handle
+        handle.close()
+        return None
+
+
+def _refuse(error: OSError) -> None:
+    if isinstance(error, PermissionError):
+        raise UserError(f"{printable(str(error.filename))}: this may not be read; let it be read.") from error
 
 
 class Bucket:
@@ -175,76 +147,74 @@ class Bucket:
         # Servers of one's own know buckets by path, not by host name.
         style = {"addressing_style": "path"} if os.environ.get("AWS_ENDPOINT_URL") else {}
         patience = {"mode": "standard", "total_max_attempts": ATTEMPTS}
-        with _said(self.place, "cannot be reached"):
+        with _one_sentence(self.place, "cannot be reached"):
             self.client = boto3.client("s3", config=Config(s3=style, retries=patience, **TIMES))
 
     def entries(self, limit: int) -> Iterator[Entry]:
         """Yield the objects, page by page, in the order of their keys, which are their names."""
-        with _said(self.place, "refuses to list its files"):
-            pages = self.client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": PAGE}
-            )
-            for page in pages:
+        with _one_sentence(self.place, "refuses to list its files"):
+            pages = self.client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": PAGE}):
                 for item in page.get("Contents", ()):
-                    name, size, tag = (item.get(key) for key in ("Key", "Size", "ETag"))
-                    if not name or not tag or not isinstance(size, int) or size < 0:
-                        raise UserError(f"{self.place}: the store lists a file without name, size or ETag; mend it.")
-                    if not name.endswith("/") and not being_written(name.removeprefix(self.prefix)):
-                        yield Entry(str(name), size, str(tag).strip('"'))
+                    name = str(item["Key"])
+                    if not name.endswith("/") and not _is_hidden(name.removeprefix(self.prefix)):
+                        yield Entry(name, int(item["Size"]), str(item["ETag"]).strip('"'))
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Download the object to `target`, if it is still the one that was listed."""
         from botocore.exceptions import ClientError
 
-        with _said(self.place, f"refuses {printable(entry.name)!r}"), target.open("wb") as out:
+        with _one_sentence(self.place, f"refuses {printable(entry.name)!r}"):
             try:
                 answer = self.client.get_object(Bucket=self.bucket, Key=entry.name, IfMatch=f'"{entry.tag}"')
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "NoSuchKey", "404"):
                     raise Changed from error
                 raise
-            left = min(limit, entry.size)
-            for chunk in answer["Body"].iter_chunks(CHUNK):
-                left -= len(chunk)
-                if left < 0:
-                    raise Changed
-                out.write(chunk)
+            _copy(answer["Body"].iter_chunks(CHUNK), target, min(limit, entry.size))
         if target.stat().st_size != entry.size:
             raise Changed
 
 
 @contextmanager
-def _said(place: str, what: str) -> Iterator[None]:
+def _one_sentence(place: str, what: str) -> Iterator[None]:
     """Turn what boto3 raises into one sentence, in which no key stands."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
-    except (ClientError, BotoCoreError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        if isinstance(error, ClientError):
-            reason = str(error.response.get("Error", {}).get("Code") or "no reason given")
+    except (ClientError, BotoCoreError, ValueError, KeyError) as error:
+        reason = error.response.get("Error", {}).get("Code") if isinstance(error, ClientError) else str(error)[:200]
         raise UserError(
-            f"{place}: the store {what} ({printable(reason)}); look at AWS_ENDPOINT_URL, the credentials and the "
-            "bucket, and run again: nothing was taken."
+            f"{place}: the store {what} ({printable(' '.join(str(reason).split()))}); look at AWS_ENDPOINT_URL, the "
+            "credentials and the bucket, and run again: nothing was taken."
         ) from error
 
 
-def _md5() -> Any:
-    return hashlib.md5(usedforsecurity=False)
+def _copy(chunks: Iterable[bytes], target: Path, limit: int) -> str:
+    """Write `chunks` to `target` and return their md5; Changed where they are more than `limit` bytes."""
+    content, left = MD5(), limit
+    with target.open("wb") as out:
+        for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                raise Changed
+            content.update(chunk)
+            out.write(chunk)
+    return str(content.hexdigest())
 
 
 @dataclass(frozen=True)
 class Row:
     """A line of a file: its number from 1, its bytes without the line end, and why it is bad ("" where it is not).
 
-    `consent` is None where the row cannot be read.
+    Whether it has `consent` counts first: a row without it is not looked at any further.
     """
 
     number: int
     line: bytes
     fault: str = ""
-    consent: bool | None = None
+    consent: bool = True
 
 
 def read_rows(path: Path, limits: IngestSettings) -> Iterator[Row]:
@@ -260,12 +230,13 @@ def _look(number: int, line: bytes, limits: IngestSettings) -> Row:
     if len(line) > limits.row_kib * 2**10:
         return Row(number, line, f"the row is longer than {limits.row_kib} KiB (ingest.row_kib)")
     try:
-        values = parse_row(decode_line(line, ""), "")
+        values = parse_row(line, "")
     except UserError as error:
         return Row(number, line, str(error).removeprefix(": ").rstrip("."))
-    consent = values.get(CONSENT) is True
+    if limits.kind == "dialogues" and values.get(CONSENT) is not True:
+        return Row(number, line, consent=False)
     faults = {
         "levels": f"the row is nested more than {limits.levels} levels deep (ingest.levels)",
         "values": f"the row has more than {VALUES} values",
     }
-    return Row(number, line, faults.get(excess(values, limits.levels, VALUES), ""), consent)
+    return Row(number, line, faults.get(excess(values, limits.levels, VALUES), ""))

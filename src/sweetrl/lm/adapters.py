@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,14 @@ from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter
-from sweetrl.models.load import load_lora, load_tokenizer, load_weights, resolve_device, shared_targets
+from sweetrl.models.load import (
+    load_lora,
+    load_tokenizer,
+    load_weights,
+    quiet_peft,
+    resolve_device,
+    shared_targets,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,9 +59,7 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
         modules_to_save=[HEAD] if head else None,
     )
     try:
-        with warnings.catch_warnings():  # peft asks transformers in an old way
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
+        with quiet_peft():
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"lora.target_modules = {lora.target_modules!r}: {error}") from error

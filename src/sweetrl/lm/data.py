@@ -85,15 +85,17 @@ def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
         for start, end in row.spans:
             position.extend(range(number * length + start - 1, number * length + end - 1))
             target.extend(row.token_ids[start:end])
-    columns = {"position": position, "target": target}
-    made = {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
-    return {"input_ids": input_ids} | made | turn_columns(rows)
+    return {"input_ids": input_ids} | _long(position=position, target=target) | turn_columns(rows)
+
+
+def _long(**columns: list[int]) -> dict[str, Tensor]:
+    import torch
+
+    return {name: torch.tensor(values, dtype=torch.long) for name, values in columns.items()}
 
 
 def turn_columns(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Which turn and row every reply token is in: turn [N], turn_row [T], turn_index [T], tokens [R]; see collate."""
-    import torch
-
     turn: list[int] = []
     turn_row: list[int] = []
     turn_index: list[int] = []
@@ -103,8 +105,7 @@ def turn_columns(rows: Sequence[Row]) -> dict[str, Tensor]:
             turn_row.append(number)
             turn_index.append(index)
     tokens = [len(row.token_ids) for row in rows]
-    columns = {"turn": turn, "turn_row": turn_row, "turn_index": turn_index, "tokens": tokens}
-    return {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
+    return _long(turn=turn, turn_row=turn_row, turn_index=turn_index, tokens=tokens)
 
 
 @dataclass(frozen=True)
@@ -248,8 +249,7 @@ def collate_pairs(
     data: PreferenceData,
     batch: MicroBatch,
     reference: Sequence[Tensor] | None,
-    pad_id: int = 0,
-    lay_out: Callable[[Sequence[Row]], dict[str, Any]] | None = None,
+    lay_out: Callable[[Sequence[Row]], dict[str, Any]] = collate,
 ) -> dict[str, Any]:
     """Make the tensors of one pass; a row that is in several pairs is computed once.
 
@@ -262,12 +262,11 @@ def collate_pairs(
     order = dict.fromkeys([index for pair in batch.pairs for index in pair] + list(batch.replay))
     number = {index: place for place, index in enumerate(order)}
     rows = [data.rows[index] for index in order]
-    result: dict[str, Any] = {
-        "rows": lay_out(rows) if lay_out is not None else collate(rows, pad_id),
-        "chosen": torch.tensor([number[chosen] for chosen, _ in batch.pairs], dtype=torch.long),
-        "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
-        "replay": torch.tensor([number[replay_row] for replay_row in batch.replay], dtype=torch.long),
-    }
+    result: dict[str, Any] = {"rows": lay_out(rows)} | _long(
+        chosen=[number[chosen] for chosen, _ in batch.pairs],
+        rejected=[number[rejected] for _, rejected in batch.pairs],
+        replay=[number[replay_row] for replay_row in batch.replay],
+    )
     if data.turns:
         first = torch.tensor([data.turns[index] for index in order])
         result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]

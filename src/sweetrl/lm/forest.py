@@ -26,17 +26,6 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one pass computes: tokens go through the layers, scores are (query, key) pairs that attention looks at."""
-
-    tokens: int
-    scores: int
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.tokens + other.tokens, self.scores + other.scores)
-
-
-@dataclass(frozen=True)
 class Segments:
     """Unbranched stretches of a forest in layout order, G of them: nodes start..stop, and where the subtree ends.
 
@@ -69,11 +58,6 @@ class Forest:
     target: Ints
     reply: Ints
 
-    @property
-    def cost(self) -> Cost:
-        """What a pass over this forest computes."""
-        return Cost(len(self.token_ids), int(self.position.sum()) + len(self.token_ids))
-
     def ancestors(self) -> NDArray[np.bool_]:
         """Whether node i (row) sees node j (column), [S, S]; for checks and small forests."""
         index = np.arange(len(self.end))
@@ -85,12 +69,6 @@ def fed(row: Row) -> int:
     return row.spans[-1][1] - 1
 
 
-def row_cost(row: Row) -> Cost:
-    """What computing a row alone costs."""
-    count = fed(row)
-    return Cost(count, count * (count + 1) // 2)
-
-
 def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
     """Lay out `rows` as a forest; it depends on the set of rows, `reply` alone on their order.
 
@@ -100,13 +78,13 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
     tree = _Radix(paths, merge)
     offsets, order = tree.layout()
     leaf = {segment: number for number, segment in enumerate(order)}
-    start = np.array([offsets[one] for one in order], dtype=np.int64)
-    length = np.array([tree.stop[one] - tree.start[one] for one in order], dtype=np.int64)
-    end = np.array([offsets[one] + tree.size[one] for one in order], dtype=np.int64)
-    parent = np.array([leaf.get(tree.parent[one], -1) for one in order], dtype=np.int64)
-    depth = np.array([tree.start[one] for one in order], dtype=np.int64)
+    start = np.array([offsets[segment] for segment in order], dtype=np.int64)
+    length = np.array([tree.stop[segment] - tree.start[segment] for segment in order], dtype=np.int64)
+    end = np.array([offsets[segment] + tree.size[segment] for segment in order], dtype=np.int64)
+    parent = np.array([leaf.get(tree.parent[segment], -1) for segment in order], dtype=np.int64)
+    depth = np.array([tree.start[segment] for segment in order], dtype=np.int64)
     segments = Segments(start, start + length, end, depth, parent)
-    token_ids = np.concatenate([paths[tree.row[one]][tree.start[one] : tree.stop[one]] for one in order])
+    pieces = [paths[tree.row[segment]][tree.start[segment] : tree.stop[segment]] for segment in order]
     nodes, targets = [], []
     for row, last in zip(rows, tree.leaf, strict=True):
         path = tree.nodes(last, offsets)
@@ -118,8 +96,8 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
     pairs, reply = np.unique(node * width + token, return_inverse=True)
     predicting, slot = np.unique(pairs // width, return_inverse=True)
     return Forest(
-        token_ids=token_ids,
-        position=np.arange(len(token_ids)) - np.repeat(start - depth, length),
+        token_ids=np.concatenate(pieces),
+        position=np.arange(int(length.sum())) - np.repeat(start - depth, length),
         end=np.repeat(end, length),
         segments=segments,
         predicting=predicting,
@@ -136,9 +114,7 @@ def split_rows(rows: Sequence[Row], limit: int) -> list[list[int]]:
     and what is repeated of its trunk becomes shorter and shorter. The log-probs are those of the whole forest.
     """
     paths = [_input_ids(row) for row in rows]
-    tree = _Radix(paths, merge=True)
-    offsets, _ = tree.layout()
-    order = sorted(range(len(rows)), key=lambda index: (offsets[tree.leaf[index]], index))
+    order = layout_order(rows)
     groups: list[list[int]] = []
     size = 0
     for index in order:
@@ -230,21 +206,21 @@ class _Radix:
         for segment, parent in enumerate(self.parent):
             (roots if parent < 0 else children[parent]).append(segment)
         reach = list(self.stop)
-        self.size = [self.stop[one] - self.start[one] for one in range(count)]
-        for segment in sorted(range(count), key=lambda one: -self.start[one]):
+        self.size = [self.stop[segment] - self.start[segment] for segment in range(count)]
+        for segment in sorted(range(count), key=lambda segment: -self.start[segment]):
             parent = self.parent[segment]
             if parent >= 0:
                 reach[parent] = max(reach[parent], reach[segment])
                 self.size[parent] += self.size[segment]
         # Equally long branches come in the order of their tokens, whatever the order of the rows.
         offsets, order, offset = [0] * count, list[int](), 0
-        waiting = sorted(roots, key=lambda one: (reach[one], -one))
+        waiting = sorted(roots, key=lambda segment: (reach[segment], -segment))
         while waiting:
             segment = waiting.pop()
             order.append(segment)
             offsets[segment] = offset
             offset += self.stop[segment] - self.start[segment]
-            waiting += sorted(children[segment], key=lambda one: (reach[one], -one))
+            waiting += sorted(children[segment], key=lambda segment: (reach[segment], -segment))
         return offsets, order
 
     def nodes(self, leaf: int, offsets: Sequence[int]) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -92,15 +93,10 @@ def _picked(logits: Tensor, slot: Tensor, target: Tensor) -> tuple[Tensor, Tenso
     return chosen - sums.log()[slot, 0], logits, sums
 
 
-_made: list[Any] = []
-
-
+@cache
 def _fused() -> Any:
     """The autograd function for a frozen linear head (made when first used: its base class is torch's)."""
     import torch
-
-    if _made:
-        return _made[0]
 
     class FusedHead(torch.autograd.Function):
         """d log p(target) / d hidden = weight[target] - sum_v p(v) weight[v]; the sum is taken going forward."""
@@ -124,7 +120,6 @@ def _fused() -> Any:
             into.index_add_(0, slot, (grad[:, None] * weight[target]).to(into.dtype))
             return into.to(mean.dtype), None, None, None, None
 
-    _made.append(FusedHead)
     return FusedHead
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,33 +15,25 @@ from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
 from sweetrl.lm.distributed import all_gather, process_rank_and_count, whole_tensor
 from sweetrl.lm.passes import Layout, reply_logprobs
-from sweetrl.lm.rows import Listed, read_at, reply_tokens_of, unnamed_file, write_all
-from sweetrl.models.load import WeightsFiles, weights_files
+from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# How many values of each weight of a large model are looked at, besides the hashes of its files.
-SAMPLED = 4096
 # Of a model's configuration: names, and what changes no value.
 NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
 GATHERED = 64  # micro-batches whose values processes exchange at a time
 
 
-def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient."""
-    return _in_order(rows, _computed(model, rows, layout, layout.cut_rows(rows)))
+def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout, together: bool = False) -> list[Tensor]:
+    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient.
 
-
-def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """row_logprobs by all processes together: each computes a share of them, all get all values."""
-    return _in_order(rows, _spread(model, rows, layout))
-
-
-def _in_order(rows: Sequence[Row], computed: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
+    With `together` all processes compute a share of them each, and all get all values.
+    """
     import torch
 
     result: list[Tensor] = [torch.empty(0)] * len(rows)
+    computed = _spread(model, rows, layout) if together else _computed(model, rows, layout, layout.cut_rows(rows))
     for index, values in computed:
         result[index] = values
     return result
@@ -80,11 +72,10 @@ def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[t
 
 
 class RowValues(Listed["Tensor"]):
-    """Values of every row's reply tokens in a file, from byte `start` on; CPU tensors [reply tokens], in order."""
+    """Values of every row's reply tokens, in a file; CPU tensors [reply tokens], in order."""
 
-    def __init__(self, file: BinaryIO, start: int, kind: np.dtype[Any], lengths: Sequence[int]) -> None:
-        self._file, self._start, self._kind = file, start, kind
-        self._ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+    def __init__(self, values: np.ndarray[Any, Any], lengths: Sequence[int]) -> None:
+        self.values, self._ends = values, np.cumsum(np.asarray(lengths, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -93,47 +84,38 @@ class RowValues(Listed["Tensor"]):
         """Read the values of row number `index`."""
         import torch
 
-        place, size = self._place(index)
-        return torch.from_numpy(np.frombuffer(bytearray(read_at(self._file, place, size)), dtype=self._kind))
+        return torch.from_numpy(np.array(self.values[self.place(index)]))
 
-    def put(self, index: int, values: Tensor) -> None:
-        """Write the values of row number `index`."""
-        self._file.seek(self._place(index)[0])
-        write_all(self._file, values.numpy().tobytes())
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """The first byte of a row's values, and how many they are."""
-        first = int(self._ends[index - 1]) if index else 0
-        each = self._kind.itemsize
-        return self._start + first * each, (int(self._ends[index]) - first) * each
+    def place(self, index: int) -> slice:
+        """Where the values of row number `index` are."""
+        return slice(int(self._ends[index - 1]) if index else 0, int(self._ends[index]))
 
 
-def _write_values(file: BinaryIO, lengths: Sequence[int], computed: Iterable[tuple[int, Tensor]]) -> RowValues:
-    """Write values as they come, as an array of NumPy (.npy) of all of them; return them as they are read."""
-    made: RowValues | None = None
-    for index, values in computed:
-        if made is None:
-            kind = values.numpy().dtype
-            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (sum(lengths),)}
+def _write_values(path: Path | None, lengths: Sequence[int], computed: Iterable[tuple[int, Tensor]]) -> RowValues:
+    """Write values as they come, as one array of NumPy (.npy), or without a `path` into a file without a name."""
+    result, start, total = RowValues(np.zeros(0, dtype=np.float32), lengths), 0, sum(lengths)
+    file = unnamed_file() if path is None else path.open("w+b")
+    for index, logprobs in computed:
+        values = logprobs.numpy()
+        if not start:
+            header = {"descr": values.dtype.str, "fortran_order": False, "shape": (total,)}
             np.lib.format.write_array_header_1_0(file, header)
-            made = RowValues(file, file.tell(), kind, lengths)
-        made.put(index, values)
-    return made or RowValues(file, 0, np.dtype(np.float32), lengths)
+            start = file.tell()
+        file.seek(start + result.place(index).start * values.itemsize)
+        file.write(values.tobytes())
+    if start:
+        file.flush()
+        result.values = np.memmap(file, values.dtype, "r", start, (total,))
+    return result
 
 
 def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
     """What `_write_values` wrote, or None where there is nothing of this size."""
-    if not path.exists():
-        return None
-    file = path.open("rb", buffering=0)
     try:
-        np.lib.format.read_magic(file)
-        shape, _, kind = np.lib.format.read_array_header_1_0(file)
-    except ValueError:  # not a file of ours
+        values = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # none, or not a file of ours
         return None
-    start, total = file.tell(), sum(lengths)
-    complete = shape == (total,) and path.stat().st_size == start + total * kind.itemsize
-    return RowValues(file, start, kind, lengths) if complete else None
+    return RowValues(values, lengths) if values.shape == (sum(lengths),) else None
 
 
 def starts_trained(model: Any) -> bool:
@@ -162,9 +144,9 @@ def reference_logprobs(
         with off:
             computed = _spread(model, rows, layout)
             if path is None or process_rank_and_count()[0]:
-                return _write_values(unnamed_file(), lengths, computed)
+                return _write_values(None, lengths, computed)
             with atomic_path(path) as temporary:
-                return _write_values(temporary.open("r+b", buffering=0), lengths, computed)
+                return _write_values(temporary, lengths, computed)
     finally:
         model.train(was_training)
 
@@ -183,11 +165,7 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
 
 
 def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> None:
-    """Add the weights of `model` and its configuration to `digest`, those of its adapter only with `adapter`.
-
-    A large model's frozen weights stand there as the hashes of the files that they come from, which are remembered
-    (sweetrl.file_hashes), and as `SAMPLED` values of each: weights that were changed in memory since are others.
-    """
+    """Add the weights of `model` and its configuration to `digest`, those of its adapter only with `adapter`."""
     import torch
 
     if (config := getattr(model, "config", None)) is not None:  # the same weights with other heads are another model
@@ -196,18 +174,9 @@ def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> 
     for name, module in model.named_modules() if adapter else ():
         if isinstance(scaling := getattr(module, "scaling", None), dict):
             digest.update(f"{name} {scaling}".encode())
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    digests: dict[WeightsFiles, str | None] = {}
     for name, value in model.state_dict().items():
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        flat = value.detach()
-        files = weights_files(parameters[name]) if name in parameters else None
-        if files is not None and files not in digests:
-            digests[files] = files.digest()
-        if files is not None and (content := digests[files]) is not None:
-            digest.update(content.encode())
-            flat = flat.flatten()[:: max(1, flat.numel() // SAMPLED)]
-        bytes_ = whole_tensor(flat).cpu().contiguous().flatten().view(torch.uint8)
+        bytes_ = whole_tensor(value.detach()).cpu().contiguous().flatten().view(torch.uint8)
         digest.update(bytes_.numpy().tobytes())

@@ -107,7 +107,8 @@ class RowFile(Listed[Row]):
         end = self._file.seek(0, os.SEEK_END) // ids.itemsize
         if 2 * shared < len(ids):
             shared, self._like, self._like_at = 0, ids, end
-        write_all(self._file, ids[shared:].tobytes())
+        self._file.write(ids[shared:].tobytes())
+        self._file.flush()
         self._head.append(self._like_at)
         self._shared.append(shared)
         self._tail.append(end)
@@ -143,7 +144,7 @@ class RowFile(Listed[Row]):
 
     def _read(self, first: int, count: int) -> list[int]:
         ids = array("i")
-        ids.frombytes(read_at(self._file, first * ids.itemsize, count * ids.itemsize))
+        ids.frombytes(os.pread(self._file.fileno(), count * ids.itemsize, first * ids.itemsize))
         return ids.tolist()
 
 
@@ -168,23 +169,4 @@ def unnamed_file() -> BinaryIO:
     (The system's folder for temporary files is in memory on some machines.)
     """
     folder = SCRATCH if SCRATCH.is_dir() else None
-    return cast("BinaryIO", tempfile.TemporaryFile(prefix="sweetrl-", dir=folder, buffering=0))
-
-
-def write_all(file: BinaryIO, content: bytes) -> None:
-    """Write `content` where an unbuffered file stands."""
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
-
-
-def read_at(file: BinaryIO, start: int, count: int) -> bytes:
-    """Read `count` bytes from byte `start` on, wherever others read the same file."""
-    pieces = []
-    while count:
-        piece = os.pread(file.fileno(), count, start)
-        if not piece:
-            raise EOFError(f"a file of unfinished work ends {count} bytes too early")
-        pieces.append(piece)
-        start, count = start + len(piece), count - len(piece)
-    return b"".join(pieces)
+    return cast("BinaryIO", tempfile.TemporaryFile(prefix="sweetrl-", dir=folder))

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sweetrl.lm.forest import Forest
+from sweetrl.lm.head import base_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,12 +42,6 @@ class Blocks:
     paths: tuple[tuple[int, int], ...]
     branches: tuple[tuple[int, int, int, int], ...]
 
-    @property
-    def scores(self) -> int:
-        """How many (query, key) pairs there are."""
-        own = sum((last - first) * (last - first + 1) // 2 for first, last in self.paths)
-        return own + sum((last - first) * (stop - start) for first, last, start, stop in self.branches)
-
 
 def plan_blocks(forest: Forest) -> Blocks:
     """Cut a forest into paths and what hangs below them.
@@ -53,9 +49,9 @@ def plan_blocks(forest: Forest) -> Blocks:
     Depth first, a segment's first child follows it at once and continues its path; the subtrees of its other children
     follow that child's, as one run of nodes that all see the path so far. So no block needs a mask or a copy of keys.
     """
+    segments = forest.segments
     start, stop, end, parent = (
-        one.tolist()
-        for one in (forest.segments.start, forest.segments.stop, forest.segments.end, forest.segments.parent)
+        column.tolist() for column in (segments.start, segments.stop, segments.end, segments.parent)
     )
     begin, tip = list(start), dict[int, int]()
     branches = []
@@ -76,11 +72,10 @@ class TreeAttention:
     backend: Backend
     _made: dict[Any, Any] = field(default_factory=dict)
 
+    @cached_property
     def blocks(self) -> Blocks:
         """What the backend `blocks` computes."""
-        if "blocks" not in self._made:
-            self._made["blocks"] = plan_blocks(self.forest)
-        return self._made["blocks"]
+        return plan_blocks(self.forest)
 
     def mask(self, device: Any, dtype: Any) -> Tensor:
         """The additive mask [1, 1, S, S]."""
@@ -99,14 +94,14 @@ class TreeAttention:
 
         if device not in self._made:
             ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
-            some, whole = seen_blocks(ends, FLEX_BLOCK)
+            some, full = seen_blocks(ends, FLEX_BLOCK)
             end = torch.from_numpy(ends).to(device)
 
             def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
                 return (key <= query) & (query < end[key])
 
-            count, columns = _listed(some & ~whole, device)
-            full_count, full_columns = _listed(whole, device)
+            count, columns = _listed(some & ~full, device)
+            full_count, full_columns = _listed(full, device)
             self._made[device] = BlockMask.from_kv_blocks(
                 count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
             )
@@ -124,7 +119,7 @@ def _listed(blocks: Any, device: Any) -> Any:
     import torch
 
     order = np.argsort(~blocks, axis=1, kind="stable")
-    return (torch.from_numpy(one.astype(np.int32))[None, None].to(device) for one in (blocks.sum(1), order))
+    return (torch.from_numpy(column.astype(np.int32))[None, None].to(device) for column in (blocks.sum(1), order))
 
 
 def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
@@ -152,8 +147,7 @@ def install(model: nn.Module) -> None:
 
     AttentionInterface.register(TREE, tree_attention_forward)
     AttentionMaskInterface.register(TREE, sdpa_mask)
-    whole: Any = model
-    base = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+    base = base_of(model)
     if base.config._attn_implementation != TREE:
         base.set_attn_implementation(TREE)
 
@@ -184,30 +178,25 @@ def tree_attention_forward(
     return out.transpose(1, 2).contiguous(), None
 
 
-_compiled: list[Any] = []
+@cache
+def _compiled() -> Any:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
 
 
 def _flex(query: Tensor) -> Any:
     """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
-    import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    if query.device.type == "cpu":
-        return flex_attention
-    if not _compiled:
-        _compiled.append(torch.compile(flex_attention))
-    return _compiled[0]
+    return flex_attention if query.device.type == "cpu" else _compiled()
 
 
-_made_function: list[Any] = []
-
-
+@cache
 def _function() -> Any:
     """The autograd function of the backend `blocks` (made when first used: its base class is torch's)."""
     import torch
-
-    if _made_function:
-        return _made_function[0]
 
     class BlockAttention(torch.autograd.Function):
         @staticmethod
@@ -215,17 +204,17 @@ def _function() -> Any:
             shape, (query, key, value) = query.shape, _by_key_head(query, key, value)
             out = query.new_empty(shape[2], shape[1], shape[3]).transpose(0, 1).view_as(query)
             sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
-            blocks = tree.blocks()
+            blocks = tree.blocks
             for first, last in blocks.paths:
-                queries, keys, values = (one[:, :, first:last] for one in (query, key, value))
+                queries, keys, values = (part[:, :, first:last] for part in (query, key, value))
                 out[:, :, first:last], sums[:, :, first:last] = _attend(queries, keys, values, True, scale)
             for first, last, start, stop in blocks.branches:
-                below, known = out[:, :, first:last], sums[:, :, first:last]
+                below, so_far = out[:, :, first:last], sums[:, :, first:last]
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 more, total = _attend(query[:, :, first:last], keys, values, False, scale)
-                both = torch.logaddexp(known, total)
-                below.mul_((known - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
-                known.copy_(both)
+                both = torch.logaddexp(so_far, total)
+                below.mul_((so_far - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
+                so_far.copy_(both)
             context.save_for_backward(query, key, value, out, sums)
             context.scale, context.tree = scale, tree
             return out.view(shape)
@@ -235,13 +224,13 @@ def _function() -> Any:
             query, key, value, out, sums = context.saved_tensors
             grad = grads[0].view_as(query)
             to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(query), torch.zeros_like(query)
-            blocks = context.tree.blocks()
+            blocks = context.tree.blocks
             pieces = [(first, last, first, last) for first, last in blocks.paths]
             for number, (first, last, start, stop) in enumerate(pieces + list(blocks.branches)):
-                here, queries, found, total = (one[:, :, first:last] for one in (grad, query, out, sums))
+                here, queries, outputs, total = (part[:, :, first:last] for part in (grad, query, out, sums))
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 causal = number < len(pieces)
-                parts = _attend_backward(here, queries, found, total, keys, values, causal, context.scale)
+                parts = _attend_backward(here, queries, outputs, total, keys, values, causal, context.scale)
                 if causal:
                     to_query[:, :, first:last] = parts[0]
                 else:
@@ -250,14 +239,13 @@ def _function() -> Any:
                 to_value[:, :, start:stop] += parts[2]
             return to_query.reshape(grads[0].shape), to_key.sum(1)[None], to_value.sum(1)[None], None, None
 
-    _made_function.append(BlockAttention)
     return BlockAttention
 
 
 def _by_key_head(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """[1, heads, S, width] as [key heads, heads of each, S, width], without a copy: what shares keys is one batch."""
     shape = (key.shape[1], query.shape[1] // key.shape[1], *query.shape[2:])
-    return [query[0].unflatten(0, shape[:2]), *(one[0].unsqueeze(1).expand(shape) for one in (key, value))]
+    return [query[0].unflatten(0, shape[:2]), *(part[0].unsqueeze(1).expand(shape) for part in (key, value))]
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from sweetrl.config.settings import (
     AgentSettings,
@@ -49,40 +49,53 @@ if TYPE_CHECKING:
     from sweetrl.lm.data import PreferenceData
     from sweetrl.protocols import Chat
     from sweetrl.sweet.pairs import DataCounts
-    from sweetrl.sweet.preferences import Replay
+    from sweetrl.sweet.preferences import Ranking, Replay
     from sweetrl.sweet.trainer import PreferenceTrainer
     from sweetrl.types import TrajectoryPair
 
+T = TypeVar("T")
 Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
 
 
-class Inputs(Protocol):
-    """What methods learn from; each is read at its call, and what is missing is a UserError then."""
+@dataclass(frozen=True)
+class Inputs:
+    """What methods learn from; what was not given (a method's `needs` do not name it) is a UserError at its call.
 
-    @property
-    def where(self) -> str:
-        """What a message names: a file, or what a function was given."""
-        ...
+    `where` is what a message names: a file, or what a function was given.
+    """
+
+    dialogues: Iterable[Trajectory] | None = None
+    trajectory_pairs: Sequence[TrajectoryPair] | None = None
+    ranking: Ranking | None = None
+    training_tasks: Sequence[Task] | None = None
+    where: str = "pairs"
 
     def tasks(self) -> list[Task]:
         """The training tasks."""
-        ...
+        return list(_given(self.training_tasks, "tasks"))
 
     def trajectories(self) -> Iterable[Trajectory]:
         """The collected dialogues; may be read several times."""
-        ...
+        return _given(self.dialogues, "dialogues")
 
     def pairs(self) -> list[TrajectoryPair]:
         """Pairs of whole dialogues."""
-        ...
+        return list(_given(self.trajectory_pairs, "pairs"))
 
     def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and the successful dialogues beside them."""
-        ...
+        ranking = _given(self.ranking, "ranking")
+        return ranking.preferences, ranking.replay
 
     def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states, with their advantages."""
-        ...
+        return _given(self.ranking, "ranking").states
+
+
+def _given(value: T | None, name: str) -> T:
+    if value is None:
+        raise UserError(f"train: the method needs `{name}`; give them to sweetrl.train, or name them in its `needs`.")
+    return value
 
 
 @dataclass(frozen=True)
@@ -177,8 +190,8 @@ class Method:
         return ImitationTrainer
 
     def replay(self, settings: Any) -> float:
-        """Return how many rows of `data`'s replay are learnt beside each pair."""
-        return 0.0
+        """Return how many rows of `data`'s replay are learnt beside each pair: `sft_replay`, where it is a setting."""
+        return getattr(settings, "sft_replay", 0.0)
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
@@ -207,5 +220,4 @@ def find_method(name: str) -> Method:
     if not callable(getattr(method, "train", None)):
         raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
     method.name = name
-    found: Method = method
-    return found
+    return cast(Method, method)

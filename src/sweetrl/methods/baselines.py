@@ -37,10 +37,6 @@ class MultiTurnDpo(Method):
 
         return PolicyTrainer
 
-    def replay(self, settings: MultiTurnSettings) -> float:
-        """As params.yaml says."""
-        return settings.sft_replay
-
 
 class Rft(Method):
     """Rejection Fine-Tuning: the likelihood of every reply of the successful attempts."""
@@ -71,11 +67,7 @@ class ZeroShot(Method):
     name = "zero-shot"
     section, settings_type = "policy", PolicySettings  # whose adapter's shape is taken
     trains = False
-
-    @property
-    def once(self) -> str:  # type: ignore[override]
-        """Further iterations would change nothing."""
-        return f"the method `{self.name}` trains nothing"
+    once = "the method trains nothing"
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Write an adapter that changes nothing."""
@@ -86,7 +78,7 @@ class ZeroShot(Method):
         save_adapter(adapted, job.scratch / "adapter", job.model.base)
         return TrainingResult(
             job.scratch / "adapter",
-            f"the method `{self.name}` trains nothing: the adapter leaves the base as it is",
+            f"{self.once}: the adapter leaves the base as it is",
             model=adapted,
         )
 

@@ -72,23 +72,15 @@ def lay_out(
     turns have found out, too, which `information_gains` says. `credit: privileged` looks at no reward: `privileged`
     lays dialogues out with c.
     """
-    dialogues = [trajectory for trajectory in trajectories if usable(trajectory)]
+    dialogues = list(filter(usable, trajectories))
     if not dialogues:
         raise UserError("no dialogue of this iteration could be scored, so there is nothing to learn from.")
     rows = tuple(encode(dialogue, chat, system) for dialogue in dialogues)
     groups = task_numbers(dialogues)
     rewards = [dialogue.reward or 0.0 for dialogue in dialogues]
     lengths = [len(row.spans) for row in rows]
-    gains: Sequence[Sequence[float]] = []
-    if settings.credit in INFORMED:
-        if information_gains is None:
-            raise ValueError(f"credit {settings.credit} needs to know what turns have found out")
-        gains = information_gains(dialogues, rows)
-    informed: tuple[Row, ...] = ()
-    if settings.credit == "privileged":
-        if privileged is None:
-            raise ValueError("credit privileged needs to know how one who sees c reads a dialogue")
-        informed = tuple(privileged(dialogue) for dialogue in dialogues)
+    gains = information_gains(dialogues, rows) if information_gains else []
+    informed = tuple(map(privileged, dialogues)) if privileged else ()
     advantages = turn_credits(rewards, lengths, groups, settings, gains)
     turns = sum(lengths)
     metrics = {
@@ -119,33 +111,25 @@ def turn_credits(
     """
     import torch
 
-    if settings.credit in INFORMED:
-        turns = (
-            torch.tensor(rewards, dtype=torch.float64),
-            torch.tensor([gain for attempt_gains in gains for gain in (*attempt_gains, 0.0)], dtype=torch.float64),
-            torch.tensor([turn < length - 1 for length in lengths for turn in range(length)]),
-            torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)),
-            torch.tensor(groups),
-        )
+    outcome, group = torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups)
+    turn_row = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    later = [left for length in lengths for left in range(length - 1, -1, -1)]  # turns after this one
+    if settings.credit == "privileged":
+        each = torch.zeros(len(turn_row))
+    elif settings.credit == "trajectory":
+        each = group_advantages(outcome, group)[turn_row]
+    elif settings.credit == "turn":
+        discounts = torch.tensor([settings.discount**left for left in later], dtype=torch.float64)
+        number = torch.cat([torch.arange(length) for length in lengths])
+        each = group_advantages(discounts * outcome[turn_row], group[turn_row] * max(lengths) + number)
+    else:
+        found = torch.tensor([gain for own in gains for gain in (*own, 0.0)], dtype=torch.float64)
+        turns = outcome, found, torch.tensor(later) > 0, turn_row, group
         if settings.credit == "infopo":
             each = infopo_advantages(*turns, settings.intrinsic_weight, settings.intrinsic_gate_temperature)
         else:
             each = igpo_advantages(*turns, settings.discount, settings.info_gain_norm_mode)
-        return tuple(tuple(values.tolist()) for values in each.split(list(lengths)))
-    if settings.credit == "privileged":
-        return tuple((0.0,) * length for length in lengths)
-    if settings.credit == "trajectory":
-        each = group_advantages(torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups))
-        return tuple((value,) * length for value, length in zip(each.tolist(), lengths, strict=True))
-    returns: list[float] = []
-    segment: list[int] = []
-    numbers: dict[tuple[int, int], int] = {}
-    for reward, length, group in zip(rewards, lengths, groups, strict=True):
-        for turn in range(length):
-            returns.append(settings.discount ** (length - 1 - turn) * reward)
-            segment.append(numbers.setdefault((group, turn), len(numbers)))
-    flat = iter(group_advantages(torch.tensor(returns, dtype=torch.float64), torch.tensor(segment)).tolist())
-    return tuple(tuple(next(flat) for _ in range(length)) for length in lengths)
+    return tuple(tuple(values.tolist()) for values in each.split(list(lengths)))
 
 
 def group_advantages(returns: Tensor, group: Tensor) -> Tensor:
@@ -308,32 +292,28 @@ def reference_gains(
     A reference for which the model's context has no room behind the longest attempt at its task is cut, alike for all
     attempts; where not even a token has room, the gains are 0.
     """
-    references: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    furthest: dict[str, int] = {}
+    tasks = {dialogue.task.id: dialogue.task for dialogue in dialogues}
+    references = {name: _reference_ids(task, domain, chat) for name, task in tasks.items()}
+    furthest = dict.fromkeys(tasks, 0)
     for dialogue, row in zip(dialogues, rows, strict=True):
-        task = dialogue.task
-        if task.id not in references:
-            references[task.id] = _reference_ids(task, domain, chat)
-        furthest[task.id] = max(furthest.get(task.id, 0), row.spans[-1][0])
-    limit, probes = context_limit(model), list[Row]()
+        furthest[dialogue.task.id] = max(furthest[dialogue.task.id], row.spans[-1][0])
+    limit, probes, counts = context_limit(model), list[Row](), list[int]()
     for dialogue, row in zip(dialogues, rows, strict=True):
         opening, reference = references[dialogue.task.id]
         reference = reference[: max(0, limit - furthest[dialogue.task.id] - len(opening))]
-        if reference and len(row.spans) > 1:
-            for start, _ in row.spans:
-                place = start + len(opening)
-                ids = row.token_ids[:start] + opening + reference
-                probes.append(Row(ids, ((place, place + len(reference)),)))
+        starts = [start for start, _ in row.spans] if reference and len(row.spans) > 1 else []
+        counts.append(len(starts))
+        for start in starts:
+            place = start + len(opening)
+            ids = row.token_ids[:start] + opening + reference
+            probes.append(Row(ids, ((place, place + len(reference)),)))
     means = iter([tokens.double().mean().item() for tokens in row_logprobs(model, probes, layout)] if probes else [])
     gains: Gains = []
-    for dialogue, row in zip(dialogues, rows, strict=True):
-        if limit - furthest[dialogue.task.id] <= len(references[dialogue.task.id][0]) or len(row.spans) < 2:
-            gains.append([0.0] * (len(row.spans) - 1))
-            continue
-        values = [next(means) for _ in row.spans]
+    for row, count in zip(rows, counts, strict=True):
+        values = [next(means) for _ in range(count)]
         if kind == "prob_diff":
             values = [math.exp(value) for value in values]
-        gains.append([after - before for before, after in pairwise(values)])
+        gains.append([after - before for before, after in pairwise(values)] or [0.0] * (len(row.spans) - 1))
     return gains
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.markers import visible_reply
@@ -72,26 +74,34 @@ def _judge(domain: Domain, settings: RankingSettings, base: tuple[Any, Any] | No
     return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
 
 
-@dataclass(frozen=True)
-class RandomCritic:
-    """A control: numbers that depend on the seed and the state only."""
-
-    seed: int
+class _OneByOne:
+    """A critic that looks at each reply for itself."""
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """Uniform in [0, 1)."""
+        """What each reply is worth."""
         return [
-            [[self._number(dialogue, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
+            [[self.worth(dialogue, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
             for dialogue, turns in work
         ]
 
-    def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomCritic(_OneByOne):
+    """A control: numbers that depend on the seed and the state only, uniform in [0, 1)."""
+
+    seed: int
+
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        """A number by the state and the reply."""
         purpose = f"random:{reply.token_ids}"
         return random.Random(state_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
 
 
 @dataclass(frozen=True)
-class OracleCritic:
+class OracleCritic(_OneByOne):
     """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
 
     Replies of equal worth are equal.
@@ -99,15 +109,9 @@ class OracleCritic:
 
     domain: Domain
 
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def worth(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
         """The worth of `Domain.judge`; a task that it does not know is a UserError."""
-        return [
-            [[self._worth(dialogue, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
-            for dialogue, turns in work
-        ]
-
-    def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
-        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
+        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], reply.text)
         if judgment is None:
             raise UserError(
                 f"task {dialogue.task.id}: the oracle knows only how tasks of a synthetic suite were made; set "
@@ -141,26 +145,24 @@ class JudgeCritic:
         for number, (dialogue, turns) in enumerate(work):
             for turn, replies in enumerate(turns):
                 seed = state_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
-                for first, second in rivals(len(replies), self.settings.comparisons, seed):
-                    for one, other in ((first, second), (second, first)):
-                        text = self._question(dialogue, turn, replies[one].text, replies[other].text)
+                for pair in rivals(len(replies), self.settings.comparisons, seed):
+                    for first, second in (pair, pair[::-1]):
+                        text = self._question(dialogue, turn, replies[first].text, replies[second].text)
                         prompts.append(Prompt(self.chat.open(None, text), seed))
-                        comparisons.append((number, turn, one, other))
+                        comparisons.append((number, turn, first, second))
         sampling = Sampling(max_new_tokens=self.settings.max_new_tokens, temperature=0.0)
-        wins = [[[0.0] * len(replies) for replies in turns] for _, turns in work]
-        counts = [[[0] * len(replies) for replies in turns] for _, turns in work]
         verdicts = self.engine.sample(prompts, sampling) if prompts else []
-        for (number, turn, one, other), (verdict,) in zip(comparisons, verdicts, strict=True):
+        shares: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+        for (number, turn, first, second), (verdict,) in zip(comparisons, verdicts, strict=True):
             share = first_wins(verdict.text)
-            for place, won in ((one, share), (other, 1.0 - share)):
-                wins[number][turn][place] += won
-                counts[number][turn][place] += 1
+            shares[number, turn, first].append(share)
+            shares[number, turn, second].append(1.0 - share)
         return [
             [
-                [won / count if count else 0.5 for won, count in zip(*pair, strict=True)]
-                for pair in zip(*both, strict=True)
+                [fmean(shares.get((number, turn, place), [0.5])) for place in range(len(replies))]
+                for turn, replies in enumerate(turns)
             ]
-            for both in zip(wins, counts, strict=True)
+            for number, (_, turns) in enumerate(work)
         ]
 
     def _question(self, dialogue: Trajectory, turn: int, first: str, second: str) -> str:

@@ -8,9 +8,10 @@ sweetrl.methods.grpo_trainer, what a turn's advantage is in sweetrl.methods.cred
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,15 @@ from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
 from sweetrl.methods.base import Method, TrainingJob
-from sweetrl.methods.credit import Attempts, lay_out, turn_gains
+from sweetrl.methods.credit import INFORMED, Attempts, lay_out, turn_gains
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
 from sweetrl.sweet.reporting import report_to
-from sweetrl.sweet.training import devices_of, last_fifth
+from sweetrl.sweet.training import last_fifth, run_trainer
 from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
-    from sweetrl.lm.data import Row
     from sweetrl.rollout.context import RolloutContext
 
 FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second", "info_gain")
@@ -59,7 +59,6 @@ class Grpo(Method):
             )
         tasks = job.inputs.tasks()
         model, tokenizer = load_base(job.model)
-        started = time.monotonic()
         with ExitStack() as stack:
             if first_process():  # of several processes that train the first one alone samples
                 engine = stack.enter_context(serving(job.engine, job.model, scratch / "server.log", grpo.lora.rank))
@@ -85,24 +84,17 @@ class Grpo(Method):
                 job.progress,
             )
             report_to(trainer, job.tracking, "train-policy")
-            try:
-                history = trainer.fit()
-            finally:
-                if job.progress is not None:
-                    job.progress.close()
-        seconds = time.monotonic() - started
+            result = run_trainer(trainer, scratch, job.model.base, job.progress)
         if not first_process():
-            return TrainingResult(scratch / "adapter", "", {}, trainer.model)
-        save_adapter(trainer.model, scratch / "adapter", job.model.base)
-        final = last_fifth(history, FINAL)
-        dialogues = self.dialogues(grpo, job.collect, 1)
-        return TrainingResult(
-            scratch / "adapter",
+            return result
+        history = [entry for entry in trainer.state.log_history if "loss" in entry]
+        final, dialogues = last_fifth(history, FINAL), self.dialogues(grpo, job.collect, 1)
+        summary = (
             f"{len(history)} steps on {dialogues:,} dialogues of its own, success {history[0]['success']:.1%} at first "
-            f"and {final['final/success']:.1%} in the last fifth",
-            final | {"dialogues": dialogues, "gpu_seconds": seconds * devices_of(trainer)},
-            trainer.model,
+            f"and {final['final/success']:.1%} in the last fifth"
         )
+        spent = {"dialogues": dialogues, "gpu_seconds": result.metrics["gpu_seconds"]}
+        return replace(result, summary=summary, metrics=final | spent)
 
 
 def attempts(
@@ -130,15 +122,11 @@ def attempts(
         lost_share=job.collect.lost_share,
     )
     chat = context.chat or job.chat
-
-    def gains(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> Sequence[Sequence[float]]:
-        return turn_gains(policy, dialogues, rows, job.domain, chat, grpo)
-
-    def privileged(dialogue: Trajectory) -> Row:
-        return critic_row(dialogue, job.domain, chat, job.system, job.critic)
-
-    dialogues: Sequence[Trajectory] = list(store.read())
+    dialogues: Sequence[Trajectory] = list(filter(usable, store.read()))
+    informs, privileged = None, None
     if grpo.credit == "privileged":
-        limit = context_limit(policy)
-        dialogues = rankable(list(filter(usable, dialogues)), job.domain, chat, job.system, True, limit)
-    return lay_out(dialogues, chat, job.system, grpo, gains, privileged)
+        dialogues = rankable(dialogues, job.domain, chat, job.system, True, context_limit(policy))
+        privileged = partial(critic_row, domain=job.domain, chat=chat, system=job.system, settings=job.critic)
+    elif grpo.credit in INFORMED:
+        informs = partial(turn_gains, policy, domain=job.domain, chat=chat, settings=grpo)
+    return lay_out(dialogues, chat, job.system, grpo, informs, privileged)

@@ -17,18 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.config.settings import GrpoSettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Plan, PreferenceData, plan
 from sweetrl.lm.distributed import broadcast, patient_group, wants_shards
-from sweetrl.lm.head import base_of
-from sweetrl.lm.passes import model_layout
-from sweetrl.lm.reference import reference_logprobs, spread_logprobs
+from sweetrl.lm.reference import reference_logprobs, row_logprobs
 from sweetrl.methods.credit import Attempts, privileged_advantages
 from sweetrl.sweet.advantage import segment_mean
-from sweetrl.sweet.trainer import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
+from sweetrl.sweet.trainer import Metrics, PreferenceTrainer, Report
 
 Sample = Callable[[int, Any], Attempts]  # (iteration from 0, the model with its adapter) -> its attempts
 
@@ -77,6 +74,7 @@ class GroupTrainer(PreferenceTrainer):
     """
 
     settings: GrpoSettings
+    compares = False  # with what `begin` lays out
     waiting: Any = None  # in what group the other processes wait while the first one samples
 
     def __init__(
@@ -93,33 +91,17 @@ class GroupTrainer(PreferenceTrainer):
             raise UserError(
                 "method grpo: the policy samples while it learns, which a sharded model cannot; start without FSDP."
             )
-        self.settings, self.sample, self.report, self.seed, self.sharded = settings, sample, report, seed, False
+        self.sample, self.seed = sample, seed
         dialogues = settings.tasks * settings.group_size
         self.steps_each = max(1, round(settings.epochs * dialogues / settings.batch_size))
-        self.steps = settings.iterations * self.steps_each
         self.iteration, self.attempts, self.plan = -1, Attempts((), (), ()), Plan((), 1)
-        self._step_metrics, self._step_tokens, self._step_computed = [], 0, 0
-        self._step_start = time.perf_counter()
-        device = next(model.parameters()).device
-        arguments = training_arguments(settings, scratch, seed, self.steps, device)
+        steps: Any = range(settings.iterations * self.steps_each)
+        super().__init__(model, PreferenceData((), ()), settings, scratch, seed, pad_id, report, steps=steps)
+        self.data_collator = lambda items: {"step": torch.tensor(items[0])}
         # Checkpoints lie at the ends of iterations, and between the entries of metrics.
-        unit = math.lcm(self.steps_each, int(arguments.logging_steps))
+        unit = math.lcm(self.steps_each, int(self.args.logging_steps))
         between = self.steps_each * math.ceil(settings.iterations / settings.checkpoints)
-        arguments.save_steps = unit * math.ceil(between / unit)
-        self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
-        if settings.gradient_checkpointing:
-            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
-        Trainer.__init__(
-            self,
-            model=model,
-            args=arguments,
-            train_dataset=Steps(range(self.steps)),
-            data_collator=lambda items: {"step": torch.tensor(items[0])},
-            callbacks=[Checkpoints()],
-        )
-        self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
-        self.model_accepts_loss_kwargs = False  # losses are means over a step
+        self.args.save_steps = unit * math.ceil(between / unit)
         self.waiting = patient_group()
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -147,7 +129,7 @@ class GroupTrainer(PreferenceTrainer):
         epochs = self.steps_each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
         seed = self.seed * 1_000_003 + iteration
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
-        old = spread_logprobs(model, rows, self.layout)
+        old = row_logprobs(model, rows, self.layout, together=True)
         reference = reference_logprobs(model, rows, self.layout)
         advantages = [self._spread(number).to(mine) for number, mine in enumerate(old)]
         if self.attempts.informed:

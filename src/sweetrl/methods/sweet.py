@@ -64,7 +64,3 @@ class Sweet(Method):
         from sweetrl.sweet.trainer import ListwiseTrainer, PolicyTrainer
 
         return ListwiseTrainer if settings.objective == "listwise" else PolicyTrainer
-
-    def replay(self, settings: PolicySettings) -> float:
-        """As params.yaml says."""
-        return settings.sft_replay

@@ -36,12 +36,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TEMPLATE_BYTES = MIB // 4
 DEPTH = 64
 LAYERS = 4096
+KERNELS = ("attn_implementation", "attn_implementation_internal", "experts_implementation")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-_CONVERT = (
-    "which can run code when it is loaded; take the model's safetensors files, or convert it where you trust it "
-    "(docs/real-models.md says how)."
-)
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
@@ -59,35 +55,36 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
         raise UserError(f"{path}: it cannot be read ({error.strerror}); fetch the folder again.") from error
     if len(content) > limit:
         raise UserError(f"{path}: the file has more than {limit // MIB} MiB; no model needs that, take another folder.")
+    too_deep = f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except RecursionError as error:
-        raise UserError(_too_deep(path)) from error
+        raise UserError(too_deep) from error
     except ValueError as error:  # UnicodeDecodeError and numbers that are too long, too
         raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
-    level: list[Any] = [found]
+    level: list[Any] = [value]
     for _ in range(DEPTH):
-        level = [below for one in level for below in _below(one) if isinstance(below, dict | list)]
+        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
+        level = [inner for inner in below if isinstance(inner, dict | list)]
         if not level:
-            return found
-    raise UserError(_too_deep(path))
+            return value
+    raise UserError(too_deep)
 
 
 def check_tokenizer(model: Path | str) -> None:
     """Refuse a tokenizer that would need code of its own, or whose files are out of all proportion."""
     _check_regular(Path(model))
-    found = {name: read_object(path, TOKENIZERS[name]) for name, path in _files(model, TOKENIZERS)}
-    for name, path in _files(model, CONFIGS):
-        found[name] = read_object(path, CONFIGS[name])
+    sizes = TOKENIZERS | CONFIGS
+    contents = {name: read_object(path, sizes[name]) for name, path in _files(model, sizes)}
     folder = Path(model)
     for template in [folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja")]:
         if template.is_file() and template.stat().st_size > TEMPLATE_BYTES:
             raise UserError(
                 f"{template}: the chat template has more than {TEMPLATE_BYTES // 1024} KiB; give the model another."
             )
-    own = found.get("tokenizer_config.json", {})
+    own = contents.get("tokenizer_config.json", {})
     for key, kinds in (("chat_template", (str, dict, list)), ("model_max_length", (int, float))):
         if not isinstance(own.get(key), (*kinds, type(None))):
             raise UserError(f"{model}: tokenizer_config.json: `{key}` is {own[key]!r}; fetch the folder again.")
@@ -97,7 +94,7 @@ def check_tokenizer(model: Path | str) -> None:
 
     name = str(own.get("tokenizer_class") or "").removesuffix("Fast")
     known = name and (tokenizer_class_from_name(name) or tokenizer_class_from_name(f"{name}Fast"))
-    kind = found.get("config.json", {}).get("model_type")
+    kind = contents.get("config.json", {}).get("model_type")
     _own_code(model, "tokenizer_config.json", bool(known) or kind in TOKENIZER_MAPPING_NAMES)
 
 
@@ -107,26 +104,31 @@ def check_weights(model: Path | str, causal: bool = True) -> None:
     `causal` says that it is to be a causal language model, not just any model that transformers knows.
     """
     _check_regular(Path(model))
-    found = {name: read_object(path, CONFIGS[name]) for name, path in _files(model, CONFIGS)}
-    config = found.get("config.json", {})
-    for place, count in _layers(config):
-        if count > LAYERS:
-            raise UserError(f"{model}: config.json: `{place}` is {count}; no model has more than {LAYERS}.")
-    for place, kernel in _kernels(config):
-        raise UserError(
-            f"{model}: config.json: `{place}` names the kernel {kernel!r} of the hub, which is code; remove the key."
-        )
-    if any(one.get("auto_map") for one in found.values()):
-        _own_code(model, "config.json", _known_type(config.get("model_type"), causal))
+    contents = {name: read_object(path, CONFIGS[name]) for name, path in _files(model, CONFIGS)}
+    config = contents.get("config.json", {})
+    for place, value in _values(config):
+        # Layers are built before weights are looked at; an attention with a slash in its name is code of the hub.
+        if isinstance(value, int) and place.endswith(("layers", "n_layer")) and value > LAYERS:
+            raise UserError(f"{model}: config.json: `{place}` is {value}; no model has more than {LAYERS}.")
+        if isinstance(value, str) and "/" in value and any(key.endswith(KERNELS) for key in place.split(".")):
+            raise UserError(
+                f"{model}: config.json: `{place}` names the kernel {value!r} of the hub, which is code; remove the key."
+            )
+    if any(content.get("auto_map") for content in contents.values()):
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        kinds = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else CONFIG_MAPPING_NAMES
+        _own_code(model, "config.json", str(config.get("model_type")) in kinds)
     for name, path in _files(model, {ADAPTER: ADAPTER_BYTES}):
         raise UserError(
             f"{path}: a base model's folder has an adapter in it ({name}), which may name another base; set "
             "`model.base` to the base itself, and give the adapter's folder as the adapter."
         )
-    named = config.get("transformers_weights")
-    if named is not None and not (isinstance(named, str) and named.endswith(".safetensors")):
+    weights = config.get("transformers_weights")
+    if weights is not None and not (isinstance(weights, str) and weights.endswith(".safetensors")):
         raise UserError(
-            f"{model}: config.json: `transformers_weights` names {named!r}, no safetensors file; remove it."
+            f"{model}: config.json: `transformers_weights` names {weights!r}, no safetensors file; remove it."
         )
     for _, path in _files(model, {INDEX: INDEX_BYTES}):
         parts = read_object(path, INDEX_BYTES).get("weight_map")
@@ -183,11 +185,11 @@ def _files(model: Path | str, names: dict[str, int]) -> Iterator[tuple[str, Path
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
     for name in names:
         try:
-            found = cached_file(str(model), name, **quiet)
+            path = cached_file(str(model), name, **quiet)
         except (OSError, ValueError):  # what is wrong with the name is said by whoever loads it
             continue
-        if found is not None:
-            yield name, Path(found)
+        if path is not None:
+            yield name, Path(path)
 
 
 def _check_regular(folder: Path) -> None:
@@ -197,28 +199,13 @@ def _check_regular(folder: Path) -> None:
             raise UserError(f"{path}: this is no regular file; fetch the folder again.")
 
 
-def _layers(config: Any, place: str = "") -> Iterator[tuple[str, int]]:
-    """Yield (key, number) of every number of layers in a configuration: they are built before weights are looked at."""
+def _values(config: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of everything in a configuration and the configurations within it."""
     for key, value in config.items():
-        if isinstance(value, int) and key.endswith(("layers", "n_layer")):
+        if isinstance(value, dict):
+            yield from _values(value, f"{place}{key}.")
+        else:
             yield f"{place}{key}", value
-        elif isinstance(value, dict):
-            yield from _layers(value, f"{place}{key}.")
-
-
-def _below(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
-
-
-def _too_deep(path: Path) -> str:
-    return f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
-
-
-def _known_type(kind: Any, causal: bool) -> bool:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    return isinstance(kind, str) and kind in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else CONFIG_MAPPING_NAMES)
 
 
 def _own_code(model: Path | str, name: str, known: bool) -> None:
@@ -230,18 +217,9 @@ def _own_code(model: Path | str, name: str, known: bool) -> None:
     logger.warning("%s: the code that %s names (auto_map) is not run; transformers' own class is used", model, name)
 
 
-def _kernels(config: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (key, name) of every kernel that a configuration wants from the hub: a name with a slash."""
-    for key, value in config.items():
-        where = f"{place}{key}"
-        if key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
-            names = value.values() if isinstance(value, dict) else [value]
-            yield from ((where, name) for name in names if isinstance(name, str) and "/" in name)
-        elif isinstance(value, dict):
-            yield from _kernels(value, f"{where}.")
-
-
 def _refuse_pickles(folder: Path) -> None:
-    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if found:
-        raise UserError(f"{folder}: the weights are pickled ({found[0]}), {_CONVERT}")
+    if pickled := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
+        raise UserError(
+            f"{folder}: the weights are pickled ({pickled[0]}), which can run code when it is loaded; take the model's "
+            "safetensors files, or convert it where you trust it (docs/real-models.md says how)."
+        )

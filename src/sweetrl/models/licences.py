@@ -11,7 +11,7 @@ from sweetrl.errors import UserError
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What licences ask to be handed on: their text, notices, and the rules of use that some come with.
-HANDED_ON = ("licen[sc]e*", "notice*", "use_policy*", "copying*")
+HANDED_ON = re.compile("licen[sc]e|notice|use_policy|copying", re.IGNORECASE)
 LARGEST = 2**20  # bytes of such a text
 # The bases that ship with the project, by DVC's hash: their folders state no licence, because with one more file they
 # would be other bases (models/README.md).
@@ -29,14 +29,14 @@ def base_licence(base: Path, content: str = "") -> str:
     parts = _text(base / "README.md").split("---\n", 2)
     if len(parts) == 3 and not parts[0].strip():
         try:
-            told = parse_yaml(parts[1], str(base / "README.md"))
+            card = parse_yaml(parts[1], str(base / "README.md"))
         except UserError:  # somebody else's card; it may say it in the licence's text
-            told = None
-        if isinstance(told, dict) and isinstance(told.get("license"), str):
-            return told["license"].strip()[:100]
+            card = None
+        if isinstance(card, dict) and isinstance(card.get("license"), str):
+            return card["license"].strip()[:100]
     for name in LICENCES:
-        if said := _text(base / name).strip():
-            return said.split("\n")[0].strip()[:100]
+        if text := _text(base / name).strip():
+            return text.split("\n")[0].strip()[:100]
     return SHIPPED.get(content, "")
 
 
@@ -45,8 +45,7 @@ def copy_licence(base: Path, folder: Path) -> list[str]:
 
     A model that has only a hub's name has no such files here. One of more than 1 MiB is no licence and is left out.
     """
-    found = sorted(base.glob("*")) if base.is_dir() else []
-    texts = [path for path in found if any(_lower(path).match(pattern) for pattern in HANDED_ON) and is_own(path)]
+    texts = [path for path in sorted(base.glob("*")) if HANDED_ON.match(path.name) and is_own(path)]
     for path in texts:
         shutil.copyfile(path, folder / path.name)
     return [path.name for path in texts]
@@ -69,7 +68,3 @@ def is_own(path: Path) -> bool:
     of_hub = folder.parent.name == "snapshots" and real.parent == folder.parent.parent / "blobs"
     of_dvc = re.search(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}$", real.as_posix()) is not None
     return real.is_relative_to(folder) or of_hub or of_dvc
-
-
-def _lower(path: Path) -> Path:
-    return Path(path.name.lower())

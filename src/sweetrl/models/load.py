@@ -9,22 +9,18 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash, identity
-from sweetrl.models.check import CONFIGS, INDEX, check_adapter, check_pictures, check_tokenizer, check_weights
+from sweetrl.models.check import check_adapter, check_pictures, check_tokenizer, check_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # No code from a folder, no pickles.
 SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "weights_only": True}
-# Weights of at least so many bytes are known by their files: to digest them in memory each time would take too long.
-LARGE = 2**28
 
 
 def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
@@ -38,29 +34,21 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
 
 def load_weights(model: Path | str, dtype: str) -> Any:
-    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. No code of it is run.
-
-    The parameters of a large one know the files that they come from (`weights_files`).
-    """
+    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. Its code is not run."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     _check_folder(model)
     check_weights(model)
-    files = _large_files(Path(model))
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         with _said(model, "causal language model"):
-            loaded = _complete(AutoModelForCausalLM, model, dtype=getattr(torch, dtype))
+            return _complete(AutoModelForCausalLM, model, dtype=getattr(torch, dtype))
     finally:
         if shown:
             logging.enable_progress_bar()
-    if files is not None:
-        for parameter in loaded.parameters():
-            parameter.sweetrl_files = files
-    return loaded
 
 
 def load_class(kind: Any, model: Path | str, **options: Any) -> Any:
@@ -83,10 +71,7 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     from peft import LoraConfig, get_peft_model
 
     check_adapter(adapter)
-    with _said(adapter, "LoRA adapter for this base"), warnings.catch_warnings():
-        # peft asks transformers in an old way
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
+    with _said(adapter, "LoRA adapter for this base"), quiet_peft():
         config = LoraConfig.from_pretrained(str(adapter))
         config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
         config.inference_mode = True
@@ -106,6 +91,15 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     return adapted
 
 
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """No warnings while peft adapts a model: it asks transformers in an old way, and shared weights are refused."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)
+        yield
+
+
 def shared_targets(adapted: Any) -> list[str]:
     """Return which layers a model's adapter changes whose weights its base uses twice, as embeddings and as head.
 
@@ -113,29 +107,11 @@ def shared_targets(adapted: Any) -> list[str]:
     """
     base = adapted.get_base_model()
     ends = base.get_input_embeddings(), base.get_output_embeddings()
-    places = {id(one): name for name, one in base.named_modules()}
-    weights = [getattr(one, "weight", None) for one in ends]
+    weights = [getattr(end, "weight", None) for end in ends]
     if weights[0] is None or weights[0] is not weights[1]:
         return []
-    return [places[id(one)] for one in ends if places.get(id(one)) in adapted.targeted_module_names]
-
-
-@dataclass(frozen=True)
-class WeightsFiles:
-    """The files that a model was loaded from, as they were then (sweetrl.file_hashes.identity)."""
-
-    seen: tuple[tuple[Path, tuple[int, ...]], ...]
-
-    def digest(self) -> str | None:
-        """What is in them; None where they have changed since."""
-        if any(not path.exists() or identity(path) != was for path, was in self.seen):
-            return None
-        return " ".join(f"{path.name} {file_hash(path)}" for path, _ in self.seen)
-
-
-def weights_files(parameter: Any) -> WeightsFiles | None:
-    """Return the files that a frozen parameter of a large model was loaded from; None for any other."""
-    return None if parameter.requires_grad else getattr(parameter, "sweetrl_files", None)
+    names = {id(module): name for name, module in base.named_modules()}
+    return [names[id(end)] for end in ends if names.get(id(end)) in adapted.targeted_module_names]
 
 
 def resolve_device(device: str) -> str:
@@ -207,18 +183,8 @@ def _check_folder(model: Path | str) -> None:
         raise UserError(_missing(model, "folder"))
 
 
-def _large_files(folder: Path) -> WeightsFiles | None:
-    paths = sorted([*folder.glob("*.safetensors"), *(folder / name for name in (INDEX, *CONFIGS))])
-    paths = [path for path in paths if path.is_file()]
-    if sum(path.stat().st_size for path in paths) < LARGE:
-        return None
-    return WeightsFiles(tuple((path, identity(path)) for path in paths))
-
-
 def _missing(model: Path | str, what: str, error: BaseException | None = None) -> str:
     said = "" if error is None else str(error).strip() or type(error).__name__
-    if isinstance(error, LookupError | ArithmeticError | TypeError | AttributeError):
-        said = f"{type(error).__name__}: {said}"  # of a library that meant nobody to see it: the words alone say little
     reason = f" that can be loaded ({' '.join(said.split())[:300]})" if said else ""
     return (
         f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull` or `make base-model`) or "

@@ -25,7 +25,8 @@ from sweetrl.config.sections import Section
 from sweetrl.config.settings import section
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Hierarchical, holm
+from sweetrl.evaluation.statistics import holm
+from sweetrl.reproduce.hierarchical import Hierarchical
 from sweetrl.reproduce.outcomes import Condition
 from sweetrl.reproduce.tables import Measured, difference
 from sweetrl.reproduce.variants import VARIANTS

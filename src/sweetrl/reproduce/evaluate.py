@@ -56,7 +56,7 @@ def evaluate(settings: Settings) -> None:
         inputs = [TEST_TASKS, VALIDATION_TASKS, Path(settings.model.base), *([adapter] if adapter else [])]
         for path in inputs:
             run.log_input(path.stem, path)
-        scratch = run.scratch(*inputs, PLAN)
+        scratch = run.scratch(PLAN)
         tried: dict[str, Any] = {}
         measured: list[dict[str, Any]] = []
         with opened_player(settings, Policy(settings.model, settings.engine, adapter), scratch) as player:
@@ -145,7 +145,7 @@ class Player:
         values: dict[str, Any] = {"agent.temperature": temperature}
         if persona:
             values["simulator.options"] = {**domain.settings.simulator.options, "persona": persona}
-        other = domain.configured(with_values(domain.settings, values))
+        other = domain.configured(with_values(settings_of(domain), values))
         with ExitStack() as stack:
             simulator = self.environment.simulator
             if persona:
@@ -156,10 +156,10 @@ class Player:
 @contextmanager
 def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator[Player]:
     """Yield the policy, loaded once for everything that is measured."""
-    from sweetrl.api.rollouts import Running, opened, serving
+    from sweetrl.api.rollouts import opened, serving
 
     with (
-        serving([policy], Running(log=scratch / "server.log")) as (served,),
+        serving([policy], scratch / "server.log") as (served,),
         opened(load_domain(settings)) as environment,
     ):
         agent = served.open(settings.evaluate.batch)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweetrl.evaluation.metrics import summarize_policy
-from sweetrl.evaluation.statistics import (
+from sweetrl.evaluation.statistics import paired_difference
+from sweetrl.reproduce.hierarchical import (
     Hierarchical,
     hierarchical_difference,
     hierarchical_mean,
     hierarchical_ratio,
-    paired_difference,
 )
 from sweetrl.reproduce.outcomes import Condition, Outcome
 from sweetrl.reproduce.variants import Variant

@@ -42,8 +42,7 @@ ANY_REWARD = (-math.inf, math.inf)
 class RolloutContext:
     """The domain, the agent's engine and chat format, the user and the scorer, and how the agent talks.
 
-    `chat` is None for an engine that takes text. `reply_characters` is where the user's replies are cut; 0: where the
-    domain says.
+    `chat` is None for an engine that takes text.
     """
 
     domain: Domain
@@ -52,7 +51,6 @@ class RolloutContext:
     simulator: UserSimulator
     scorer: Scorer
     agent: AgentSettings
-    reply_characters: int = 0
 
     def sampling(self, n: int = 1) -> Sampling:
         """How the agent's replies are sampled."""
@@ -64,12 +62,10 @@ class RolloutContext:
 
     def open_seeded(self, task: Task, attempt: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
-        return open_dialogue(
-            self.domain, self.simulator, task, attempt, seed_of, self.agent, self.reply_characters, self.chat
-        )
+        return open_dialogue(self.domain, self.simulator, task, attempt, seed_of, self.agent, self.chat)
 
     def resume(self, trajectory: Trajectory, turns: int, seed_of: Callable[[int], int]) -> Dialogue:
-        """Begin where the first `turns` agent turns of `told`, and what the user said to them, are over."""
+        """Begin where the first `turns` agent turns of `trajectory`, and what the user said to them, are over."""
         dialogue = self.open_seeded(trajectory.task, trajectory.attempt, seed_of)
         sampled = {turn.message_index: turn for turn in trajectory.turns}
         for index in range(1, 2 * turns, 2):
@@ -143,30 +139,18 @@ class OpenEnvironment:
 
     def begin(self, task: Task, seed: int = 0, attempt: int = 0, agent: str = "") -> Conversation:
         """Begin a dialogue about `task` with an agent from outside, called `agent`; `seed` is the user's."""
-        settings = self.domain.settings
-        dialogue = open_dialogue(
-            self.domain,
-            self.simulator,
-            self.domain.own(task),
-            attempt,
-            lambda turn: dialogue_seed(seed, task.id, attempt, turn),
-            settings.agent,
-            settings.simulator.reply_characters,
-        )
+        task, agent_settings = self.domain.own(task), self.domain.settings.agent
+
+        def seed_of(turn: int) -> int:
+            return dialogue_seed(seed, task.id, attempt, turn)
+
+        dialogue = open_dialogue(self.domain, self.simulator, task, attempt, seed_of, agent_settings)
         return Conversation(dialogue, self.scorer, agent)
 
     def context(self, agent: Agent) -> RolloutContext:
         """Return what dialogues with `agent` need, as the domain's settings say."""
-        settings = self.domain.settings
-        return RolloutContext(
-            self.domain,
-            agent.engine,
-            agent.chat,
-            self.simulator,
-            self.scorer,
-            settings.agent,
-            settings.simulator.reply_characters,
-        )
+        settings = self.domain.settings.agent
+        return RolloutContext(self.domain, agent.engine, agent.chat, self.simulator, self.scorer, settings)
 
 
 @contextmanager

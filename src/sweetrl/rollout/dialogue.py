@@ -67,14 +67,9 @@ class Dialogue:
         self.read_tokens += completion.prompt_tokens or len(self.ids)
         self.cached_tokens += completion.cached_tokens
         self.busy += completion.busy
+        place = len(self.environment.messages)
         self.turns.append(
-            AgentTurn(
-                message_index=len(self.environment.messages),
-                raw=completion.text,
-                token_ids=completion.token_ids,
-                logprobs=completion.logprobs,
-                finish_reason=completion.finish_reason,
-            )
+            AgentTurn(place, completion.text, completion.token_ids, completion.logprobs, completion.finish_reason)
         )
         self.environment.say(completion.text)
 
@@ -136,10 +131,9 @@ class Dialogue:
         extra = {}
         if self.generated_tokens:
             extra = {"generated_tokens": str(self.generated_tokens), "prompt_tokens": str(self.prompt_tokens)}
-        if getattr(environment.simulator, "checked", False):
-            leaks = leaks_of(self.task, environment.messages, environment.domain.find_leak)
-            if leaks:
-                extra["leaks"] = " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
+        checked = getattr(environment.simulator, "checked", False)
+        if checked and (leaks := leaks_of(self.task, environment.messages, environment.domain.find_leak)):
+            extra["leaks"] = " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
         return Trajectory(
             task=self.task,
             attempt=self.attempt,
@@ -162,14 +156,10 @@ def open_dialogue(
     attempt: int,
     seed_of: Callable[[int], int],
     agent: AgentSettings,
-    reply_characters: int = 0,
     chat: ChatFormat | None = None,
 ) -> Dialogue:
-    """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1).
-
-    The user's replies are cut at `reply_characters`; 0 is where the domain says.
-    """
-    cut = reply_characters or domain.reply_characters
+    """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
+    cut = domain.settings.simulator.reply_characters or domain.reply_characters
     environment = Environment(task, domain, simulator, agent.max_turns, cut, seed_of(-1))
     system = domain.system_prompt(agent.prompt)
     texts = [("system", system), ("user", task.problem_description)]

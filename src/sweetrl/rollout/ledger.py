@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median_low
 
-from sweetrl.errors import UserError
-from sweetrl.io import private_file
+from sweetrl.io import append_row
 from sweetrl.types import Usage
 
 
@@ -45,32 +46,15 @@ class Ledger:
 
     def add(self, costs: Sequence[DialogueCost]) -> None:
         """Append `costs`; UserError where the disk is full."""
-        lines = "".join(json.dumps(asdict(cost)) + "\n" for cost in costs)
-        try:
-            with private_file(self.path).open("a+b") as target:
-                # A kill in the middle of a line must not spoil the next one.
-                if target.tell() and (target.seek(-1, 2), target.read(1))[1] != b"\n":
-                    target.write(b"\n")
-                target.write(lines.encode())
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: the cost of dialogues cannot be written ({error.strerror}); fix that and run the same "
-                "command again (finished work is kept)."
-            ) from error
+        for cost in costs:
+            append_row(self.path, asdict(cost))
 
     def read(self) -> list[DialogueCost]:
         """Return what is written so far, without a line that a kill broke off."""
-        if not self.path.exists():
-            return []
-        names = {field.name for field in fields(DialogueCost)}
         costs = []
-        for line in self.path.read_bytes().splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and set(row) == names:
-                costs.append(DialogueCost(**row))
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
+            with suppress(ValueError, TypeError):
+                costs.append(DialogueCost(**json.loads(line)))
         return costs
 
 
@@ -88,8 +72,8 @@ def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     for name in ("seconds", "busy_seconds", "gpu_seconds"):
         values = sorted(float(getattr(each, name)) for each in costs)
         metrics[f"dialogue/{name}"] = sum(values) / len(values)
-        metrics[f"dialogue/{name}_median"] = values[(len(values) - 1) // 2]
-        metrics[f"dialogue/{name}_p95"] = values[min(int(0.95 * len(values)), len(values) - 1)]
+        metrics[f"dialogue/{name}_median"] = median_low(values)
+        metrics[f"dialogue/{name}_p95"] = values[int(0.95 * len(values))]
     for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
         metrics[f"dialogue/{name}"] = sum(getattr(each, name) for each in costs) / len(costs)
     return metrics

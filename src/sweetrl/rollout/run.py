@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.errors import UserError
 from sweetrl.protocols import AsyncEngine
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together
 from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.rollout.scored import Losses, scored
-from sweetrl.rollout.shards import concurrent_shards
+from sweetrl.rollout.shards import JOURNAL, Journal, concurrent_shards
 from sweetrl.types import Completion, Task, Trajectory
 
 
@@ -28,7 +27,7 @@ def rollout(
     seed: int = 0,
     policy_name: str = "",
     batch: int = 128,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda finished: None,
     spent: Callable[[Sequence[DialogueCost]], None] | None = None,
 ) -> list[Trajectory]:
     """Let the agent attempt each (task, attempt number); return the dialogues in order, not yet scored.
@@ -53,8 +52,7 @@ def rollout(
             if spent is not None:
                 devices = engine.usage().devices
                 spent([dialogue.cost(policy_name, devices) for dialogue in over])
-            if progress is not None:
-                progress(len(over))
+            progress(len(over))
 
         advance_together(dialogues, speak, context.simulator, ended)
         trajectories.extend(dialogue.close(policy_name) for dialogue in dialogues)
@@ -88,40 +86,51 @@ def rollout_scored(
     With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
     """
     own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
-    losses = Losses(sum(len(attempts[index * shard : (index + 1) * shard]) for index in own), lost_share)
-    batch = 1 if getattr(context.simulator, "serial", False) else batch
-    if isinstance(context.engine, AsyncEngine):
-        concurrent_shards(attempts, context, store, losses, seed, policy_name, batch, shard, progress, ledger, mine)
-        return store
-    present = store.shards()
-    losses.causes.update(cause for index in own if index in present for cause in store.lost(index))
+    progress = progress or (lambda finished: None)
+    parts = {index: attempts[index * shard : (index + 1) * shard] for index in own}
+    losses = Losses(sum(map(len, parts.values())), lost_share)
+    losses.causes.update(cause for index in store.shards() if index in parts for cause in store.lost(index))
     if losses.too_many:
         _take_again(store, own)
         losses.causes.clear()
-        present = store.shards()
-    for index in own:
-        part = attempts[index * shard : (index + 1) * shard]
-        if index in present:
-            if progress is not None:
-                progress(len(part))
-            continue
-        spent = None if ledger is None else ledger.add
-        trajectories = rollout(
-            part, context, seed=seed, policy_name=policy_name, batch=batch, progress=progress, spent=spent
-        )
-        try:
-            losses.add(trajectories)
-        except UserError:
+    present, journal = store.shards(), Journal(store.folder / JOURNAL, shard)
+    missing = [index for index in own if index not in present]
+    progress(sum(len(parts[index]) for index in own if index in present))
+    batch = 1 if getattr(context.simulator, "serial", False) else batch
+    try:
+        if isinstance(context.engine, AsyncEngine):
+            concurrent_shards(
+                attempts, context, store, missing, journal, losses, seed, policy_name, batch, shard, progress, ledger
+            )
+        else:
+            spent = None if ledger is None else ledger.add
+            for index in missing:
+                trajectories = rollout(
+                    parts[index],
+                    context,
+                    seed=seed,
+                    policy_name=policy_name,
+                    batch=batch,
+                    progress=progress,
+                    spent=spent,
+                )
+                losses.add(trajectories)
+                store.write_shard(index, scored(trajectories, context.scorer))
+    finally:
+        if losses.too_many:
             _take_again(store, own)
-            raise
-        store.write_shard(index, scored(trajectories, context.scorer))
+    for index in own:
+        journal.drop(index)
+    if mine is None:  # else others may write into it
+        journal.close()
     return store
 
 
 def _take_again(store: TrajectoryStore, own: Sequence[int]) -> None:
     """Remove the shards that hold lost dialogues, so that they are made again.
 
-    As a whole: with others beside it a dialogue's log-probabilities differ in their last bits.
+    With a batch engine as a whole: with others beside it a dialogue's log-probabilities differ in their last bits. Of
+    dialogues on their own the journals hold those that were not lost.
     """
     for index, path in store.shards().items():
         if index in own and store.lost(index):

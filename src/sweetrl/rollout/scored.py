@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.protocols import Scorer
@@ -37,16 +36,12 @@ class Losses:
         """Count one lost for each of `causes`; UserError with the causes when there are too many."""
         self.causes.update(causes)
         if self.too_many:
-            raise self.error()
-
-    def error(self) -> UserError:
-        """What is said when too many are lost."""
-        causes = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
-        return UserError(
-            f"{self.count} of {self.total} {self.things} are lost, more than the allowed share of {self.share:g} "
-            f"({causes}); fix the cause and run the same command again: what is finished is kept, lost {self.things} "
-            "get another chance."
-        )
+            most = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
+            raise UserError(
+                f"{self.count} of {self.total} {self.things} are lost, more than the allowed share of {self.share:g} "
+                f"({most}); fix the cause and run the same command again: what is finished is kept, lost "
+                f"{self.things} get another chance."
+            )
 
 
 def scored(trajectories: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
@@ -73,31 +68,28 @@ def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 
     Success and reward are means over the scored dialogues, everything else over all.
     """
-    count = scored_count = turns = tokens = answered = lost = cut = leaked = 0
+    sums: Counter[str] = Counter()
     reward = success = 0.0
     for trajectory in trajectories:
-        count += 1
-        turns += len(trajectory.turns)
         sampled = sum(len(turn.token_ids) for turn in trajectory.turns)
-        tokens += sampled or int(trajectory.extra.get("generated_tokens", 0))
-        leaked += "leaks" in trajectory.extra
-        cut += any(turn.finish_reason == "length" for turn in trajectory.turns)
-        answered += trajectory.outcome == "answered"
-        lost += trajectory.outcome == "lost"
+        sums.update(
+            dialogues=1,
+            turns=len(trajectory.turns),
+            tokens_per_dialogue=sampled or int(trajectory.extra.get("generated_tokens", 0)),
+            share_answered=trajectory.outcome == "answered",
+            share_cut_by_token_limit=any(turn.finish_reason == "length" for turn in trajectory.turns),
+            share_lost=trajectory.outcome == "lost",
+            share_leaked="leaks" in trajectory.extra,
+            rated=trajectory.reward is not None,
+        )
         if trajectory.reward is not None:
-            scored_count += 1
             reward += trajectory.reward
             success += trajectory.success
-    each, rated = max(count, 1), max(scored_count, 1)
-    result: dict[str, Any] = {
-        "dialogues": count,
+    each, rated = max(sums["dialogues"], 1), max(sums["rated"], 1)
+    means = ("turns", "tokens_per_dialogue", "share_answered", "share_cut_by_token_limit", "share_lost", "share_leaked")
+    return {
+        "dialogues": float(sums["dialogues"]),
         "success": success / rated,
         "reward": reward / rated,
-        "turns": turns / each,
-        "tokens_per_dialogue": tokens / each,
-        "share_answered": answered / each,
-        "share_cut_by_token_limit": cut / each,
-        "share_lost": lost / each,
-        "share_leaked": leaked / each,
+        **{name: sums[name] / each for name in means},
     }
-    return {name: float(value) for name, value in result.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.colbench.users import ConsoleUser, RecordedSimulator, Recording, ReplaySimulator, is_recording
+from sweetrl.colbench.users import ConsoleUser, Recording, ReplaySimulator, is_recording
 from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
@@ -22,8 +22,6 @@ from sweetrl.types import Content, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-
-MODELS = ("llm", "vision")  # kinds of users that a model plays
 
 
 class EngineSpeaker:
@@ -56,13 +54,13 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
         yield ConsoleUser()
     elif settings.kind == "replay":
         yield replay(settings.recording, domain)
-    elif settings.kind in MODELS:
+    elif settings.kind in ("llm", "vision"):
         opened: list[AsyncEngine] = []
 
         def speaker() -> EngineSpeaker:
-            engine, found = make_speaker(settings.server, model)
-            opened.append(engine)
-            return found
+            made = make_speaker(settings.server, model)
+            opened.append(made.engine)
+            return made
 
         try:
             yield domain.model_user(
@@ -83,12 +81,11 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
         yield find_simulator(settings.kind, settings.options)
 
 
-def make_speaker(server: UserServerSettings, model: ModelSettings) -> tuple[AsyncEngine, EngineSpeaker]:
-    """Return the engine and the speaker of the user's model: at a server, or without `urls` in this process."""
+def make_speaker(server: UserServerSettings, model: ModelSettings) -> EngineSpeaker:
+    """Return the speaker of the user's model: at a server, or without `urls` in this process."""
     sampling = Sampling(server.max_new_tokens, server.temperature)
     if server.urls.strip():
-        remote = OpenAIEngine(access(server))
-        return remote, EngineSpeaker(remote, sampling)
+        return EngineSpeaker(OpenAIEngine(access(server)), sampling)
     if not server.model:
         raise UserError(
             "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "
@@ -97,21 +94,16 @@ def make_speaker(server: UserServerSettings, model: ModelSettings) -> tuple[Asyn
     from sweetrl.engines.transformers import TransformersEngine
 
     local = TransformersEngine(server.model, None, model.dtype, model.device, model.threads)
-    bridge = Bridge(local)
-    return bridge, EngineSpeaker(bridge, sampling, local.chat)
+    return EngineSpeaker(Bridge(local), sampling, local.chat)
 
 
 def identity_of(domain: Domain) -> str:
     """Return what tells recorded answers of one speaker from those of others: model, instruction, sampling, cut."""
-    settings = domain.settings.simulator
-    server = settings.server
-    prompt = settings.prompt or domain.simulator_template
-    what = [server.model, load_prompt(prompt), server.max_new_tokens, server.temperature]
-    how = [
-        settings.reply_characters or domain.reply_characters,
-        settings.leaks,
-        settings.leak_attempts if settings.leaks == "refuse" else 1,
-    ]
+    settings, server = domain.settings.simulator, domain.settings.simulator.server
+    prompt = load_prompt(settings.prompt or domain.simulator_template)
+    what = [server.model, prompt, server.max_new_tokens, server.temperature]
+    cut = settings.reply_characters or domain.reply_characters
+    how = [cut, settings.leaks, settings.leak_attempts if settings.leaks == "refuse" else 1]
     return f"{server.model}@{digest(what, how)}"
 
 
@@ -125,12 +117,12 @@ def replay(recording: str, domain: Domain) -> UserSimulator:
     if path.is_dir():
         from sweetrl.colbench.store import TrajectoryStore
 
-        return ReplaySimulator(TrajectoryStore(path).read())
+        return ReplaySimulator(Recording.of(TrajectoryStore(path).read()))
     if is_recording(path):
-        return RecordedSimulator(Recording(path))
+        return ReplaySimulator(Recording(path))
     from sweetrl.colbench.files import read_trajectories
 
-    return ReplaySimulator(read_trajectories(path, domain))
+    return ReplaySimulator(Recording.of(read_trajectories(path, domain)))
 
 
 def usage_of(simulator: object) -> Usage | None:

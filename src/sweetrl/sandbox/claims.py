@@ -1,4 +1,4 @@
-"""What the client works out about a child: frames, wait statuses, time spent waiting for a core, library paths."""
+"""What the client works out about a child: frames, wait statuses, layers, time spent waiting for a core, libraries."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _WORDS: dict[str, tuple[tuple[type, ...], ...]] = {
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _DIMENSIONS = 64  # numpy's own limit
 _DETAIL = 400
+UNSAFE = "UNSAFE"
 
 
 def parse_frame(payload: bytes, nodes: int) -> CallResult:
@@ -116,6 +117,17 @@ def describe_status(status: int) -> str:
         except ValueError:
             return f"killed by signal {number}"
     return f"the process ended by itself with status {os.WEXITSTATUS(status)}"
+
+
+def describe_isolation(layers: tuple[str, ...]) -> str:
+    """Layer names joined by "+"; prefixed with UNSAFE unless seccomp and a view of the files of its own hold."""
+    name = "+".join(layers)
+    return name if is_safe(layers) else f"{UNSAFE}:{name}"
+
+
+def is_safe(layers: tuple[str, ...]) -> bool:
+    """Whether these layers are a boundary: a system-call allowlist, and files shut off by an own root or Landlock."""
+    return "seccomp" in layers and ("namespaces" in layers or "landlock" in layers)
 
 
 def library_paths(names: tuple[str, ...]) -> list[str]:

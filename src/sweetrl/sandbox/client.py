@@ -20,9 +20,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.sandbox.claims import describe_isolation
 from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.tiers import lightest, preloads
-from sweetrl.sandbox.worker import Worker, describe_isolation
+from sweetrl.sandbox.worker import Worker
 
 _LONGEST_WAIT = 3600.0  # seconds; a selector cannot wait for a month
 
@@ -74,7 +75,7 @@ class Sandbox:
             "unsafe": unsafe,
         }
         self._count = workers
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a result may lead to the next job
         self._reset()
 
     def _reset(self) -> None:
@@ -254,7 +255,7 @@ def _after_fork() -> None:
     for sandbox in list(_LIVE):
         for worker in sandbox._workers():
             worker.forget()
-        sandbox._lock = threading.Lock()
+        sandbox._lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -27,6 +27,7 @@ _SHARED = (
     *("/usr/share/zoneinfo", "/etc/mime.types", "/usr/lib/locale/C.utf8"),
 )
 _NOBODY = 65534
+_OWN_USERS = range(61184, 65520)  # which no person has: systemd keeps them for services, too
 _MODE = 0o700
 _libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
 
@@ -42,7 +43,8 @@ class Guards:
         self.layers: list[str] = []
         self.scratch = ""
         self.base = 0
-        self.processes: int | None = None
+        self.processes = 0
+        self.alone = False  # whether the zygote and its child are the only processes of their user
         self.groups = False  # whether a child could start processes, and must lead a process group
         self._limits: list[tuple[int, tuple[int, int]]] = []
 
@@ -58,12 +60,11 @@ class Guards:
             self.namespaces.enter(readable, hidden, limits["disk_mib"])
             self.layers.append("namespaces")
             self.scratch = self.namespaces.SCRATCH
-            self.processes = limits["processes"] + 4
+            self.processes, self.alone = limits["processes"] + 4, True
         else:
-            self.processes = _own_processes() + limits["processes"] + 1024
             if os.geteuid() == 0:
-                kept = _become_nobody(_open_to_all(readable), version > 0)
-                self.processes = None if os.geteuid() else self.processes
+                kept, self.alone = _leave_root(_open_to_all(readable), version > 0)
+            self.processes = limits["processes"] + (4 if self.alone else 1024 + _own_processes())
         os.environ["HOME"] = self.scratch or "/"
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if version:
@@ -157,9 +158,9 @@ class Guards:
         _set_limit(resource.RLIMIT_MEMLOCK, 0)
         _set_limit(resource.RLIMIT_MSGQUEUE, 0)
         self._limits = [(resource.RLIMIT_CPU, _within_hard(resource.RLIMIT_CPU, limits["cpu_seconds"]))]
-        if self.scratch:  # counted in the user namespace, where the zygote and its child are alone
-            _set_limit(resource.RLIMIT_NPROC, self.processes or 0)
-        elif self.processes is not None:
+        if self.alone:
+            _set_limit(resource.RLIMIT_NPROC, self.processes)
+        else:
             self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
 
     def clean_scratch(self) -> bool:
@@ -244,7 +245,7 @@ def _open_to_all(paths: list[str]) -> bool:
 
 def _own_processes() -> int:
     """How many threads this user runs: a limit on processes counts them all."""
-    uid, count = os.geteuid(), 0
+    uid, count = os.getuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -255,25 +256,31 @@ def _own_processes() -> int:
     return count
 
 
-def _become_nobody(open_to_all: bool, landlock: bool) -> int:
-    """Change from root to nobody where that is possible; return the capabilities to keep, as a bit mask.
+def _leave_root(open_to_all: bool, landlock: bool) -> tuple[int, bool]:
+    """Become a user of this zygote's own; return the capabilities to keep (bits), and whether that was possible.
 
-    Where Python lies in a folder that only root may enter, nobody must be let through to it: the right to read and to
-    search whatever root may, of which `landlock` leaves Python's own files. It writes nothing. Where root itself does
-    not have that right (in most containers), it stays root without capabilities.
+    The kernel limits the processes of a real user, and never root's. Where Python lies in a folder that only root may
+    enter, that user must be let through to it: the right to read and to search whatever root may, of which `landlock`
+    leaves Python's own files. It writes nothing. Where root itself does not have that right (in most containers), the
+    effective user stays root, without capabilities.
     """
-    kept = 0 if open_to_all else 1 << _CAP_DAC_READ_SEARCH
-    if kept and not (landlock and _libc.prctl(_PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH, 0, 0, 0) == 1):
-        return 0
-    try:
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        _set_capabilities(kept)
-    except OSError:  # root of a container that may not change users, or has no others
-        return 0
-    return kept
+    searches = landlock and _libc.prctl(_PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH, 0, 0, 0) == 1
+    kept = 1 << _CAP_DAC_READ_SEARCH if searches and not open_to_all else 0
+    own = _OWN_USERS[int.from_bytes(os.urandom(2), "big") % len(_OWN_USERS)]
+    for user in (own, _NOBODY):
+        try:
+            os.setgroups([])
+            if not (open_to_all or kept):
+                os.setresuid(user, 0, 0)
+                return 0, user == own
+            os.setresgid(user, user, user)
+            _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
+            os.setresuid(user, user, user)
+            _set_capabilities(kept)
+            return kept, user == own
+        except OSError:  # root of a container that has no such user, or may not change users
+            continue
+    return 0, False
 
 
 def _drop_capabilities(kept: int) -> None:

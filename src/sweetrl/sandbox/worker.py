@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import marshal
 import math
 import os
 import selectors
-import socket
 import struct
 import subprocess
 import sys
@@ -25,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.sandbox.attempt import Attempt, Running
-from sweetrl.sandbox.claims import describe_status, library_paths, schedule_of
+from sweetrl.sandbox.attempt import Attempt, Running, socket_pair
+from sweetrl.sandbox.claims import describe_isolation, describe_status, is_safe, library_paths, schedule_of
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
@@ -52,7 +50,6 @@ _PATIENCE = 10.0
 _START_SECONDS = 60.0
 _GLANCE_SECONDS = 0.05
 _LATE = f"the sandbox process did not start within {_READY_SECONDS:.0f} s: run `sweetrl doctor`."
-UNSAFE = "UNSAFE"
 
 
 @lru_cache(maxsize=1)
@@ -65,37 +62,10 @@ def _code() -> dict[str, Any]:
     }
 
 
-def _socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets, neither of which takes the place of a standard stream that is closed here.
-
-    A zygote has streams of its own in those places, and ours may still be written to by whoever takes them for open.
-    """
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return _moved_up(one), _moved_up(other)
-
-
-def _moved_up(end: socket.socket) -> socket.socket:
-    if end.fileno() > 2:
-        return end
-    with end:
-        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-
-
 def _cpu_seconds(limits: Limits) -> int:
     """What the kernel lets a child compute, where no clock stops it: more than all cores can in its time."""
     most = limits.wall_seconds * (os.cpu_count() or 1)
     return math.ceil(min(max(120.0, 2 * most), 1e9))
-
-
-def describe_isolation(layers: tuple[str, ...]) -> str:
-    """Layer names joined by "+"; prefixed with UNSAFE unless seccomp and a view of the files of its own hold."""
-    name = "+".join(layers)
-    return name if is_safe(layers) else f"{UNSAFE}:{name}"
-
-
-def is_safe(layers: tuple[str, ...]) -> bool:
-    """Whether these layers are a boundary: a system-call allowlist, and files shut off by an own root or Landlock."""
-    return "seccomp" in layers and ("namespaces" in layers or "landlock" in layers)
 
 
 class Worker:
@@ -113,12 +83,31 @@ class Worker:
         self._lost: list[Running] = []  # what the last zygote did not finish
         self._usage: list[Future[dict[str, float]]] = []
         self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._refused: float | None = None  # since when the machine has started no process for it
         self._launch()
 
     # -- the process -------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        pairs = [_socket_pair() for _ in range(2)]
+        """Start a zygote; where others have taken all processes that the machine allows, say when to try again."""
+        self.ready, now = False, time.monotonic()
+        try:
+            self._process = self._started()
+        except OSError as error:
+            self._take_bait()
+            self._refused = self._refused or now
+            if now - self._refused > _READY_SECONDS:
+                text = f"the sandbox can start no process here ({error.strerror}): run `sweetrl doctor`."
+                raise UserError(text) from error
+            self.due = now + 0.2
+            return
+        self._refused = None
+        if self._selector is not None:
+            self.attach(self._selector)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        pairs = [socket_pair() for _ in range(2)]
         config = {
             "control": pairs[0][1].fileno(),
             "jobs": pairs[1][1].fileno(),
@@ -148,23 +137,24 @@ class Worker:
         start = os.memfd_create("zygote", os.MFD_CLOEXEC)
         os.write(start, marshal.dumps((config, _code())))
         os.lseek(start, 0, os.SEEK_SET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-P", "-c", _START, str(_HERE / "zygote.py")],
-            stdin=start,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd="/",
-            pass_fds=[theirs.fileno() for _, theirs in pairs],
-            start_new_session=True,
-        )
-        os.close(start)
-        for _, theirs in pairs:
-            theirs.close()
         (self._control, _), (self._jobs, _) = pairs
         self._jobs.setblocking(False)
         self._number = 0
-        self.ready = False
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-S", "-s", "-P", "-c", _START, str(_HERE / "zygote.py")],
+                stdin=start,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+                pass_fds=[theirs.fileno() for _, theirs in pairs],
+                start_new_session=True,
+            )
+        finally:
+            os.close(start)
+            for _, theirs in pairs:
+                theirs.close()
 
     def _lay_bait(self) -> str:
         """A file that anybody may write to, for the zygote to attack; its path. It is gone when the zygote is ready."""
@@ -177,6 +167,9 @@ class Worker:
 
     def wait_ready(self) -> None:
         """Wait for the zygote's report; raises UserError where it is not safe to go on."""
+        while self._process is None:
+            time.sleep(0.2)
+            self._launch()
         self._control.settimeout(_READY_SECONDS)
         try:
             self._greet(self._control.recv(1 << 16))
@@ -216,6 +209,8 @@ class Worker:
     def attach(self, selector: selectors.BaseSelector) -> None:
         """Let `selector` watch the zygote's socket, from which its report may still have to come."""
         self._selector = selector
+        if self._process is None:
+            return
         self._control.setblocking(False)
         if not self.ready:
             self.due = time.monotonic() + _READY_SECONDS
@@ -229,11 +224,14 @@ class Worker:
             self._queue.popleft().close()
         self.forget()
         self._take_bait()
+        process, self._process = self._process, None
+        if process is None:
+            return
         try:
-            self._process.wait(timeout=5)
+            process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
 
     def forget(self) -> None:
         """In a forked copy of the client: let go of the socket, so that the copy does not keep the zygote alive."""
@@ -257,7 +255,6 @@ class Worker:
                 self._lost[0].losses = 0
                 self._lost[0].results.append(CallResult("killed", None, "the sandbox process died with it, twice"))
         self._launch()
-        self.attach(self._selector)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -307,6 +304,9 @@ class Worker:
 
     def check(self) -> None:
         """The call in progress may have had its time on the clock: ask what of it was spent on a core."""
+        if self._process is None:
+            self._launch()
+            return
         if not self.ready:
             raise UserError(_LATE)
         attempt = self._queue[0]
@@ -342,7 +342,7 @@ class Worker:
                 return
             attempt.begin(attempt.first)
         whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
-        schedule = schedule_of(self._process.pid, inside)
+        schedule = schedule_of(self._process.pid, inside) if self._process else None
         if schedule is None:
             active = whole if cpu < _ASLEEP * whole else cpu
         elif schedule.ready:  # what it does not spend on a core it spends waiting for one
@@ -420,11 +420,13 @@ class Worker:
         """The call in progress is lost: say why, and what that costs the solution."""
         running, limits, verdict = attempt.running, attempt.running.limits, attempt.verdict
         # What came back in time is charged by the clock where a core was free; a call that timed out costs its full
-        # limit.
+        # limit, and one that ended its process all the time until then.
         seconds = attempt.progress - attempt.started
         running.spent += min(seconds, cpu + seconds / _PATIENCE)
         if verdict is not None and verdict.kind == "timeout":
             running.spent += limits.call_seconds
+        elif attempt.begun:
+            running.spent += min(limits.call_seconds, time.monotonic() - attempt.progress)
         running.results.append(verdict or CallResult("killed", None, describe_status(status)))
         if running.spent >= 0.95 * limits.wall_seconds:
             text = f"the solution's {limits.wall_seconds:g} s were used up"

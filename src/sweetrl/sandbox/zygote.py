@@ -120,6 +120,11 @@ class Zygote:
 
         def spawn() -> int:
             pid = start()
+            for _ in range(600):
+                if pid >= 0:
+                    break
+                time.sleep(0.1)  # others have taken all processes that the machine allows
+                pid = start()
             if pid == 0:
                 status = 1
                 try:

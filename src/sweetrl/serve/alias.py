@@ -23,8 +23,7 @@ from sweetrl.protocols import AsyncEngine
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest
 from sweetrl.serve.source import Handed, fetch, from_registry, is_folder
 from sweetrl.tracking.chat_agent import ChatAgent
-from sweetrl.tracking.lineage import split_reference
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.types import Completion, Prompt
 
 logger = logging.getLogger("sweetrl")

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def export(reference: str, settings: Settings, out: Path, merge: bool = False) -
         tokenizer = load_tokenizer(handed.base)
         tokenizer.save_pretrained(folder)
         _write_model(handed, tokenizer, folder, merge)
-        write_json(folder / "agent.json", {key: value for key, value in handed.config.as_dict().items() if key in TALK})
+        write_json(folder / "agent.json", {key: value for key, value in asdict(handed.config).items() if key in TALK})
         write_text(folder / "README.md", model_card(handed, facts, merge))
         return handed
 

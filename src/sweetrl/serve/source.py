@@ -16,8 +16,8 @@ from sweetrl.models.load import check_adapter
 from sweetrl.paths import EVALUATION
 from sweetrl.stages.registration import config_of as config_in_project
 from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
-from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.lineage import lineage
+from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.store import require_store
 
 if TYPE_CHECKING:

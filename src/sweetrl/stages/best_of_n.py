@@ -24,13 +24,11 @@ from sweetrl.stages.run import stage_main, stage_run
 
 def best_of_n(settings: Settings) -> None:
     """Attempt the first best_of_n.tasks test tasks for every critic and N."""
-    critics = {"trained": settings} if (CRITIC / "adapter_config.json").exists() else {}
-    kinds = ["privileged-ratio"] if settings.critic.privileged else []
+    kinds = ["trained"] if (CRITIC / "adapter_config.json").exists() else []
+    kinds += ["privileged-ratio"] if settings.critic.privileged else []
     kinds += ["random", *(["oracle"] if settings.tasks.source == "synthetic" else [])]
-    own = settings.rank.critic
-    for kind in dict.fromkeys([*kinds, *([own] if own != "trained" else [])]):
-        critics[kind] = with_values(settings, {"rank.critic": kind})
-    pick(settings, {name: (own, CRITIC) for name, own in critics.items()})
+    kinds += [settings.rank.critic] if settings.rank.critic != "trained" else []
+    pick(settings, {kind: (with_values(settings, {"rank.critic": kind}), CRITIC) for kind in dict.fromkeys(kinds)})
 
 
 def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> None:
@@ -41,8 +39,8 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
     from sweetrl.colbench.store import read_task_table
     from sweetrl.evaluation import best_of_n as core
 
-    wanted = settings.best_of_n
-    tasks = read_task_table(TEST_TASKS)[: wanted.tasks]
+    how = settings.best_of_n
+    tasks = read_task_table(TEST_TASKS)[: how.tasks]
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
@@ -54,8 +52,8 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
 
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
-        scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
-        numbers = [2**power for power in range(wanted.max_n.bit_length())]
+        scratch = run.scratch(*(folder for _, folder in critics.values()))
+        numbers = [2**power for power in range(how.max_n.bit_length())]
         points: list[core.Point] = []
         with (
             ExitStack() as stack,
@@ -66,21 +64,21 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             agent = served.open()
             # The critics want token ids from an engine that knows only text, too.
             chat = ChatFormat(load_tokenizer(settings.model.base)) if agent.chat is None else None
-            made = {
+            opened = {
                 name: stack.enter_context(open_critic(load_domain(own), own, folder, agent))
                 for name, (own, folder) in critics.items()
             }
             context = environment.context(agent)
-            for first in range(0, len(tasks), wanted.batch):
-                part, some = scratch / f"batch-{first:06d}.json", tasks[first : first + wanted.batch]
-                if part.exists():
-                    found = [core.Point(**point) for point in read_json(part)]
+            for first in range(0, len(tasks), how.batch):
+                file, batch = scratch / f"batch-{first:06d}.json", tasks[first : first + how.batch]
+                if file.exists():
+                    reached = [core.Point(**point) for point in read_json(file)]
                 else:
-                    found = core.best_of_n(some, context, made, numbers, settings.seed, wanted.batch, chat=chat)
-                    if all(point.reward is not None for point in found):
-                        write_json(part, [asdict(point) for point in found])
-                points += found
-                meter(len(some))
+                    reached = core.best_of_n(batch, context, opened, numbers, settings.seed, how.batch, chat=chat)
+                    if all(point.reward is not None for point in reached):
+                        write_json(file, [asdict(point) for point in reached])
+                points += reached
+                meter(len(batch))
             agent.engine.close()
         ruler = settings.evaluate
         curves = core.curves(points, ruler.confidence, ruler.resamples, settings.seed)
@@ -88,7 +86,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         for name, places in curves.items():
             for place in places:
                 run.log_metrics({f"success/{name}": place["success"]["value"]}, step=place["n"])
-        run.log_artifact(BEST_OF_N)
+        run.log.log_artifact(BEST_OF_N)
         ends = [f"{name} {places[-1]['success']['value']:.1%}" for name, places in curves.items()]
         run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {BEST_OF_N}"
 

@@ -6,83 +6,76 @@ With `collect.source: files` they are dialogues that others have made (sweetrl.s
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
-from sweetrl.io import digest, publish
+from sweetrl.io import publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
-from sweetrl.stages.run import StageRun, log_costs, stage_main, stage_run
+from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.store import TrajectoryStore
 
 
 def collect(settings: Settings) -> None:
-    """Read the training tasks, write data/trajectories/. Finished shards survive a kill or a full disk."""
-    if settings.collect.source == "files":
-        with stage_run("collect", settings, torch=False) as run:
-            collect_files(settings, run)
-        return
-    from sweetrl.colbench.store import read_task_table
-    from sweetrl.rollout.run import batch_of
-
-    tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
-    with stage_run("collect", settings) as run:
-        from sweetrl.api import rollouts
-        from sweetrl.engines.policy import Policy
-        from sweetrl.rollout.ledger import Ledger
+    """Read the training tasks or files, write data/trajectories/. Finished shards survive a kill or a full disk."""
+    sampled = settings.collect.source == "sampled"
+    with stage_run("collect", settings, torch=sampled) as run:
         from sweetrl.rollout.scored import summarize
 
-        run.log_input("train-tasks", TRAIN_TASKS)
-        run.log_input("base", settings.model.base)
-        scratch = run.scratch(TRAIN_TASKS, Path(settings.model.base))
-        suffix = run.share.suffix
-        running = rollouts.Running(
-            log=scratch / f"server{suffix}.log",
-            ledger=Ledger(scratch / f"costs{suffix}.jsonl"),
-            mine=run.mine,
-            spent=run.log_metrics,
-        )
-        policy = Policy(settings.model, settings.engine)
-        store = rollouts.collect(load_domain(settings), policy, tasks, out=scratch / "shards", running=running)
+        store, origin, counts = sample(run) if sampled else take_files(run)
         if not run.share.whole:
             return
         metrics = summarize(store)
         log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
-        run.log_metrics(metrics)
-        log_costs(run, scratch, "costs*.jsonl")
+        run.log_metrics(metrics | counts)
+        if sampled:
+            run.log_costs(store.folder.parent)
         run.summary = (
-            f"{len(store)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
+            f"{len(store)} dialogues on {origin}, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
         )
 
 
-def collect_files(settings: Settings, run: StageRun) -> None:
-    """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; write the same."""
+def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
+    """Let the base policy attempt the tasks; return the dialogues, what they are about, and nothing to count."""
+    from sweetrl.api import rollouts
+    from sweetrl.colbench.store import read_task_table
+    from sweetrl.engines.policy import Policy
+    from sweetrl.rollout.run import batch_of
+
+    settings = run.settings
+    tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
+    run.log_input("train-tasks", TRAIN_TASKS)
+    run.log_input("base", settings.model.base)
+    scratch = run.scratch()
+    policy = Policy(settings.model, settings.engine)
+    running = run.running(scratch)
+    store = rollouts.collect(load_domain(settings), policy, tasks, out=scratch / "shards", running=running)
+    return store, f"{len(tasks)} tasks", {}
+
+
+def take_files(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
+    """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; return the same."""
     from sweetrl.colbench.store import TrajectoryStore, read_task_table
-    from sweetrl.rollout.scored import summarize
     from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
 
-    held_out = {"validation-tasks": VALIDATION_TASKS, "test-tasks": TEST_TASKS}
-    files = trajectory_files(Path(settings.sources.trajectories))
-    tasks = [task for path in held_out.values() for task in read_task_table(path)]
-    for name, path in {"trajectories": Path(settings.sources.trajectories), **held_out}.items():
+    place = Path(run.settings.sources.trajectories)
+    files = trajectory_files(place)
+    run.log_input("trajectories", place)
+    tasks = []
+    for name, path in {"validation-tasks": VALIDATION_TASKS, "test-tasks": TEST_TASKS}.items():
+        tasks += read_task_table(path)
         run.log_input(name, path)
-    names = digest([path.name for path in files])  # they are in the names of tasks
-    store = TrajectoryStore(run.scratch(names, *files, *held_out.values()) / "shards")
-    counts = import_dialogues(Importer(load_domain(settings), files, tasks), store, run.mine)
-    if not run.share.whole:
-        return
-    metrics = summarize(store)
-    log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
-    publish(store.folder, TRAJECTORIES)
-    run.log_metrics(metrics | {name: float(count) for name, count in counts.items()})
+    store = TrajectoryStore(run.scratch() / "shards")
+    counts = import_dialogues(Importer(load_domain(run.settings), files, tasks), store, run.mine)
     left_out = [f"{counts['held_out']} about validation and test tasks"] if counts["held_out"] else []
     left_out += [f"{counts['bad_rows']} bad rows"] if counts["bad_rows"] else []
     without = f" (left out: {' and '.join(left_out)})" if left_out else ""
-    run.summary = (
-        f"{len(store)} dialogues on {counts['tasks']} tasks from {settings.sources.trajectories}{without}, success "
-        f"{metrics['success']:.1%}, mean reward {metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
-    )
+    return store, f"{counts['tasks']} tasks from {place}{without}", counts
 
 
 if __name__ == "__main__":

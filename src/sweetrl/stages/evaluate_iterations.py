@@ -7,6 +7,7 @@ them, and comparison.json, the last iteration minus the first, paired by task.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from sweetrl.paths import (
     SKIPPED,
     TEST_TASKS,
 )
-from sweetrl.stages.iterate import own_files, why_once
-from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
-from sweetrl.stages.run import skip_stage, stage_main, stage_run
+from sweetrl.stages.iterate import prepare_stages, why_once
+from sweetrl.stages.launch import finished, run_stage_in
+from sweetrl.stages.run import stage_main, stage_run
 
 COMPARISON = "comparison.json"
 
@@ -36,31 +37,26 @@ def evaluate_iterations(settings: Settings) -> None:
     """Evaluate models/iterations/policy like any policy, and compare it with the first iteration's."""
     with stage_run("evaluate-iterations", settings) as run:
         if why := why_once(settings):
-            skip_stage(run, ITERATIONS_REPORT, why)
+            run.skip(ITERATIONS_REPORT, why)
             return
         if (ITERATIONS_MODELS / SKIPPED).exists() or not LAST_POLICY.exists():
             raise UserError(f"{LAST_POLICY}: there is no policy of several iterations here; run `make iterations`.")
-        for name, path in (("test-tasks", TEST_TASKS), ("policy", LAST_POLICY), ("iteration-one", RESULTS)):
+        base = Path(settings.model.base)
+        inputs = {"test-tasks": TEST_TASKS, "base": base, "policy": LAST_POLICY, "iteration-one": RESULTS}
+        for name, path in inputs.items():
             run.log_input(name, path)
-        folder = run.scratch(TEST_TASKS, settings.model.base, LAST_POLICY, RESULTS) / "evaluate"
-        tree = settings.model_dump(mode="json", by_alias=True) | {"iterations": 1}
-        tree["tracking"] = absolute_tracking(tree["tracking"], Path())
-        prepare(folder, tree)
-        link(TEST_TASKS, folder / TEST_TASKS)
-        link(LAST_POLICY, folder / POLICY)
-        for path in (Path(settings.model.base), *own_files(settings)):
-            if path.exists() and not path.is_absolute():
-                link(path, folder / path)
+        folder = run.scratch() / "evaluate"
+        places = {TEST_TASKS: TEST_TASKS, POLICY: LAST_POLICY}
+        places |= {base: base} if base.exists() and not base.is_absolute() else {}
+        prepare_stages(folder, settings.model_copy(update={"iterations": 1}), places)
         if not finished(folder, "evaluate"):
             run_stage_in(folder, "evaluate", run.log.open())
         comparison = compared(RESULTS, folder / RESULTS, settings)
         out = folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
+        write_json(out / COMPARISON, comparison)
         for file in (EVALUATION, RESULTS):
             shutil.copy(folder / file, out / file.name)
         write_text(out / REPORT.name, without_viewer((folder / REPORT).read_text(encoding="utf-8")))
-        write_json(out / COMPARISON, comparison)
         publish(out, ITERATIONS_REPORT)
         difference = comparison["success"]
         run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "reward")})
@@ -73,26 +69,12 @@ def evaluate_iterations(settings: Settings) -> None:
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     """The last iteration's policy minus the first's, on tasks that both have finished; under 2 is a UserError."""
-    from sweetrl.evaluation.metrics import AFTER, read_results
-    from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, read_results
 
-    def trained(path: Path) -> dict[str, Any]:
-        return {one.task_id: one for one in read_results(path) if one.policy == AFTER and one.reward is not None}
-
-    before, after = trained(first), trained(last)
-    shared = [(before[task], after[task]) for task in before if task in after]
-    if len(shared) < 2:
-        raise UserError(f"{first}: it has hardly a task in common with {last}; run `dvc repro evaluate` again.")
-    level, many = settings.evaluate.confidence, settings.evaluate.resamples
-    wins = [a.success for a, _ in shared], [b.success for _, b in shared]
-    rewards = [float(a.reward) for a, _ in shared], [float(b.reward) for _, b in shared]
-    return {
-        "iterations": settings.iterations,
-        "tasks": len(shared),
-        "success": paired_difference(*wins, level, many, settings.seed).as_dict()
-        | {"p_value": mcnemar_exact(*wins).p_value},
-        "reward": paired_difference(*rewards, level, many, settings.seed).as_dict(),
-    }
+    before, after = ([row for row in read_results(path) if row.policy == AFTER] for path in (first, last))
+    ruler = settings.evaluate.confidence, settings.evaluate.resamples, settings.seed
+    comparison = compare([*(replace(row, policy=BEFORE) for row in before), *after], *ruler)
+    return {"iterations": settings.iterations, "tasks": comparison["tasks"], **comparison["difference"]}
 
 
 if __name__ == "__main__":

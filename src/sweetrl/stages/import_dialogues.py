@@ -1,30 +1,28 @@
 """Dialogues that others have made, into the project's store: official trajectory files and logs, streamed.
 
-A first pass reads every row and says what is wrong before anything is scored or written; it keeps a few bytes for each
-row, and a name for each task. A second one scores the answers and writes shards, one in memory at a time: a killed run
-goes on behind its last shard. Attempts at a task are its dialogues in the files' order, however many there are.
+A first pass reads every row and says what is wrong before anything is scored or written. A second one scores the
+answers and writes shards, one in memory at a time: a killed run goes on behind its last shard. Attempts at a task are
+its dialogues in the files' order, however many there are.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import islice
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.api.calls import settings_of
+from sweetrl.api.calls import settings_of, unfinished
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.find import load_domain
-from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
-from sweetrl.colbench.jsonl import field as value_of
+from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.colbench.logs import parse_log
-from sweetrl.colbench.scoring import PricedScorer
+from sweetrl.colbench.scoring import priced
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
@@ -33,7 +31,6 @@ from sweetrl.io import digest, publish, write_text
 from sweetrl.methods.base import find_method
 from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize
-from sweetrl.stages.scratch import alone
 from sweetrl.stages.standalone import check_free, read_any_tasks
 from sweetrl.sweet.pairs import DataCounts
 from sweetrl.types import Score, Task, Trajectory
@@ -47,21 +44,7 @@ logger = logging.getLogger("sweetrl")
 
 BAD_ROWS = "bad-rows.jsonl"
 SHOWN = 5  # bad rows named in a message
-BAD, HELD_OUT, BLANK = -1, -2, -3  # instead of an attempt's number
-
-
-@dataclass
-class Survey:
-    """What the first pass found: for every line of every file its dialogue's attempt, or why it is not taken."""
-
-    lines: list[array[int]] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def taken(self) -> int:
-        """How many dialogues are taken."""
-        return self.counts["dialogues"]
+Row = tuple[Path, int, bytes]  # its file, the number of its line from 1, and the line
 
 
 def trajectory_files(place: Path) -> list[Path]:
@@ -91,167 +74,143 @@ class Importer:
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
 
-    def survey(self, quarantine: Path) -> Survey:
-        """Read all rows; bad ones go to the file `quarantine`, if there are any.
+    def rows(self) -> Iterator[tuple[Row, Trajectory | UserError | None]]:
+        """Yield every row with its dialogue, or with what is wrong with it; None for one about a held-out task.
+
+        A dialogue's task has a name by then, and its attempt a number.
+        """
+        naming = Naming()
+        for path in self.files:
+            for number, line in raw_lines(path):
+                row = path, number, line
+                try:
+                    dialogue = self._parse(*row)
+                    content = (dialogue.task.problem_description, dialogue.task.ground_truth)
+                    if content in self._contents or (not content[1] and content[0] in self._requests):
+                        yield row, None
+                    else:
+                        yield row, naming.named(dialogue, path, number)
+                except UserError as error:
+                    yield row, error
+
+    def survey(self, quarantine: Path) -> Counter[str]:
+        """Read all rows, and count what becomes of them; bad ones go to the file `quarantine`, if there are any.
 
         Raises UserError where there are more than `collect.skip_bad` of them, where more than `collect.lost_share` of
         the dialogues break off, and where nothing is left.
         """
-        survey, naming, reasons, bad_rows = Survey(), Naming(), list[str](), list[str]()
-        for path in self.files:
-            survey.lines.append(codes := array("i"))
-            for number, line in raw_lines(path):
-                try:
-                    codes.append(self._look(path, number, line, survey, naming))
-                except UserError as error:
-                    codes.append(BAD)
-                    survey.counts["bad_rows"] += 1
-                    why = str(error)
-                    reasons += [why] if len(reasons) < SHOWN else []
-                    if len(bad_rows) < self.settings.skip_bad:
-                        why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
-                        row = line.decode("utf-8", "replace").rstrip("\n")
-                        facts = {"file": str(path), "line": number, "why": why, "row": row}
-                        bad_rows.append(dumps(facts, ensure_ascii=False) + "\n")
-        survey.counts["tasks"] = naming.tasks
-        self._check(survey, reasons)
-        if bad_rows:
-            write_text(quarantine, "".join(bad_rows))
-        return survey
+        counts, bad, tasks = Counter[str](), list[tuple[Row, UserError]](), set[str]()
+        for row, dialogue in self.rows():
+            if isinstance(dialogue, UserError):
+                counts["bad_rows"] += 1
+                bad += [(row, dialogue)] if len(bad) < max(SHOWN, self.settings.skip_bad) else []
+            elif dialogue is None:
+                counts["held_out"] += 1
+            else:
+                tasks.add(dialogue.task.id)
+                counts["dialogues"] += 1
+                counts["lost"] += dialogue.outcome == "lost"
+                counts["recorded_rewards"] += dialogue.reward is not None
+        counts["tasks"] = len(tasks)
+        if fault := self._fault(counts, [str(error) for _, error in bad[:SHOWN]]):
+            more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+            raise UserError(f"{self.files[0]}{more}: {fault}")
+        if bad:
+            write_text(quarantine, "".join(map(_bad_row, bad)))
+        return counts
 
-    def read(self, survey: Survey, is_needed: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
-        """Yield (number, dialogues) of each shard that is needed; lines of others are not even parsed."""
-        size, position, members = self.settings.shard, 0, list[Trajectory]()
-        for path, codes in zip(self.files, survey.lines, strict=True):
-            for (number, line), code in zip(raw_lines(path), codes, strict=False):
-                if code < 0:
-                    continue
-                index = position // size
-                if is_needed(index):
-                    dialogue = self.parse(path, number, line)
-                    task = replace(dialogue.task, id=survey.names[task_digest(dialogue.task)])
-                    members.append(replace(dialogue, task=task, attempt=code))
-                position += 1
-                if members and (position % size == 0 or position == survey.taken):
-                    yield index, members
-                    members = []
+    def shards(self) -> Iterator[list[Trajectory]]:
+        """Yield the dialogues, `collect.shard` at a time; what `survey` has put aside is passed over."""
+        dialogues = (dialogue for _, dialogue in self.rows() if isinstance(dialogue, Trajectory))
+        while members := list(islice(dialogues, self.settings.shard)):
+            yield members
 
-    def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: Naming) -> int:
-        """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
-        if not line.decode("utf-8", "replace").strip():
-            return BLANK
-        dialogue = self.parse(path, number, line)
-        if self.is_held_out(dialogue.task):
-            survey.counts["held_out"] += 1
-            return HELD_OUT
-        attempt = naming.attempt(dialogue.task, path, number, survey.names)
-        survey.counts["dialogues"] += 1
-        survey.counts["lost"] += dialogue.outcome == "lost"
-        survey.counts["recorded_rewards"] += dialogue.reward is not None
-        return attempt
-
-    def is_held_out(self, task: Task) -> bool:
-        """Whether the task is one of those that nothing may be learnt from."""
-        content = (task.problem_description, task.ground_truth)
-        return content in self._contents or (not content[1] and content[0] in self._requests)
-
-    def parse(self, path: Path, number: int, line: bytes) -> Trajectory:
+    def _parse(self, path: Path, number: int, line: bytes) -> Trajectory:
         """Return one row as a dialogue; without a reward where its answer is to be scored. A bad one is a UserError."""
         where = f"{path}: line {number}"
-        row = parse_row(decode_line(line, where), where)
+        row = parse_row(line, where)
         if "messages" in row:
-            one = parse_log(row, where, self.domain)
+            dialogue = parse_log(row, where, self.domain)
         elif "dialogue_history" in row or "task" in row:
-            task = self.domain.parse_task(value_of(row, "task", dict, where), f"{where}: task", "")
-            one = self._official(parse_trajectory(row, task, 0, where, self.domain), where)
+            dialogue = self._official(parse_trajectory(row, where, self.domain), where)
         else:
             raise UserError(
                 f"{where}: this is neither a logged dialogue (`messages`) nor an official trajectory (`task` and "
                 "`dialogue_history`); see docs/own-dialogues.md."
             )
-        if len(one.turns) > self.max_turns:
+        if len(dialogue.turns) > self.max_turns:
             raise UserError(
-                f"{where}: the assistant has {len(one.turns)} turns, at most {self.max_turns} are allowed; raise "
+                f"{where}: the assistant has {len(dialogue.turns)} turns, at most {self.max_turns} are allowed; raise "
                 "agent.max_turns in params.yaml, or leave the row out."
             )
-        if one.outcome == "max_turns_reached" and len(one.turns) < self.max_turns:
-            one = replace(one, outcome="user_left")  # nobody replied any more: the last reply counts as the answer
-        return replace(one, extra={**one.extra, "source": f"{path.name}:{number}"})
+        if dialogue.outcome == "max_turns_reached" and len(dialogue.turns) < self.max_turns:
+            dialogue = replace(
+                dialogue, outcome="user_left"
+            )  # nobody replied any more: the last reply counts as the answer
+        return replace(dialogue, extra={**dialogue.extra, "source": f"{path.name}:{number}"})
 
-    def _official(self, one: Trajectory, where: str) -> Trajectory:
-        if one.outcome == "lost":
-            return replace(one, reward=None, error="the file's dialogue ends before the agent replies")
-        answer = self.domain.final_answer(one.messages)
-        if (answer or "").strip() == (one.answer or "").strip():
-            one = replace(one, answer=answer)  # files may have stripped it
-        elif answer != one.answer:
+    def _official(self, dialogue: Trajectory, where: str) -> Trajectory:
+        if dialogue.outcome == "lost":
+            return replace(dialogue, reward=None, error="the file's dialogue ends before the agent replies")
+        answer = self.domain.final_answer(dialogue.messages)
+        if (answer or "").strip() != (dialogue.answer or "").strip():  # files may have stripped it
             raise UserError(
                 f"{where}: `answer` is not what the dialogue's last message says; correct one of the two, or leave the "
                 "row out."
             )
         if not self.settings.keep_rewards:
-            return replace(one, reward=None, solved=None)
-        if one.reward is None:
+            return replace(dialogue, answer=answer, reward=None, solved=None)
+        if dialogue.reward is None:
             raise UserError(
                 f"{where}: the row has no `reward`; add it, or let answers be scored (without collect.keep_rewards)."
             )
-        return one
+        return replace(dialogue, answer=answer)
 
-    def _check(self, survey: Survey, reasons: Sequence[str]) -> None:
-        count, allowed, lost = survey.counts["bad_rows"], self.settings.skip_bad, survey.counts["lost"]
-        if count > allowed:
-            listed = "".join(f"\n- {why}" for why in reasons)
-            more = f"\n- and {count - len(reasons)} more" if count > len(reasons) else ""
-            raise UserError(
-                f"{_places(self.files)}: bad rows: {count}, of which {allowed} may be left out (--skip-bad, "
-                f"collect.skip_bad); mend them, or allow more:{listed}{more}"
-            )
-        if not survey.taken:
-            raise UserError(
-                f"{_places(self.files)}: there are no dialogues to take ({survey.counts['held_out']} are about "
-                "held-out tasks); name other files."
-            )
-        if lost > self.settings.lost_share * survey.taken:
-            raise UserError(
-                f"{_places(self.files)}: {lost} of {survey.taken} dialogues end before the agent replies, more than "
-                f"the share of {self.settings.lost_share:g} (collect.lost_share); take them out, or allow more."
-            )
+    def _fault(self, counts: Counter[str], reasons: Sequence[str]) -> str:
+        """What is wrong with the files as a whole, "" where nothing is."""
+        bad, allowed, taken, lost = counts["bad_rows"], self.settings.skip_bad, counts["dialogues"], counts["lost"]
+        if bad > allowed:
+            more = [f"and {bad - len(reasons)} more"] if bad > len(reasons) else []
+            listed = "".join(f"\n- {why}" for why in [*reasons, *more])
+            limit = f"{allowed} may be left out (--skip-bad, collect.skip_bad)"
+            return f"bad rows: {bad}, of which {limit}; mend them, or allow more:{listed}"
+        if not taken:
+            return f"there are no dialogues to take ({counts['held_out']} are about held-out tasks); name other files."
+        if lost > self.settings.lost_share * taken:
+            limit = f"more than the share of {self.settings.lost_share:g} (collect.lost_share)"
+            return f"{lost} of {taken} dialogues end before the agent replies, {limit}; take them out, or allow more."
+        return ""
 
 
 class Naming:
     """Gives every task its name and counts the attempts at it."""
 
     def __init__(self) -> None:
-        self._attempts: Counter[int] = Counter()
-        self._seen: dict[str, str] = {}
+        self._names: dict[int, str] = {}
+        self._places: dict[str, str] = {}
+        self._attempts: Counter[str] = Counter()
         self._unnamed: Counter[str] = Counter()
 
-    @property
-    def tasks(self) -> int:
-        """How many tasks there are."""
-        return len(self._attempts)
-
-    def attempt(self, task: Task, path: Path, number: int, names: dict[int, str]) -> int:
-        """Return the number of this attempt at `task`, which is named in `names`; a taken name is a UserError."""
-        content = task_digest(task)
-        if content not in names:
-            name = task.id or self._next(path.stem)
-            if name in self._seen:
+    def named(self, dialogue: Trajectory, path: Path, number: int) -> Trajectory:
+        """Return `dialogue` with its task's name and its number among the attempts; a taken name is a UserError."""
+        task, content = dialogue.task, task_digest(dialogue.task)
+        if content not in self._names:
+            name = task.id or self._free(path.stem)
+            if name in self._places:
                 raise UserError(
-                    f"{path}: line {number}: another task is called {name!r} in {self._seen[name]}, with other words; "
-                    "give every task a name of its own."
+                    f"{path}: line {number}: another task is called {name!r} in {self._places[name]}, with other "
+                    "words; give every task a name of its own."
                 )
-            names[content], self._seen[name] = name, f"{path}: line {number}"
-        self._attempts[content] += 1
-        return self._attempts[content] - 1
+            self._names[content], self._places[name] = name, f"{path}: line {number}"
+        name = self._names[content]
+        self._attempts[name] += 1
+        return replace(dialogue, task=replace(task, id=name), attempt=self._attempts[name] - 1)
 
-    def _next(self, stem: str) -> str:
+    def _free(self, stem: str) -> str:
         """The next free name of a task without one."""
-        while True:
-            name = f"{stem}-{self._unnamed[stem]:05d}"
+        while (name := f"{stem}-{self._unnamed[stem]:05d}") in self._places:
             self._unnamed[stem] += 1
-            if name not in self._seen:
-                return name
+        return name
 
 
 def import_dialogues(
@@ -262,52 +221,36 @@ def import_dialogues(
     Shards that are there already are left alone; with `mine` only those that it says yes to are made. Bad rows that
     may be skipped lie in the store's folder, in `bad-rows.jsonl`.
     """
-    logger.info("import: reading %s ...", _places(importer.files))
-    survey = importer.survey(store.folder / BAD_ROWS)
-    present, size = store.shards(), importer.settings.shard
-
-    def is_needed(index: int) -> bool:
-        return index not in present and (mine is None or mine(index))
-
-    with ExitStack() as stack, Meter("import", survey.taken, "dialogues") as meter:
-        meter(sum(min(size, survey.taken - index * size) for index in present))
-        rewards = Rewards(importer.domain, stack)
-        for index, members in importer.read(survey, is_needed):
-            store.write_shard(index, rewards.given(members))
+    logger.info("import: reading %d files ...", len(importer.files))
+    counts, present = importer.survey(store.folder / BAD_ROWS), store.shards()
+    with ExitStack() as stack, Meter("import", counts["dialogues"], "dialogues") as meter:
+        scorer = ImportScorer(importer.domain, stack)
+        for index, members in enumerate(importer.shards()):
+            if index not in present and (mine is None or mine(index)):
+                store.write_shard(index, scored(members, scorer))
             meter(len(members))
-    return {name: survey.counts[name] for name in ("dialogues", "tasks", "recorded_rewards", "held_out", "bad_rows")}
+    return {name: counts[name] for name in ("dialogues", "tasks", "recorded_rewards", "held_out", "bad_rows")}
 
 
-class Rewards:
-    """Scores the dialogues that have no reward yet, by the domain, which is opened for the first of them."""
+class ImportScorer:
+    """Takes the rewards that dialogues have; others are given by the domain, which is opened for the first of them."""
 
     def __init__(self, domain: Domain, stack: ExitStack) -> None:
         self.domain, self.stack = domain, stack
         self._scorer: Scorer | None = None
-        cost = domain.settings.reward.turn_cost
-        self._recorded: Scorer = PricedScorer(_Recorded(), cost) if cost else _Recorded()
-
-    def given(self, members: Sequence[Trajectory]) -> list[Trajectory]:
-        """Return `members` with rewards, in order."""
-        old = [one for one in members if one.reward is not None]
-        new = [one for one in members if one.reward is None]
-        done = {False: iter(scored(old, self._recorded)), True: iter(self._score(new))}
-        return [next(done[one.reward is None]) for one in members]
-
-    def _score(self, members: Sequence[Trajectory]) -> list[Trajectory]:
-        if not members:
-            return []
-        if self._scorer is None:
-            self._scorer = scorer_of(self.domain, self.stack.enter_context(self.domain.open()))
-        return scored(members, self._scorer)
-
-
-class _Recorded:
-    """Takes the rewards that the dialogues have."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        """Return each dialogue's own reward, in order."""
-        return [Score(one.reward or 0.0, solved=one.solved) for one in dialogues]
+        """Return one score for each dialogue, in order."""
+        unscored = [dialogue for dialogue in dialogues if dialogue.reward is None]
+        if unscored and self._scorer is None:
+            self._scorer = scorer_of(self.domain, self.stack.enter_context(self.domain.open()))
+        fresh = iter(self._scorer.score(unscored) if self._scorer and unscored else ())
+        return [next(fresh) if dialogue.reward is None else self._recorded(dialogue) for dialogue in dialogues]
+
+    def _recorded(self, dialogue: Trajectory) -> Score:
+        score = Score(dialogue.reward or 0.0, solved=dialogue.solved)
+        turn_cost = self.domain.settings.reward.turn_cost
+        return priced(dialogue, score, turn_cost) if turn_cost else score
 
 
 def import_standalone(
@@ -326,33 +269,33 @@ def import_standalone(
     tree = settings.model_dump(mode="json", by_alias=True)
     deciding = {name: tree[name] for name in ("suite", "suite_options", "agent", "reward", "similarity", "collect")}
     key = digest([deciding, *((str(path), dvc_hash(path)) for path in [*files, *held_out])])
-    scratch = out.parent / f".{out.name}.{key}"
-    store = TrajectoryStore(scratch)
-    with alone(scratch):
-        check_free(out)  # by now another process may have made it
+    with unfinished(out, key) as scratch:
+        store = TrajectoryStore(scratch)
         counts = import_dialogues(Importer(domain, files, tasks), store)
         metrics = summarize(store)
         data = DataCounts(domain, settings.critic, settings.rank, settings.rft)
         data.read(store)
         publish(scratch, out)
-        shutil.rmtree(scratch)
-    lacks = {
-        f"for {name}": _lacks(name, data, settings.validate_.minimum_pairs) or "enough"
-        for name in ("rft", "multi-turn-dpo", "sweet")
-    }
+    least = settings.validate_.minimum_pairs
+    missing = {f"for {name}": _missing(name, data, least) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
     means = {name: metrics[name] for name in ("success", "reward", "turns")}
-    return {**counts, **means, "pairs": data.pairs, **lacks, "written": str(out)}
+    return {**counts, **means, "pairs": data.pairs, **missing, "written": str(out)}
 
 
-def _lacks(name: str, data: DataCounts, least: int) -> str | None:
-    """What a method lacks, as `validate` finds it."""
+def without_place(error: UserError, path: Path, number: int) -> str:
+    """Return what is wrong with a row without the file and line that it begins with."""
+    return str(error).removeprefix(f"{path}: line {number}").removeprefix(": ").rstrip(".")
+
+
+def _bad_row(bad: tuple[Row, UserError]) -> str:
+    (path, number, line), error = bad
+    facts = {"file": str(path), "line": number, "why": without_place(error, path, number)}
+    return dumps({**facts, "row": line.decode("utf-8", "replace").rstrip("\n")}, ensure_ascii=False) + "\n"
+
+
+def _missing(name: str, data: DataCounts, least: int) -> str | None:
+    """What there is too little of for a method, as `validate` finds it."""
     method = find_method(name)
-    if why := method.missing_data(data):
+    if (why := method.missing_data(data)) or "pairs" not in method.needs or data.pairs >= least:
         return why
-    if "pairs" in method.needs and data.pairs < least:
-        return f"{data.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
-    return None
-
-
-def _places(files: Sequence[Path]) -> str:
-    return ", ".join(map(str, files[:3])) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    return f"{data.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"

@@ -13,8 +13,8 @@ Unfinished iterations lie in the scratch folder.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -26,7 +26,7 @@ from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LA
 from sweetrl.seeds import part_seed
 from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.stages.parameters import with_values
-from sweetrl.stages.run import StageRun, skip_stage, stage_main, stage_run
+from sweetrl.stages.run import StageRun, stage_main, stage_run
 
 STAGES = ("collect", "validate", "train-critic", "rank", "train-policy")
 # What is kept of an iteration, in ITERATIONS_DATA and in ITERATIONS_MODELS.
@@ -42,11 +42,11 @@ def iterate(settings: Settings) -> None:
     with stage_run("iterate", settings) as run:
         if why := why_once(settings):
             for out in (ITERATIONS_DATA, ITERATIONS_MODELS):
-                skip_stage(run, out, why)
+                run.skip(out, why)
             return
         for name, path in (("tasks", TASKS), ("base", settings.model.base), ("policy", POLICY)):
             run.log_input(name, path)
-        scratch = run.scratch(TASKS / "train.parquet", settings.model.base, POLICY)
+        scratch = run.scratch()
         out = scratch / "out"
         shutil.rmtree(out, ignore_errors=True)
         policies, start = [POLICY], settings.model.base
@@ -82,74 +82,61 @@ def why_once(settings: Settings) -> str | None:
 
 
 def iteration_settings(settings: Settings, number: int) -> Settings:
-    """Return the settings of iteration `number` (from 1); those of iteration 1 are `settings`."""
-    if number == 1:
-        return settings
-    first = settings.collect.first + (number - 1) * settings.collect.tasks
+    """Return the settings of iteration `number` (from 2)."""
     changes = {
         "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
         "iterations": 1,
         "model.base": str(ITERATION_BASE),
         "collect.source": "sampled",
-        "collect.first": first,
+        "collect.first": settings.collect.first + (number - 1) * settings.collect.tasks,
     }
     return with_values(settings, changes)
 
 
 def make_iteration(settings: Settings, number: int, folder: Path, start: str, policy: Path, run: StageRun) -> Path:
     """Run the stages of an iteration in `folder`; it starts from the model `start` with the adapter `policy` merged."""
-    tree = iteration_settings(settings, number).model_dump(mode="json", by_alias=True)
-    tree["tracking"] = absolute_tracking(tree["tracking"], Path())
-    prepare(folder, tree)
-    link(TASKS, folder / TASKS)
-    for path in own_files(settings):
-        link(path, folder / path)
+    prepare_stages(folder, iteration_settings(settings, number), {TASKS: TASKS})
     if not (folder / ITERATION_BASE).exists():
-        merge(settings, start, policy, folder / ITERATION_BASE)
+        from sweetrl.base_agent.warm_start import merge_adapter
+
+        fresh = folder / "start.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        merge_adapter(start, policy, fresh, settings.model.dtype)
+        private_folder((folder / ITERATION_BASE).parent)
+        fresh.rename(folder / ITERATION_BASE)
     for stage in STAGES:
         if not finished(folder, stage):
             print(f"iterations: iteration {number} of {settings.iterations}, {stage}", flush=True)
             run_stage_in(folder, stage, run.log.open(), part=f"iteration {number}")
-        facts = read_json(folder / RUNS / f"{stage}.json")
-        metrics = {name: value for name, value in facts["metrics"].items() if name == SHOWN.get(stage)}
-        run.log_metrics({f"iteration_{number}/{name}": value for name, value in metrics.items()}, step=number)
+        metrics = read_json(folder / RUNS / f"{stage}.json")["metrics"]
+        if (name := SHOWN.get(stage)) in metrics:
+            run.log_metrics({f"iteration_{number}/{name}": metrics[name]}, step=number)
     return folder
 
 
-def own_files(settings: Settings) -> list[Path]:
-    """Files that the settings name by a relative path: an iteration's folder has them at the same place."""
+def prepare_stages(folder: Path, settings: Settings, inputs: Mapping[Path, Path]) -> None:
+    """Make `folder` ready for stages: its params.yaml, `inputs` (place there -> what lies here), own prompts and such.
+
+    What the settings name by a relative path lies at the same place there.
+    """
+    tree = settings.model_dump(mode="json", by_alias=True)
+    tree["tracking"] = absolute_tracking(tree["tracking"], Path())
+    prepare(folder, tree)
     names = (settings.agent.prompt, settings.simulator.prompt, settings.simulator.recording, settings.judge.prompt)
-    found = [Path(name) for name in (*names, settings.judge.model) if name]
-    return [path for path in dict.fromkeys(found) if path.exists() and not path.is_absolute()]
-
-
-def merge(settings: Settings, start: str, policy: Path, out: Path) -> None:
-    """Write the model `start` with the adapter `policy` in its weights: computed in float32, kept in model.dtype."""
-    import torch
-
-    from sweetrl.engines.transformers import load_model
-    from sweetrl.models.load import load_tokenizer
-
-    model = load_model(start, policy, "float32", "cpu")
-    fresh = out.with_name(f".{out.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.to(getattr(torch, settings.model.dtype)).save_pretrained(fresh)
-    load_tokenizer(start).save_pretrained(fresh)
-    fresh.rename(out)
+    own = [Path(name) for name in (*names, settings.judge.model) if name]
+    here = {path: path for path in own if path.exists() and not path.is_absolute()}
+    for place, source in {**here, **inputs}.items():
+        link(source, folder / place)
 
 
 def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
     """Copy what is kept of an iteration to `out`, with the parameters it was made with."""
     for kind, names in KEPT.items():
-        place = out / kind / str(number)
-        private_folder(place)
-        for name in names:
-            source = folder / name
-            if source.is_dir():
-                shutil.copytree(source, place / source.name)
-            else:
-                shutil.copy(source, place / source.name)
-    tree: dict[str, Any] = iteration_settings(settings, number).model_dump(mode="json", by_alias=True)
+        place = private_folder(out / kind / str(number))
+        for source in (folder / name for name in names):
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, place / source.name)
+    tree = iteration_settings(settings, number).model_dump(mode="json", by_alias=True)
     (out / "data" / str(number) / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 

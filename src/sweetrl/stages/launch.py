@@ -1,11 +1,6 @@
 """Stages that are started from here: one in several processes, as `torchrun` does, and one in a folder of its own.
 
-`model.processes` is the number of processes on each machine. Several machines share the project's folder, and on each
-the same stage is started with three variables in its environment:
-
-    SWEETRL_NODES=2 SWEETRL_NODE=0 SWEETRL_RENDEZVOUS=node0.example.org:29500 python -m sweetrl.stages.train_critic
-
-Node 0 is the one whose first process writes the results (where the flow or `dvc repro` runs).
+`model.processes` is the number of processes; on several machines torchrun starts a stage itself (docs/performance.md).
 
 The variants of a reproduction and the iterations after the first run their stages in folders of their own: such a
 folder has a params.yaml and the inputs of its stages, and is worked in like a project. A finished stage is known by its
@@ -20,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,53 +30,26 @@ from sweetrl.tracking.runs import PARENT_VARIABLE
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """How many machines there are, which one this is, and where they meet: host:port of node 0."""
-
-    count: int = 1
-    mine: int = 0
-    rendezvous: str = "localhost:0"
-
-
-def nodes_of_environment() -> Nodes:
-    """Read SWEETRL_NODES, SWEETRL_NODE and SWEETRL_RENDEZVOUS; a UserError where they do not fit together."""
-    count, mine = os.environ.get("SWEETRL_NODES", "1"), os.environ.get("SWEETRL_NODE", "0")
-    rendezvous = os.environ.get("SWEETRL_RENDEZVOUS", "")
-    if not (count.isdecimal() and mine.isdecimal()) or not int(mine) < int(count):
-        raise UserError(
-            f"SWEETRL_NODES={count}, SWEETRL_NODE={mine}: set the number of machines, and this one's from 0 on."
-        )
-    if int(count) == 1:
-        return Nodes()
-    host, _, port = rendezvous.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(
-            f"SWEETRL_RENDEZVOUS={rendezvous}: several machines need host:port of node 0, the same on all of them."
-        )
-    return Nodes(int(count), int(mine), rendezvous)
-
-
 def wants_processes(settings: ModelSettings) -> bool:
     """Whether a training stage is to start others of its kind: not where a launcher has started it."""
-    return LAUNCHED not in os.environ and (settings.processes > 1 or nodes_of_environment().count > 1)
+    return LAUNCHED not in os.environ and settings.processes > 1
 
 
 def check_devices(settings: ModelSettings) -> None:
     """Refuse more processes than there are GPUs, if GPUs are used."""
     import torch
 
-    if settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available()):
-        count = torch.cuda.device_count()
-        if settings.processes > count:
-            raise UserError(
-                f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process "
-                "needs one."
-            )
+    count = torch.cuda.device_count()
+    used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
+    if used and settings.processes > count:
+        raise UserError(
+            f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process needs "
+            "one."
+        )
 
 
 def launch(settings: ModelSettings) -> int:
-    """Run this very command in `settings.processes` processes (on each node) and return their exit status.
+    """Run this very command in `settings.processes` processes, and return their exit status.
 
     They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
     goes on from its last checkpoint; with another number of processes, which gives other bytes, it begins anew.
@@ -92,7 +59,6 @@ def launch(settings: ModelSettings) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     check_devices(settings)
-    nodes = nodes_of_environment()
     # Its reports of a failed process are tables; the process itself has said in a sentence what was wrong.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if settings.sharding == "fsdp2":
@@ -100,13 +66,12 @@ def launch(settings: ModelSettings) -> int:
     os.environ["SWEETRL_DIE_WITH_PARENT"] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
     config = LaunchConfig(
-        min_nodes=nodes.count,
-        max_nodes=nodes.count,
+        min_nodes=1,
+        max_nodes=1,
         nproc_per_node=settings.processes,
         run_id="sweetrl",
-        rdzv_backend="c10d" if nodes.count == 1 else "static",
-        rdzv_endpoint=nodes.rendezvous,
-        rdzv_configs={} if nodes.count == 1 else {"rank": nodes.mine, "timeout": 900},
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(),
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,42 +83,37 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result of `stage`, by dotted name; what `trainer` says is in the sections."""
     tree = settings.model_dump(mode="json", by_alias=True)
-    found: dict[str, Any] = {}
-    for name in PARAMETERS.get(stage, ()):
-        if name == "trainer":
-            continue
-        value: Any = tree
-        for part in name.split("."):
-            value = value[part]
-        found[name] = value
-    return found
+    names = [name for name in PARAMETERS.get(stage, ()) if name != "trainer"]
+    return {name: reduce(getitem, name.split("."), tree) for name in names}
 
 
 def check_declared(settings: Settings) -> None:
-    """Raise UserError where a folder or file that is read is not the one in `sources`, which DVC depends on.
+    """Refuse data that a stage reads and DVC does not look at: a change of it would be seen by nobody.
 
-    Says nothing outside a project with a dvc.yaml, of what is not there (a hub name, or missing, which is said where it
-    is read), and where `sources` has no such key.
+    These are the base model's folder, files of tasks and prompts; each lies where `sources` says. What is not there (a
+    hub's name, or missing, which is said where it is read) is passed over, and so is a stage in a folder of its own.
     """
-    root = Path.cwd()
+    root, sources = Path.cwd(), settings.sources
     if os.environ.get(ROOT_VARIABLE) or not (root / "dvc.yaml").exists():
         return
-    read = [("base", "model.base", settings.model.base)]
-    if settings.tasks.source == "files":
-        read += [("tasks", "tasks.train_file", settings.tasks.train_file)]
-        read += [("tasks", "tasks.test_file", settings.tasks.test_file)]
-    for place, key, name in read:
-        declared = getattr(settings.sources, place)
-        if not name or not declared or not (root / name).exists():
-            continue
-        if not (root / name).resolve().is_relative_to((root / declared).resolve()):
+
+    def lies_in(path: str | Path, *places: str) -> bool:
+        return any(place and (root / path).resolve().is_relative_to((root / place).resolve()) for place in places)
+
+    files = settings.tasks if settings.tasks.source == "files" else None
+    for place, key, name in (
+        ("base", "model.base", settings.model.base),
+        ("tasks", "tasks.train_file", files and files.train_file),
+        ("tasks", "tasks.test_file", files and files.test_file),
+    ):
+        declared = getattr(sources, place)
+        if name and declared and (root / name).exists() and not lies_in(name, declared):
             raise UserError(
                 f"params.yaml: `{key}: {name}` is read, but `sources.{place}` is {declared}; set it to {name} or a "
                 "folder around it, so that DVC sees its changes."
             )
-    seen = (PROMPTS, settings.sources.suite)
     for key, path in prompt_files(settings.agent, settings.judge, settings.simulator).items():
-        if not any(place and (root / path).resolve().is_relative_to((root / place).resolve()) for place in seen):
+        if not lies_in(path, PROMPTS, sources.suite):
             raise UserError(
                 f"params.yaml: `{key}: {path}` is read, but DVC does not look there; put the file into {PROMPTS} or "
                 "into the folder of `sources.suite`, so that DVC sees its changes."

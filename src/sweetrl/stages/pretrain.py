@@ -19,7 +19,7 @@ from sweetrl.base_agent.pretraining import (
 )
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
-from sweetrl.config.settings import PretrainSettings, Settings
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.models.load import load_tokenizer
@@ -33,25 +33,25 @@ HELD_OUT = 200
 COPYING_EVERY = 100
 
 
-def _tasks(domain: Domain, wanted: PretrainSettings) -> tuple[list[Task], list[Task]]:
+def _tasks(domain: Domain, seed: int) -> tuple[list[Task], list[Task]]:
     """Return the tasks to train on, and up to HELD_OUT with contents that those do not have."""
     difficulty = domain.settings.tasks.difficulty
 
     def content(task: Task) -> str:
         return domain.reference(task) or task.problem_description
 
-    tasks = list(islice(domain.pretraining_tasks(TASKS, wanted.seed, difficulty), TASKS))
-    seen = list(dict.fromkeys(content(task) for task in tasks))
-    known = set(seen)
-    unseen = islice(domain.pretraining_tasks(TASKS, wanted.seed + 1, difficulty), 4 * HELD_OUT)
-    fresh = [task for task in unseen if content(task) not in known][:HELD_OUT]
-    if fresh:
+    tasks = list(islice(domain.pretraining_tasks(TASKS, seed, difficulty), TASKS))
+    contents = list(dict.fromkeys(content(task) for task in tasks))
+    others = islice(domain.pretraining_tasks(TASKS, seed + 1, difficulty), 4 * HELD_OUT)
+    seen = set(contents)
+    if fresh := [task for task in others if content(task) not in seen][:HELD_OUT]:
         return tasks, fresh
-    if len(seen) < 2:
+    if len(contents) < 2:
         raise UserError(
-            f"{domain.spec}: `tasks` yields {len(seen)} different tasks, too few to pre-train a base agent."
+            f"{domain.spec}: `tasks` yields {len(contents)} different tasks, too few to pre-train a base agent."
         )
-    held_out = set(seen[-max(1, min(HELD_OUT, len(seen) // 10)) :])  # a domain with few contents: these are all of them
+    # A domain with few contents: these are all of them.
+    held_out = set(contents[-max(1, min(HELD_OUT, len(contents) // 10)) :])
     kept = [task for task in tasks if content(task) not in held_out]
     return kept, [task for task in tasks if content(task) in held_out][:HELD_OUT]
 
@@ -66,20 +66,19 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    wanted = settings.pretrain
-    max_turns = settings.agent.max_turns
+    how, max_turns = settings.pretrain, settings.agent.max_turns
     domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
-        tasks, fresh = _tasks(domain, settings.pretrain)
+        tasks, fresh = _tasks(domain, how.seed)
         tokenizer: Any = (
-            load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, max_turns, PROMPT)
+            load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, how, max_turns, PROMPT)
         )
         encoder = Encoder(tokenizer, domain)
-        data = Demonstrations(tasks, wanted.steps, encoder, wanted, max_turns, PROMPT)
-        blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
+        data = Demonstrations(tasks, how.steps, encoder, how, max_turns, PROMPT)
+        blind = how.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, max_turns, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model: Any = build(len(tokenizer), wanted, tokenizer, domain.pretraining.positions)
+        model: Any = build(len(tokenizer), how, tokenizer, domain.pretraining.positions)
         padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
@@ -89,10 +88,8 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
                 if state.global_step % COPYING_EVERY == 0:
                     values, others = copying(model, held_out)
                     run.log_metrics({"copied_values": values, "copied_rest": others}, step=state.global_step)
-                    print(
-                        f"pretrain: step {state.global_step:,} of {wanted.steps:,}, {values:.1%} of the values copied",
-                        flush=True,
-                    )
+                    reached = f"step {state.global_step:,} of {how.steps:,}"
+                    print(f"pretrain: {reached}, {values:.1%} of the values copied", flush=True)
 
         class Pretrainer(Trainer):
             """transformers.Trainer with the weighted loss, over batches that are ready-made and in order."""
@@ -107,30 +104,30 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
             input_ids, weights = collate(batches[0], padding)
             return {"input_ids": input_ids, "weights": weights}
 
-        scratch = run.scratch("params.yaml")
+        scratch = run.scratch(Path("params.yaml"))
         trainer = Pretrainer(
             model=model,
             args=TrainingArguments(
                 output_dir=str(scratch / "checkpoints"),
-                max_steps=wanted.steps,
+                max_steps=how.steps,
                 per_device_train_batch_size=1,  # an item is a batch
-                learning_rate=wanted.learning_rate,
+                learning_rate=how.learning_rate,
                 adam_beta2=0.98,
                 weight_decay=0.01,
                 lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={
-                    "num_decay_steps": int(0.3 * wanted.steps),
+                    "num_decay_steps": int(0.3 * how.steps),
                     "decay_type": "linear",
                     "min_lr_ratio": 0.02,
                 },
-                warmup_steps=min(100, wanted.steps // 4),
+                warmup_steps=min(100, how.steps // 4),
                 max_grad_norm=1.0,
                 bf16=True,  # autocast: a quarter less time on CPUs that have it
                 logging_steps=100,
-                save_steps=max(50, wanted.steps // 10),
+                save_steps=max(50, how.steps // 10),
                 save_total_limit=1,
-                seed=wanted.seed,
-                data_seed=wanted.seed,
+                seed=how.seed,
+                data_seed=how.seed,
                 report_to=[],
                 disable_tqdm=True,
                 remove_unused_columns=False,
@@ -147,7 +144,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
                 run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=int(entry["step"]))
         model = model.to("cpu").eval()
         values, others = copying(model, held_out)
-        run.log_metrics({"copied_values": values, "copied_rest": others}, step=wanted.steps)
+        run.log_metrics({"copied_values": values, "copied_rest": others}, step=how.steps)
         finished = scratch / "model"
         shutil.rmtree(finished, ignore_errors=True)
         model.to(torch.bfloat16).save_pretrained(finished)
@@ -155,14 +152,14 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
         write_json(
             finished / "recipe.json",
             {
-                "settings": wanted.model_dump(mode="json"),
+                "settings": how.model_dump(mode="json"),
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "copied_values": round(values, 4),
                 "copied_rest": round(others, 4),
             },
         )
         publish(finished, out)
-        run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
+        run.summary = f"{how.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.io import publish
 from sweetrl.methods.base import find_method
 from sweetrl.paths import CRITIC, PREFERENCES, SAMPLES, TRAJECTORIES
-from sweetrl.stages.run import skip_stage, stage_main, stage_run
+from sweetrl.stages.run import stage_main, stage_run
 
 
 def rank(settings: Settings) -> None:
@@ -19,7 +17,7 @@ def rank(settings: Settings) -> None:
     """
     with stage_run("rank", settings) as run:
         if why := find_method(settings.method).why_skipped("preferences", settings.rank):
-            skip_stage(run, PREFERENCES, why)
+            run.skip(PREFERENCES, why)
             return
         from sweetrl.api.learning import rank_replies
         from sweetrl.colbench.store import TrajectoryStore
@@ -27,12 +25,11 @@ def rank(settings: Settings) -> None:
 
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)
-        scratch = run.scratch(TRAJECTORIES, CRITIC, Path(settings.model.base))
+        scratch = run.scratch()
         blocks = Blocks(scratch, scratch / f"server{run.share.suffix}.log", run.mine)
         out = scratch / "out"
-        ranking = rank_replies(
-            load_domain(settings), CRITIC, TrajectoryStore(TRAJECTORIES), blocks, cache=SAMPLES, out=out
-        )
+        domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
+        ranking = rank_replies(domain, CRITIC, dialogues, blocks, cache=SAMPLES, out=out)
         if not run.share.whole:
             return
         publish(out, PREFERENCES)

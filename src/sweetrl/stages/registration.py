@@ -6,8 +6,8 @@ All of params.yaml has a say here: the domain, its users and rewards, the agent,
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweetrl.api.calls import chosen
 from sweetrl.colbench.find import load_domain
@@ -18,14 +18,16 @@ from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
-from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.packing import log_version
-from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, existing_run, headline, stage_runs
+from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, stage_runs
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import check_active, embedded_database
 
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
 REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
-ELSEWHERE = ("MLFLOW_REGISTRY_URI", "MLFLOW_WORKSPACE")  # variables that lead MLflow's client to other records
 
 
 def config_of(settings: Settings, project: Path) -> AgentConfig:
@@ -37,8 +39,11 @@ def config_of(settings: Settings, project: Path) -> AgentConfig:
 def evaluation_key(settings: Settings, root: Path) -> str:
     """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
     reward = settings.reward
-    rules = [*load_domain(settings).evaluation_rules(), reward.function]
-    rules += [reward.turn_cost] if reward.turn_cost else []
+    rules = [
+        *load_domain(settings).evaluation_rules(),
+        reward.function,
+        *([reward.turn_cost] if reward.turn_cost else []),
+    ]
     own = check_sources(chosen(settings), settings.sources, root)
     code = {key: dvc_hash(path) for key, path in sorted(own.items()) if key != "method"}
     agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
@@ -54,12 +59,8 @@ def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
 def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
     """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
     own = check_sources(chosen(settings), settings.sources, root)
-    code: dict[str, str] = {}
-    for group, name in chosen(settings).items():
-        key, place = KEYS[group]
-        if name:
-            code[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
-    return code
+    named = [(*KEYS[group], name) for group, name in chosen(settings).items() if name]
+    return {key: f"{name} {dvc_hash(own[place])}" if place in own else name for key, place, name in named}
 
 
 def register_policy(
@@ -75,20 +76,13 @@ def register_policy(
         raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
     registry = Registry(settings.tracking, root)
     config = config_of(settings, home or root)
-    adapter = dvc_hash(root / POLICY)
-    found = registry.find(adapter, config.base_hash)
-    tags = evaluation_tags(settings, root)
-    if found is not None:
-        number = str(found.version)
-        if (
-            found.tags.get("evaluation_key") != tags["evaluation_key"]
-            or found.tags.get("evaluation") != tags["evaluation"]
-        ):
-            registry.attach_evaluation(number, root, tags)
-        return Registration(registry.name, number, False, registry.aliases_of(number), dict(found.tags))
+    adapter, tags = dvc_hash(root / POLICY), evaluation_tags(settings, root)
+    if (version := registry.find(adapter, config.base_hash)) is not None:
+        if not tags.items() <= version.tags.items():
+            registry.attach_evaluation(str(version.version), root, tags)
+        return _registered(registry, version)
     commit, dirty = git_state(root)
-    runs = stage_runs(root)
-    lock = root / "dvc.lock"
+    runs, lock = stage_runs(root), root / "dvc.lock"
     tags |= {
         "adapter_hash": adapter,
         "base_hash": config.base_hash,
@@ -103,10 +97,11 @@ def register_policy(
         "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
         "parent_run": parent_run or "",
     }
-    source_run = existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
+    candidates = (runs.get("train-policy", {}).get("run_id"), parent_run)
+    source_run = next((run for run in candidates if run and registry.store.run(run)), None)
     base = (home or root) / config.base
     check_active(registry.store)
-    version = log_version(
+    number = log_version(
         registry.store,
         settings.tracking,
         root,
@@ -118,13 +113,12 @@ def register_policy(
     )
     # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
     first = registry.find(adapter, config.base_hash)
-    if first is not None and str(first.version) != version:
-        registry.client.delete_model_version(registry.name, version)
-        number = str(first.version)
-        return Registration(registry.name, number, False, registry.aliases_of(number), dict(first.tags))
-    registry.describe(version)
-    registry.set_alias(CHALLENGER, version)
-    return Registration(registry.name, version, True, registry.aliases_of(version), tags)
+    if first is not None and str(first.version) != number:
+        registry.client.delete_model_version(registry.name, number)
+        return _registered(registry, first)
+    registry.describe(number)
+    registry.set_alias(CHALLENGER, number)
+    return Registration(registry.name, number, True, registry.aliases_of(number), tags)
 
 
 def known_registration(settings: Settings, root: Path) -> Registration | None:
@@ -135,21 +129,26 @@ def known_registration(settings: Settings, root: Path) -> Registration | None:
     """
     config, adapter = config_of(settings, root), dvc_hash(root / POLICY)
     tags, database = evaluation_tags(settings, root), embedded_database(settings.tracking, root)
-    asked = ""
-    if database is not None and database.exists() and not any(map(os.environ.get, ELSEWHERE)):
-        asked = digest(str(database), identity(database), settings.tracking.model, adapter, config.base_hash, tags)
-    note = read_json(root / REGISTERED) if (root / REGISTERED).exists() else {}
-    if asked and note.get("asked") == asked:
+    question = ""
+    if database is not None:
+        if not database.exists():
+            return None
+        store = str(database), identity(database), settings.tracking.model
+        question = digest(*store, adapter, config.base_hash, tags)
+    file = root / REGISTERED
+    note = read_json(file) if question and file.exists() else {}
+    if note.get("asked") == question != "":
         return Registration(settings.tracking.model, note["version"], False, tuple(note["aliases"]), note["tags"])
-    if database is not None and not database.exists():
-        return None
     registry = Registry(settings.tracking, root)
     version = registry.find(adapter, config.base_hash)
-    if version is None or any(version.tags.get(key) != value for key, value in tags.items()):
+    if version is None or not tags.items() <= version.tags.items():
         return None
-    number = str(version.version)
-    known = Registration(registry.name, number, False, registry.aliases_of(number), dict(version.tags))
-    if asked:
-        note = {"asked": asked, "version": number, "aliases": known.aliases, "tags": known.tags}
-        write_json(root / REGISTERED, note)
+    known = _registered(registry, version)
+    if question:
+        write_json(file, {"asked": question, "version": known.version, "aliases": known.aliases, "tags": known.tags})
     return known
+
+
+def _registered(registry: Registry, version: ModelVersion) -> Registration:
+    number = str(version.version)
+    return Registration(registry.name, number, False, registry.aliases_of(number), dict(version.tags))

@@ -5,7 +5,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
     def collect(settings: Settings) -> None:
         with stage_run("collect", settings) as run:
             run.log_input("train-tasks", TRAIN_TASKS)
-            scratch = run.scratch(TRAIN_TASKS, base)   # resumable work; removed when DVC has recorded the result
+            scratch = run.scratch()   # resumable work; removed when DVC has recorded the result
             ...
             run.log_metrics({"reward": 0.4})
             run.summary = "1,600 dialogues, mean reward 0.40"
@@ -19,7 +19,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import logging
 import os
 import random
 import signal
@@ -29,8 +28,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from sweetrl.api.calls import chosen, named_files
 from sweetrl.config.settings import Settings, load_settings
@@ -43,10 +41,12 @@ from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
 from sweetrl.stages.parameters import check_declared, stage_parameters
-from sweetrl.stages.scratch import current_share, keep_finished, remove_outdated, remove_recorded
+from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
-logger = logging.getLogger("sweetrl")
+if TYPE_CHECKING:
+    from sweetrl.api.rollouts import Running
+
 LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
 # Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
 CURVES = ("loss", "accuracy", "reward/margin", "reference_kl", "grad_norm", "learning_rate")
@@ -60,15 +60,17 @@ class StageRun:
         self.settings = settings
         self.share = current_share()
         """The parts that this process makes; with less than all of them the stage returns before it publishes."""
+        self.mine = None if self.share.whole else self.share
+        """Which parts this process makes; None for all."""
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
-        self._steps: dict[int, dict[str, float]] = {}
         self.data: list[DataInput] = []
+        self.folders: list[Path] = []
+        """What `scratch` has returned."""
+        self._steps: dict[int, dict[str, float]] = {}
+        self._read: dict[str, str] = {}
         check_declared(settings)
-        self.sources = check_sources(chosen(settings), settings.sources)
-        """The files of plug-ins, by their key in `sources`."""
-        self._scratch: list[Path] = []
         self.log = RunLog(
             settings.tracking,
             stage,
@@ -76,13 +78,8 @@ class StageRun:
             parent=os.environ.get(PARENT_VARIABLE) or None,
         )
         self.log.log_params(self.parameters)
-        for key, path in self.sources.items():
+        for key, path in check_sources(chosen(settings), settings.sources).items():
             self.log_input(f"source-{key}", path, "code")
-
-    @property
-    def mine(self) -> Callable[[int], bool] | None:
-        """Which parts this process makes; None for all."""
-        return None if self.share.whole else self.share
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
@@ -98,29 +95,68 @@ class StageRun:
 
     def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
         """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
+        self._read[name] = Path(path).name  # tasks from files are named by it
         if Path(path).exists():
             self.data.append(self.log.log_input(name, path, context))
+            self._read[name] += f" {self.data[-1].hash}"
         else:
             self.log.log_params({f"input.{name}": str(path)})
 
-    def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
-        """Copy a file to the run's artifacts when the stage ends; for small files that people look at."""
-        self.log.log_artifact(path, folder)
+    def scratch(self, *others: Path) -> Path:
+        """Return this stage's folder for unfinished work, named by a digest of its parameters and all that it reads.
 
-    def scratch(self, *inputs: Path | str) -> Path:
-        """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
-
-        Prompts and recordings that the parameters name are inputs, too.
+        That is what was logged as input so far, `others`, and the prompts and recordings that the parameters name.
         A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        paths = [*inputs, *self.sources.values(), *named_files(self.settings)]
-        hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
-        folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
-        private_folder(folder)
-        self._scratch.append(folder)
+        files = (*others, *named_files(self.settings))
+        hashes = [dvc_hash(path) if path.exists() else str(path) for path in files]
+        folder = private_folder(SCRATCH / f"{self.stage}-{digest(self.parameters, self._read, hashes)}")
+        self.folders.append(folder)
         return folder
+
+    def running(self, scratch: Path, policy: str = "") -> Running:
+        """Return how dialogues are kept and watched whose unfinished work lies in `scratch`; `policy` tells them apart.
+
+        What they cost is logged; the policy's part of it under its name.
+        """
+        from sweetrl.api.rollouts import Running
+        from sweetrl.rollout.ledger import Ledger
+
+        def spent(values: Mapping[str, float]) -> None:
+            ours = {name for name in values if policy and not name.startswith("simulator/")}
+            self.log_metrics({f"{name}/{policy}" if name in ours else name: values[name] for name in values})
+
+        ledger = f"costs-{policy}" if policy else "costs"
+        return Running(
+            log=scratch / f"server{self.share.suffix}.log",
+            ledger=Ledger(scratch / f"{ledger}{self.share.suffix}.jsonl"),
+            mine=self.mine,
+            spent=spent,
+        )
+
+    def log_costs(self, scratch: Path, policy: str = "") -> None:
+        """Log what dialogues have cost (see `running`): sums, means and percentiles, and their ledgers as artifacts.
+
+        The sums take the place of what this process alone has spent: others may have made shares, or been killed.
+        """
+        from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
+
+        paths = sorted(scratch.glob(f"costs-{policy}*.jsonl" if policy else "costs*.jsonl"))
+        costs = [cost for path in paths for cost in Ledger(path).read()]
+        metrics = cost_totals(costs) | cost_metrics(costs)
+        self.log_metrics({f"{name}/{policy}" if policy else name: value for name, value in metrics.items()})
+        for path in paths:
+            self.log.log_artifact(path, "costs")
+
+    def skip(self, out: Path, why: str) -> None:
+        """Write, in the place of the stage's result, that the method does without it."""
+        folder = self.scratch() / "skipped"
+        write_json(folder / SKIPPED, {"method": self.settings.method, "stage": self.stage, "why": why})
+        publish(folder, out)
+        self.log.set_tags({"sweetrl.skipped": why})
+        self.summary = f"skipped: {why}"
 
 
 @contextlib.contextmanager
@@ -152,46 +188,20 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
         return
     run.log.log_metrics({"seconds": seconds})
     run.log.finish("FINISHED")
-    write_json(
-        RUNS / f"{stage}.json",
-        {
-            "stage": stage,
-            "run_id": run.log.run_id,
-            "parent_run_id": run.log.parent,
-            "summary": run.summary,
-            "seconds": round(seconds, 3),
-            "metrics": run.last_metrics,
-            **({"curves": curves} if (curves := run.curves()) else {}),
-            "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
-        },
-    )
-    keep_finished(stage, run._scratch)
+    facts = {
+        "stage": stage,
+        "run_id": run.log.run_id,
+        "parent_run_id": run.log.parent,
+        "summary": run.summary,
+        "seconds": round(seconds, 3),
+        "metrics": run.last_metrics,
+        **({"curves": curves} if (curves := run.curves()) else {}),
+        "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
+    }
+    write_json(RUNS / f"{stage}.json", facts)
+    keep_finished(stage, run.folders)
     recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
     print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
-
-
-def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
-    """Log what the dialogues in the ledgers `pattern` cost: sums, means and percentiles, and a line for each in a file.
-
-    The sums take the place of what this process alone has spent: others may have made shares, or been killed before.
-    """
-    from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
-
-    paths = sorted(folder.glob(pattern))
-    costs = [one for path in paths for one in Ledger(path).read()]
-    metrics = cost_totals(costs) | cost_metrics(costs)
-    run.log_metrics({f"{name}{suffix}": value for name, value in metrics.items()})
-    for path in paths:
-        run.log_artifact(path, "costs")
-
-
-def skip_stage(run: StageRun, out: Path, why: str) -> None:
-    """Write, in the place of a stage's result, that the method does without it."""
-    folder = run.scratch() / "skipped"
-    write_json(folder / SKIPPED, {"method": run.settings.method, "stage": run.stage, "why": why})
-    publish(folder, out)
-    run.log.set_tags({"sweetrl.skipped": why})
-    run.summary = f"skipped: {why}"
 
 
 def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
@@ -216,71 +226,52 @@ def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settin
     A UserError is one sentence on stderr and status 1. A stage that `spreads` starts `model.processes` of its kind.
     """
     if LAUNCHED not in os.environ:
-        _stage_main(function, spreads)
+        if status := _status(function, spreads):
+            sys.exit(status)
         return
-    status: object = 1
+    # A process group has threads of its own; where one is still at work when the interpreter ends, the process is
+    # aborted (status 134) instead of ending with what the stage found. So it ends at once.
+    ending: object = 1
     try:
-        _stage_main(function, spreads)
-        status = 0
-    except SystemExit as ending:
-        status = ending.code
+        ending = _status(function, spreads)
+    except SystemExit as error:
+        ending = error.code
     except BaseException:
         traceback.print_exc()
-    _leave(status if isinstance(status, int) else 1)
-
-
-def _leave(status: int) -> NoReturn:
-    """End a process of a launcher at once, after what is to be done at exit.
-
-    Its process group has threads of its own; the interpreter does not wait for them, and where one is still at work
-    the process is aborted (status 134) instead of ending with what the stage found.
-    """
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    os._exit(ending if isinstance(ending, int) else 1)
 
 
-def _has_ended(process: str) -> bool:
-    """Whether the process of this number is no more; on Linux."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return True
-    return state.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])  # dead, and its parent has not asked yet
-
-
-def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
+def _status(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> int:
+    """Run a stage, and return the status that its program ends with."""
     any_letters()
     show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not first_process():
         os.environ["SWEETRL_TRACKING"] = "off"
     if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-            if _has_ended(starter):  # while this process was still importing
-                sys.exit(128 + signal.SIGTERM)
+            if not Path(f"/proc/{starter}").exists():  # it has ended while this process was still importing
+                return 128 + signal.SIGTERM
     try:
         settings = load_settings()
         if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
             remove_recorded(Path.cwd())
-            remove_outdated(Path.cwd())
         if spreads is not None and wants_processes(settings.model) and spreads(settings):
-            sys.exit(launch(settings.model))
+            return launch(settings.model)
         function(settings)
     except KeyboardInterrupt:
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
-        sys.exit(130)
+        return 130
     except Exception as error:
         if (sentence := sentence_of(error)) is None:
             raise
         if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
             time.sleep(LAST_WORD)
         print(f"error: {sentence}", file=sys.stderr, flush=True)
-        sys.exit(1)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+        return 1
+    return 0

@@ -12,21 +12,18 @@ and writes the same bytes as if it had been alone.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import sweetrl
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
-from sweetrl.io import PART, private_file, read_json, write_json
+from sweetrl.io import read_json, write_json
 from sweetrl.paths import FINISHED, RUNS, SCRATCH
 
-LOCK = f".lock{PART}"  # in a folder of unfinished work; never published with it
 VARIABLE = "SWEETRL_SHARE"
 SPREAD = ("collect", "rank", "evaluate")
 
@@ -75,10 +72,7 @@ def keep_finished(stage: str, folders: Iterable[Path]) -> None:
     """
     own = set(folders)
     kept = own if Path("dvc.yaml").exists() else set()
-    for folder, facts in _finished(Path()):
-        if facts["stage"] == stage:
-            own.add(folder)
-    for folder in own - kept:
+    for folder in (own | {folder for folder, facts in _finished(Path()) if facts["stage"] == stage}) - kept:
         shutil.rmtree(folder, ignore_errors=True)
     for folder in kept:
         facts = {"stage": stage, "code": _code(), "run_file": file_hash(RUNS / f"{stage}.json")}
@@ -86,50 +80,15 @@ def keep_finished(stage: str, folders: Iterable[Path]) -> None:
 
 
 def remove_recorded(root: Path) -> None:
-    """Remove the finished scratch folders of the project at `root` whose results a dvc.lock names."""
-    finished = _finished(root)
-    if not finished:
-        return
-    locks = [path.read_text(encoding="utf-8") for path in (*root.glob("dvc.lock"), *root.glob("*/dvc.lock"))]
-    for folder, facts in finished:
-        if any(f"md5: {facts['run_file']}" in lock for lock in locks):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the finished scratch folders of the project at `root` whose results a dvc.lock names.
 
-
-def remove_outdated(root: Path) -> None:
-    """Remove the finished scratch folders of the project at `root` that another state of the package has made."""
-    for folder, facts in _finished(root):
-        if facts["code"] != _code():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold `folder`, a command's unfinished work, for this process; UserError where another one is at it.
-
-    Two that end one after the other would take the finished parts away from each other.
+    So are those that another state of the package has made: finished work is taken up by equal code only.
     """
-    while True:
-        handle = private_file(folder / LOCK).open("r+")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.close()
-            raise UserError(
-                f"{folder}: another process is at this very work; wait until it has ended, or end it."
-            ) from error
-        except OSError:  # a file system without locks
-            pass
-        if os.fstat(handle.fileno()).st_nlink:
-            break
-        handle.close()  # who held it has just ended, and removed it
-    try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        handle.close()
-        with suppress(OSError):
-            folder.rmdir()  # unless something is finished
+    for folder, facts in _finished(root):
+        locks = (*root.glob("dvc.lock"), *root.glob("*/dvc.lock"))
+        recorded = any(f"md5: {facts['run_file']}" in path.read_text(encoding="utf-8") for path in locks)
+        if recorded or facts["code"] != _code():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finished(root: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -137,5 +96,5 @@ def _finished(root: Path) -> list[tuple[Path, dict[str, str]]]:
 
 
 def _code() -> str:
-    """The hash of the package that runs here: finished work is taken up by equal code only."""
+    """The hash of the package that runs here."""
     return dvc_hash(Path(sweetrl.__file__).parent)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import Settings
-from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json, write_text
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS
 from sweetrl.stages.run import stage_main, stage_run
@@ -29,17 +28,17 @@ HEADLINE = ("success_before", "success_after", "success_difference", "reward_aft
 def summary(settings: Settings) -> None:
     """Write reports/metrics.json and reports/plots/; UserError where the evaluation is not there."""
     with stage_run("summary", settings, torch=False) as run:
-        from sweetrl.evaluation.metrics import paired, read_results
+        from sweetrl.evaluation.metrics import AFTER, BEFORE, paired, read_results
 
         run.log_input("results", RESULTS)
-        results = read_results(RESULTS)
-        if not EVALUATION.exists():
-            raise UserError(f"{EVALUATION}: there is no such file; run the stage `evaluate` first.")
+        before, after = paired(read_results(RESULTS))
         comparison = read_json(EVALUATION)
-        before, after = paired(results)
-        numbers = headline(comparison)
-        folder = run.scratch(RESULTS, EVALUATION) / PLOTS.name
-        write_text(folder / "policies.csv", table(policy_rows(comparison, settings.method)))
+        policies = comparison["policies"]
+        numbers = {name: float(comparison[name]) for name in HEADLINE if name in comparison}
+        numbers["turns_after"] = policies[AFTER]["turns"]["value"]  # a mean over the tasks
+        folder = run.scratch(EVALUATION) / PLOTS.name
+        rows = [policy_row(UNTRAINED, policies[BEFORE]), policy_row(settings.method, policies[AFTER])]
+        write_text(folder / "policies.csv", table(rows))
         write_text(folder / "turns.csv", table(turn_rows(before, after)))
         publish(folder, PLOTS)
         write_json(METRICS, numbers)
@@ -47,43 +46,28 @@ def summary(settings: Settings) -> None:
         run.summary = f"{len(numbers)} numbers in {METRICS}, tables in {PLOTS}; `dvc metrics show`, `dvc plots show`"
 
 
-def headline(comparison: Mapping[str, Any]) -> dict[str, float]:
-    """Return the few numbers of an evaluation by which runs are told apart; turns are a mean over the tasks."""
-    found = {name: float(comparison[name]) for name in HEADLINE if name in comparison}
-    return found | {"turns_after": comparison["policies"][_policies()[1]]["turns"]["value"]}
-
-
-def policy_rows(comparison: Mapping[str, Any], method: str) -> list[dict[str, Any]]:
-    """Return a row for each policy: success with its interval, mean reward, mean turns."""
-    rows = []
-    for key, name in zip(_policies(), (UNTRAINED, method), strict=True):
-        one = comparison["policies"][key]
-        success = one["success"]
-        rows.append(
-            {
-                "policy": name,
-                "success": success["value"],
-                "low": success["low"],
-                "high": success["high"],
-                "reward": one["reward"]["value"],
-                "turns": one["turns"]["value"],
-            }
-        )
-    return rows
+def policy_row(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's success with its interval, mean reward, mean turns."""
+    success = policy["success"]
+    return {
+        "policy": name,
+        "success": success["value"],
+        "low": success["low"],
+        "high": success["high"],
+        "reward": policy["reward"]["value"],
+        "turns": policy["turns"]["value"],
+    }
 
 
 def turn_rows(before: Sequence[Result], after: Sequence[Result]) -> list[dict[str, Any]]:
     """Return, for each number of turns up to the most, the share of the tasks that each policy has solved by then."""
-    most = max((one.turns for one in (*before, *after)), default=0)
+
+    def solved(results: Sequence[Result], turns: int) -> float:
+        return sum(result.success and result.turns <= turns for result in results) / len(results)
+
+    most = max((result.turns for result in (*before, *after)), default=0)
     return [
-        {
-            "turns": turns,
-            **{
-                name: sum(one.success and one.turns <= turns for one in results) / len(results)
-                for name, results in (("before", before), ("after", after))
-            },
-        }
-        for turns in range(1, most + 1)
+        {"turns": turns, "before": solved(before, turns), "after": solved(after, turns)} for turns in range(1, most + 1)
     ]
 
 
@@ -94,12 +78,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _policies() -> tuple[str, str]:
-    from sweetrl.evaluation.metrics import AFTER, BEFORE
-
-    return BEFORE, AFTER
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
     learn, tests = _generated(domain) if synthetic else _read(domain)
     train_file, test_file = (domain.spec, domain.spec) if synthetic else (sizes.train_file, sizes.test_file)
     cut, first = len(learn) - sizes.validation, sizes.test_first
-    train, validation, before, test = learn[:cut], learn[cut:], tests[:first], tests[first:]
+    train, validation, test = learn[:cut], learn[cut:], tests[first:]
     if len(test) < sizes.test and (first or synthetic):
         behind = f" behind the first {first} (tasks.test_first)" if first else ""
         raise UserError(
@@ -37,7 +37,7 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
     for file, split, tasks, offset, others, what in (
         (train_file, "validation", validation, cut, train, "a training task"),
         (test_file, "test", test, first, learn, "a training or validation task"),
-        (test_file, "test", test, first, before, served),
+        (test_file, "test", test, first, tests[:first], served),
     ):
         # In files, tasks that differ in what only the user knows are one content: their reference is the same.
         parts = 2 if others is learn and not synthetic else 3
@@ -54,17 +54,18 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
 def _generated(domain: Domain) -> tuple[list[Task], list[Task]]:
     """Return the domain's own tasks: those to learn from with those for validation, and the test tasks."""
     sizes, seed = domain.settings.tasks, domain.settings.seed
-    found = []
-    counts: dict[Split, int] = {"train": sizes.train + sizes.validation, "test": sizes.test_first + sizes.test}
-    for split, count in counts.items():
-        made = [domain.own(task) for task in islice(domain.tasks(split, count, seed, sizes.difficulty), count)]
-        check_ids(made, f"{domain.spec}: {split} tasks")
-        found.append(made)
-    learn, tests = found
-    if len(learn) < sizes.train + sizes.validation:
+
+    def make(split: Split, count: int) -> list[Task]:
+        tasks = [domain.own(task) for task in islice(domain.tasks(split, count, seed, sizes.difficulty), count)]
+        check_ids(tasks, f"{domain.spec}: {split} tasks")
+        return tasks
+
+    count = sizes.train + sizes.validation
+    learn, tests = make("train", count), make("test", sizes.test_first + sizes.test)
+    if len(learn) < count:
         raise UserError(
             f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
-            f"{sizes.train + sizes.validation}; lower them in params.yaml."
+            f"{count}; lower them in params.yaml."
         )
     return learn, tests
 
@@ -72,8 +73,8 @@ def _generated(domain: Domain) -> tuple[list[Task], list[Task]]:
 def _read(domain: Domain) -> tuple[list[Task], list[Task]]:
     """Return the tasks of official files: those to learn from with those for validation, and the test tasks."""
     sizes = domain.settings.tasks
-    for key, name in (("train_file", sizes.train_file), ("test_file", sizes.test_file)):
-        if not name:
+    for key in ("train_file", "test_file"):
+        if not getattr(sizes, key):
             raise UserError(
                 f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
             )

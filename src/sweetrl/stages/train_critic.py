@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
 from sweetrl.methods.base import find_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
-from sweetrl.stages.run import skip_stage, stage_main, stage_run
+from sweetrl.stages.run import stage_main, stage_run
 
 
 def train_critic(settings: Settings) -> None:
     """Read trajectories and pairs, train an adapter that sees c, write models/critic/."""
     with stage_run("train-critic", settings) as run:
         if why := find_method(settings.method).why_skipped("critic", settings.rank):
-            skip_stage(run, CRITIC, why)
+            run.skip(CRITIC, why)
             return
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.sweet.critic import fit_critic
         from sweetrl.sweet.pairs import read_pairs
 
         pairs = read_pairs(PAIRS)
-        run.log_input("trajectories", TRAJECTORIES)
-        run.log_input("pairs", PAIRS)
-        run.log_input("base", settings.model.base)
-        scratch = run.scratch(TRAJECTORIES, PAIRS, Path(settings.model.base))
+        for name, path in (("trajectories", TRAJECTORIES), ("pairs", PAIRS), ("base", settings.model.base)):
+            run.log_input(name, path)
         progress = StepProgress(run.stage, run.log_metrics)
         domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
-        result = fit_critic(
-            domain, settings.critic, settings.tracking, dialogues, pairs, scratch, progress, REFERENCES, str(PAIRS)
-        )
+        critic, tracking = settings.critic, settings.tracking
+        result = fit_critic(domain, critic, tracking, dialogues, pairs, run.scratch(), progress, REFERENCES, str(PAIRS))
         if not first_process():
             return
         publish(result.adapter, CRITIC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,77 +9,59 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
-from sweetrl.methods.base import find_method
+from sweetrl.methods.base import Inputs, find_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
-    from sweetrl.sweet.preferences import Replay
-    from sweetrl.types import Preference, RankedState, Task, Trajectory, TrajectoryPair
+    from sweetrl.sweet.preferences import Ranking
 
 # Where what methods learn from lies.
 FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "preferences": PREFERENCES}
-
-
-class Files:
-    """What a method learns from, in the project's files (sweetrl.methods.base.Inputs)."""
-
-    where = str(PAIRS)
-
-    def tasks(self) -> list[Task]:
-        """The training tasks."""
-        from sweetrl.colbench.store import read_task_table
-
-        return read_task_table(TRAIN_TASKS)
-
-    def trajectories(self) -> Iterable[Trajectory]:
-        """The collected dialogues."""
-        from sweetrl.colbench.store import TrajectoryStore
-
-        return TrajectoryStore(TRAJECTORIES)
-
-    def pairs(self) -> list[TrajectoryPair]:
-        """Pairs of whole dialogues."""
-        from sweetrl.sweet.pairs import read_pairs
-
-        return read_pairs(PAIRS)
-
-    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
-        """Pairs of replies at one state, and successful dialogues."""
-        from sweetrl.sweet import preferences as files
-
-        return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_replay(
-            PREFERENCES / files.SFT_REPLAY
-        )
-
-    def candidates(self) -> Sequence[RankedState]:
-        """All candidate replies of the ranked states."""
-        from sweetrl.sweet import preferences as files
-
-        return files.read_candidates(PREFERENCES / files.CANDIDATES)
 
 
 def train_policy(settings: Settings) -> None:
     """Read what the method learns from, train an adapter, write models/policy/."""
     with stage_run("train-policy", settings) as run:
         from sweetrl.api.learning import training_job
+        from sweetrl.colbench.store import TrajectoryStore, read_task_table
+        from sweetrl.sweet.pairs import read_pairs
 
         method = find_method(settings.method)
-        wanted = method.needs if method.learns_from is None else method.learns_from
-        needed = [path for name, path in FILES.items() if name in wanted]
-        for path in needed:
+        needs = method.needs if method.learns_from is None else method.learns_from
+        for path in (path for name, path in FILES.items() if name in needs):
             run.log_input(path.stem, path)
         run.log_input("base", settings.model.base)
         # The offline dialogues follow from all that decides those that a method makes itself.
-        scratch = run.scratch(*needed, *([TRAJECTORIES] if TRAIN_TASKS in needed else []), Path(settings.model.base))
+        scratch = run.scratch(*([TRAJECTORIES] if "tasks" in needs else []))
+        inputs = Inputs(
+            TrajectoryStore(TRAJECTORIES),
+            read_pairs(PAIRS) if "pairs" in needs else None,
+            read_ranking(PREFERENCES) if "preferences" in needs else None,
+            read_task_table(TRAIN_TASKS) if "tasks" in needs else None,
+            where=str(PAIRS),
+        )
         progress = StepProgress(run.stage, run.log_metrics) if method.trains else None
-        job = training_job(method, settings, load_domain(settings), Files(), scratch, progress, REFERENCES)
+        job = training_job(method, settings, load_domain(settings), inputs, scratch, progress, REFERENCES)
         result = method.train(job)
         if not first_process():
             return
         publish(result.adapter, POLICY)
         run.log_metrics(result.metrics)
         run.summary = f"{result.summary}, adapter in {POLICY}"
+
+
+def read_ranking(folder: Path) -> Ranking:
+    """Return what lies in data/preferences, read item by item."""
+    from sweetrl.sweet import preferences as files
+    from sweetrl.sweet.tables import Table
+    from sweetrl.types import Preference, RankedState
+
+    return files.Ranking(
+        Table(folder / files.CANDIDATES, RankedState),
+        Table(folder / files.PREFERENCES, Preference),
+        Table(folder / files.SFT_REPLAY, files.Replay),
+    )
 
 
 if __name__ == "__main__":

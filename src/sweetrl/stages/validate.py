@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
@@ -29,8 +28,6 @@ from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.sweet.pairs import DataCounts, write_pairs
 from sweetrl.validation.quality import remember, write_page
 from sweetrl.validation.suites import (
-    Limits,
-    Table,
     Verdict,
     pairs_table,
     run_tables,
@@ -38,7 +35,6 @@ from sweetrl.validation.suites import (
     trajectories_table,
 )
 from sweetrl.validation.tables import (
-    Decode,
     Summary,
     TrajectoryTable,
     batch_digest,
@@ -63,11 +59,16 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     if not shards.rows or any(row["schema"] for row in shards.rows):
         verdicts = run_tables([shards], DATA_DOCS)  # what has no schema cannot be read any further
         write_page(DATA_QUALITY, [shards], verdicts, None, QUALITY_HISTORY, str(TRAJECTORIES))
-        _report([shards], verdicts)
+        refuse_failures(verdicts)
 
     domain = load_domain(settings)
+    tokenizer = load_tokenizer(settings.model.base)
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
     system = domain.system_prompt(settings.agent.prompt)
-    table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
+    table = TrajectoryTable(domain, settings.agent.max_turns, system, decode)
     data, method = DataCounts(domain, settings.critic, settings.rank, settings.rft), find_method(settings.method)
     pairs, counts = data.read(table.watch(store.read(), places(store)))
     if why := method.missing_data(data):
@@ -75,56 +76,35 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
-    bounds, pairs_needed = domain.reward_bounds, "pairs" in method.needs
     attempts = settings.collect.attempts if settings.collect.source == "sampled" else None
-    limits = Limits(attempts, settings.validate_, previous, summary, bounds, pairs_needed)
-    tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
+    least = settings.validate_.minimum_pairs if "pairs" in method.needs else None
+    tables = [
+        shards,
+        trajectories_table(rows, settings.validate_, attempts, domain.reward_bounds, previous, summary),
+        pairs_table(pair_rows(pairs, rows), least),
+    ]
     verdicts = run_tables(tables, DATA_DOCS)
-    run.log_metrics(
-        {
-            "mean_reward": summary.mean_reward,
-            "success_rate": summary.success_rate,
-            "mean_turns": summary.mean_turns,
-            "lost": summary.lost,
-            "pairs": len(pairs),
-            "failed_expectations": sum(not verdict.success for verdict in verdicts),
-        }
-    )
+    shown = ("mean_reward", "success_rate", "mean_turns", "lost")
+    run.log_metrics({name: getattr(summary, name) for name in shown})
+    run.log_metrics({"pairs": len(pairs), "failed_expectations": sum(not verdict.success for verdict in verdicts)})
     write_page(DATA_QUALITY, tables, verdicts, summary, QUALITY_HISTORY, str(TRAJECTORIES))
-    _report(tables, verdicts)
+    refuse_failures(verdicts)
 
     write_pairs(PAIRS, pairs)
-    write_json(VALIDATION, report(summary, asdict(counts), verdicts))
-    accept(summary, previous)
+    # Nothing here depends on the clock or on earlier batches.
+    expectations = [
+        {name: getattr(verdict, name) for name in ("table", "rule", "checked", "unexpected")}
+        for verdict in verdicts
+        if not verdict.rule.endswith("_shift")
+    ]
+    write_json(VALIDATION, {"batch": asdict(summary), "pairs": asdict(counts), "expectations": expectations})
+    write_json(ACCEPTED, {"accepted": asdict(summary), "previous": asdict(previous) if previous else None})
     remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
         f"(mean reward {summary.mean_reward:.3f}, {summary.mean_turns:.1f} turns), {len(pairs)} pairs; "
         f"see {DATA_QUALITY}"
     )
-
-
-def report(summary: Summary, counts: dict[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What goes to reports/validation.json: nothing that depends on the clock or on earlier batches."""
-    return {
-        "batch": summary.as_dict(),
-        "pairs": counts,
-        "expectations": [
-            {"table": one.table, "rule": one.rule, "checked": one.checked, "unexpected": one.unexpected}
-            for one in verdicts
-            if not one.rule.endswith("_shift")
-        ],
-    }
-
-
-def decoder(base: str) -> Decode:
-    """Return the base model's decoding of token ids to text, without special tokens."""
-    tokenizer = load_tokenizer(base)
-
-    def decode(ids: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    return decode
 
 
 def accepted_before(batch: str) -> Summary | None:
@@ -139,19 +119,13 @@ def accepted_before(batch: str) -> Summary | None:
         raise UserError(f"{ACCEPTED}: this is not a batch's summary; remove the file and run again.") from error
 
 
-def accept(summary: Summary, previous: Summary | None) -> None:
-    """Keep `summary` as the accepted batch, and the one it was compared with."""
-    write_json(ACCEPTED, {"accepted": summary.as_dict(), "previous": previous.as_dict() if previous else None})
-
-
-def _report(tables: Sequence[Table], verdicts: Sequence[Verdict]) -> None:
+def refuse_failures(verdicts: Sequence[Verdict]) -> None:
     """Raise a UserError that tells of every failed expectation; nothing where all hold."""
-    failed = [verdict for verdict in verdicts if not verdict.success]
-    if failed:
+    if failed := [verdict for verdict in verdicts if not verdict.success]:
         lines = "".join(f"\n- {verdict.sentence}" for verdict in failed)
+        tables = ", ".join(dict.fromkeys(verdict.table for verdict in failed))
         raise UserError(
-            f"{TRAJECTORIES}: {len(failed)} of {len(verdicts)} expectations failed in "
-            f"{', '.join(dict.fromkeys(verdict.table for verdict in failed))}; the rows are in "
+            f"{TRAJECTORIES}: {len(failed)} of {len(verdicts)} expectations failed in {tables}; the rows are in "
             f"{DATA_QUALITY}:{lines}"
         )
 

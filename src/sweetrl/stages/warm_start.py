@@ -17,8 +17,7 @@ from sweetrl.console.progress import StepProgress
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
-from sweetrl.models.check import read_object
-from sweetrl.models.licences import LARGEST, base_licence, copy_licence, is_own
+from sweetrl.models.licences import base_licence, copy_licence
 from sweetrl.stages.run import stage_main, stage_run
 
 RECIPE = "recipe.json"
@@ -32,9 +31,8 @@ def warm_start(settings: Settings) -> None:
     A killed run goes on from its last checkpoint and ends with the same bytes. UserError where a folder that this stage
     has not made would be written over.
     """
-    wanted = settings.warm_start
-    out = Path(settings.model.base)
-    _check_places(wanted.base, out)
+    how, out = settings.warm_start, Path(settings.model.base)
+    _check_places(how.base, out)
     with stage_run("warm-start", settings) as run:
         from sweetrl.base_agent.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
         from sweetrl.engines.chat import ChatFormat
@@ -44,41 +42,33 @@ def warm_start(settings: Settings) -> None:
         from sweetrl.sweet.reporting import report_to
         from sweetrl.sweet.training import run_trainer
 
-        domain = load_domain(settings)
-        run.log_input("base", wanted.base)
-        chat = ChatFormat(load_tokenizer(wanted.base))
-        data = demonstrations(
-            domain,
-            chat,
-            wanted,
-            settings.pretrain,
-            settings.agent,
-            settings.tasks.difficulty,
-            context_of(wanted.base),
-        )
-        scratch = run.scratch(wanted.base)
-        model, tokenizer = load_base(settings.model.model_copy(update={"base": wanted.base}))
+        run.log_input("base", how.base)
+        domain, chat, context = load_domain(settings), ChatFormat(load_tokenizer(how.base)), context_of(how.base)
+        difficulty = settings.tasks.difficulty
+        data = demonstrations(domain, chat, how, settings.pretrain, settings.agent, difficulty, context)
+        scratch = run.scratch()
+        model, tokenizer = load_base(settings.model.model_copy(update={"base": how.base}))
         progress = StepProgress(run.stage, run.log_metrics)
         trainer = WarmStartTrainer(
-            attach_adapter(model, wanted.lora, wanted.seed),
+            attach_adapter(model, how.lora, how.seed),
             PreferenceData(data.rows, [(index, index) for index in range(len(data.rows))]),
-            wanted,
+            how,
             scratch,
-            wanted.seed,
+            how.seed,
             tokenizer.pad_token_id or 0,
             progress,
-            steps=steps_of(data, wanted),
+            steps=steps_of(data, how),
         )
         report_to(trainer, settings.tracking, run.stage)
-        trained = run_trainer(trainer, scratch, wanted.base, progress)
+        trained = run_trainer(trainer, scratch, how.base, progress)
         steps, count = trainer.steps, len(data.rows)
         del model, trainer  # the merging loads the base anew
         finished = scratch / "model"
         shutil.rmtree(finished, ignore_errors=True)
-        parameters = merge_adapter(wanted.base, trained.adapter, finished)
+        parameters = merge_adapter(how.base, trained.adapter, finished)
         loss = trained.metrics["final/loss"]
         facts = {"parameters": parameters, "demonstrations": count, "steps": steps, "loss": round(loss, 4)}
-        _write_origin(finished, wanted.base, settings, facts)
+        _write_origin(finished, Path(how.base), settings, facts)
         finished.chmod(usual_mode(folder=True))
         for path in finished.iterdir():
             path.chmod(usual_mode())  # weights are written for their owner alone
@@ -105,43 +95,38 @@ def _check_places(base: str, out: Path) -> None:
         )
 
 
-def _write_origin(folder: Path, base: str, settings: Settings, facts: dict[str, Any]) -> None:
+def _write_origin(folder: Path, base: Path, settings: Settings, facts: dict[str, Any]) -> None:
     """Say where the weights come from and under which licence, with the texts that the base's folder has of it."""
-    place = Path(base)
-    licence, texts = base_licence(place), copy_licence(place, folder)
-    known = place / ORIGIN
+    licence, texts, card = base_licence(base), copy_licence(base, folder), base / "README.md"
     origin = {
-        "base": base,
-        "hash": dvc_hash(place) if place.is_dir() else None,
+        "base": str(base),
+        "hash": dvc_hash(base) if base.is_dir() else None,
         "license": licence or None,
-        "origin": read_object(known, LARGEST) if is_own(known) else None,
+        "origin": read_json(base / ORIGIN) if (base / ORIGIN).is_file() else None,
     }
     write_json(folder / ORIGIN, origin)
-    if is_own(place / "README.md"):
-        shutil.copyfile(place / "README.md", folder / BASE_CARD)
-    made = {"warm_start": settings.warm_start, "pretrain": settings.pretrain}
+    if card.is_file():
+        shutil.copyfile(card, folder / BASE_CARD)
+    sections = {"warm_start": settings.warm_start, "pretrain": settings.pretrain}
     recipe = {
-        "settings": {name: one.model_dump(mode="json") for name, one in made.items()},
+        "settings": {name: section.model_dump(mode="json") for name, section in sections.items()},
         "suite": settings.suite,
         "agent": settings.agent.model_dump(mode="json", include={"prompt", "max_turns"}),
         "dtype": settings.model.dtype,
         **facts,
     }
     write_json(folder / RECIPE, recipe)
-    write_text(folder / "README.md", _card(base, licence, texts, folder, recipe))
-
-
-def _card(base: str, licence: str, texts: list[str], folder: Path, recipe: dict[str, Any]) -> str:
     terms = licence if licence and " " not in licence else "other" if licence else "unknown"
-    own = f" Its own card is {BASE_CARD}." if (folder / BASE_CARD).exists() else ""
-    says = f"The base's licence is {licence}" if licence else "The base's folder states no licence"
+    own_card = f" Its own card is {BASE_CARD}." if card.is_file() else ""
+    stated = f"The base's licence is {licence}" if licence else "The base's folder states no licence"
     where = f"; its text is in {', '.join(texts)}." if texts else "."
-    return (
+    write_text(
+        folder / "README.md",
         f"---\nlicense: {terms}\nlibrary_name: transformers\n---\n# A warm start\n\n"
-        f"The weights of `{base}`, changed: trained on {recipe['demonstrations']:,} scripted dialogues of the suite "
-        f"`{recipe['suite']}` by sweetrl's stage `warm-start` ({recipe['steps']:,} steps, LoRA, merged). {RECIPE} has "
-        f"the settings, {ORIGIN} the base's content hash and where it comes from.{own}\n\n{says}{where}\n\n"
-        "The demonstrators have faults on purpose: this is where training begins, not an agent to use.\n"
+        f"The weights of `{base}`, changed: trained on {facts['demonstrations']:,} scripted dialogues of the suite "
+        f"`{settings.suite}` by sweetrl's stage `warm-start` ({facts['steps']:,} steps, LoRA, merged). {RECIPE} has "
+        f"the settings, {ORIGIN} the base's content hash and where it comes from.{own_card}\n\n{stated}{where}\n\n"
+        "The demonstrators have faults on purpose: this is where training begins, not an agent to use.\n",
     )
 
 

@@ -24,7 +24,7 @@ from sweetrl.config.settings import EngineSettings, RankingSettings
 from sweetrl.console.progress import Meter
 from sweetrl.engines.background import side_by_side, wait
 from sweetrl.engines.make import Agent, make_agent, serving
-from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.errors import EngineError, NoRoom
 from sweetrl.io import append_row, read_rows
 from sweetrl.lm.data import Row, encode
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 DialogueRows = Sequence[tuple[Trajectory, Row]]  # the dialogues of a block, and what the actor saw of each
-Blocks = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
+BlockReader = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
 ROWS = 256  # dialogues that an engine in this process is to have room for
 
@@ -100,7 +100,7 @@ class LocalSampler:
         self.engine = TransformersEngine(model.base, threads=model.threads, loaded=self.base)
         self.cache = None if cache is None else SampleCache(cache, *self.base, self.engine.stop_ids)
 
-    def begin(self, blocks: Blocks, missing: Callable[[int], bool]) -> None:
+    def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
         """Nothing: replies are sampled when they are rated."""
 
     def player(self) -> Agent | None:
@@ -132,8 +132,18 @@ class LocalSampler:
         }
 
 
+@dataclass(frozen=True)
+class State:
+    """An agent's turn (from 0) of dialogue `number` of `block`, and what the server is asked there."""
+
+    block: int
+    number: int
+    turn: int
+    prompt: Prompt
+
+
 class ServerSampler:
-    """Candidates of servers (`engine.kind` vllm or openai), written down in `folder` as they come.
+    """Candidates of servers (`engine.kind` vllm or openai), in a journal in `folder`: a file a block, a row a state.
 
     What is there already is not asked for again. `log` takes the output of a server that is started.
     """
@@ -150,46 +160,84 @@ class ServerSampler:
         self.system = env.system_prompt(settings.agent.prompt)
         self.sampling, self.seed = _sampling(settings), settings.seed
         self._temporary = tempfile.TemporaryDirectory(prefix="sweetrl-rank-") if folder is None else None
-        self.journal = CandidateJournal(Path(self._temporary.name if self._temporary else folder or "") / "asked")
+        self.journal = Path(self._temporary.name if self._temporary else folder or "") / "asked"
         self.usage, self.lost, self.seconds = Usage(), 0, 0.0
 
-    def begin(self, blocks: Blocks, missing: Callable[[int], bool]) -> None:
+    def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
         """Ask for replies at every agent's turn of the blocks that are `missing`.
 
         More lost states than `collect.lost_share` are a UserError; running again asks for those again.
         """
         from sweetrl.rollout.scored import Losses
 
-        def states() -> Iterator[tuple[State, Trajectory, bool]]:
-            """Every state of the missing blocks with its dialogue, and whether its replies are there already."""
+        def states() -> Iterator[tuple[State, bool]]:
+            """Every state of the missing blocks, and whether its replies are there already."""
             for block, dialogues in enumerate(blocks()):
                 if missing(block):
-                    recorded = self.journal.read(block, dialogues)
                     rows = [(dialogue, encode(dialogue, self.chat, self.system)) for dialogue in dialogues]
+                    recorded = self._recorded(block)
                     for state in states_of(block, rows, self.system, self.seed):
-                        yield state, dialogues[state.number], (state.number, state.turn) in recorded
+                        yield state, (state.number, state.turn) in recorded
 
         started = time.monotonic()
-        recorded_states = Counter(recorded for _, _, recorded in states())
+        recorded_states = Counter(recorded for _, recorded in states())
         total, left = recorded_states.total(), recorded_states[False]
         if not left:
             return
         losses = Losses(total, self.settings.collect.lost_share, "states")
-        workers = min(WAITING * self.settings.engine.concurrency, left)
         engine_settings, model = self.settings.engine, self.settings.model
         with serving(engine_settings, model, self.log) as served, Meter("rank: sampling", total, "states") as meter:
             meter(total - left)
             engine = make_agent(served, model, None, ROWS).engine
+            remote = cast("AsyncEngine", engine)
+
+            async def visit(state: State) -> None:
+                await self._sample(state, remote, losses.lose)
+                meter(1)
+
+            missing_states = (state for state, recorded in states() if not recorded)
             try:
-                unrecorded = ((state, dialogue) for state, dialogue, recorded in states() if not recorded)
-                remote = cast("AsyncEngine", engine)
-                sample_at_server(
-                    unrecorded, remote, self.chat, self.sampling, self.journal, workers, losses.lose, meter
-                )
+                wait(side_by_side(missing_states, visit, min(WAITING * engine_settings.concurrency, left)))
             finally:
                 self.usage = engine.usage()
                 engine.close()
         self.lost, self.seconds = losses.count, time.monotonic() - started
+
+    async def _sample(self, state: State, engine: AsyncEngine, lost: Callable[[str], None]) -> None:
+        """Write down the replies at a state; `lost` takes the cause where none, or none with a token, can be had.
+
+        A state that leaves no room for a reply has none, and is not lost.
+        """
+        try:
+            completions = await engine.ask(state.prompt, self.sampling)
+        except NoRoom:
+            completions = []
+        except EngineError as error:
+            lost(str(error))
+            return
+        if not engine.speaks_tokens:
+            completions = [with_ids(completion, self.chat) for completion in completions]
+        replies = distinct_replies(completions)
+        if completions and not replies:  # of a model that thinks, say, when its tokens end before it speaks
+            limit = f"their limit of {self.sampling.max_new_tokens} tokens"
+            lost(f"all replies end at {limit} without a word; raise agent.max_new_tokens")
+            return
+        listed = [[list(ids), text, count] for ids, (text, count) in replies.items()]
+        append_row(self._file(state.block), {"number": state.number, "turn": state.turn, "replies": listed})
+
+    def _file(self, block: int) -> Path:
+        return self.journal / f"{block:06d}.jsonl"
+
+    def _recorded(self, block: int) -> dict[tuple[int, int], Distinct]:
+        """The replies of a block's states by number of dialogue and turn; a broken end is cut off."""
+        replies: dict[tuple[int, int], Distinct] = {}
+
+        def take(row: dict[str, Any]) -> None:
+            distinct = {tuple(ids): (str(text), int(count)) for ids, text, count in row["replies"]}
+            replies[int(row["number"]), int(row["turn"])] = distinct
+
+        read_rows(self._file(block), take)
+        return replies
 
     def player(self) -> Agent | None:
         """Who plays dialogues on for the critic that wants that: the base in this process."""
@@ -199,7 +247,10 @@ class ServerSampler:
 
     def samples(self, block: int, rows: DialogueRows, critic: Critic) -> Samples:
         """Return the replies at every turn of a block's dialogues; a lost state has none."""
-        return self.journal.samples(block, rows)
+        replies = self._recorded(block)
+        return [
+            [replies.get((number, turn), {}) for turn in range(len(row.spans))] for number, (_, row) in enumerate(rows)
+        ]
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """What it has cost; `seconds` is the time of everything, the critic's with the model in this process."""
@@ -215,53 +266,6 @@ def _sampling(settings: RankingSettings) -> Sampling:
     """How candidates are sampled."""
     agent = settings.agent
     return Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
-
-
-@dataclass(frozen=True)
-class State:
-    """An agent's turn (from 0) of dialogue `number` of `block`, and what the server is asked there."""
-
-    block: int
-    number: int
-    turn: int
-    prompt: Prompt
-
-
-class CandidateJournal:
-    """The replies that servers gave, in `folder`: a file for each block of dialogues, a row for each state."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-
-    def add(self, state: State, dialogue: Trajectory, replies: Distinct) -> None:
-        """Append the replies at a state; UserError where the disk is full."""
-        where = {"number": state.number, "task": dialogue.task.id, "attempt": dialogue.attempt, "turn": state.turn}
-        listed = [[list(ids), text, count] for ids, (text, count) in replies.items()]
-        append_row(self._path(state.block), where | {"replies": listed})
-
-    def read(self, block: int, dialogues: Sequence[Trajectory]) -> dict[tuple[int, int], Distinct]:
-        """Return the replies of a block's states by number of dialogue and turn; a broken end is cut off."""
-        path = self._path(block)
-        replies: dict[tuple[int, int], Distinct] = {}
-
-        def take(row: dict[str, Any]) -> None:
-            number, turn = int(row["number"]), int(row["turn"])
-            if (row["task"], row["attempt"]) != (dialogues[number].task.id, dialogues[number].attempt):
-                raise UserError(f"{path}: its replies belong to other dialogues; remove the folder {self.folder}.")
-            replies[number, turn] = {tuple(ids): (str(text), int(count)) for ids, text, count in row["replies"]}
-
-        read_rows(path, take)
-        return replies
-
-    def samples(self, block: int, rows: DialogueRows) -> Samples:
-        """Return the replies at every turn of a block's dialogues; where none could be had there are none."""
-        replies = self.read(block, [dialogue for dialogue, _ in rows])
-        return [
-            [replies.get((number, turn), {}) for turn in range(len(row.spans))] for number, (_, row) in enumerate(rows)
-        ]
-
-    def _path(self, block: int) -> Path:
-        return self.folder / f"{block:06d}.jsonl"
 
 
 def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterator[State]:
@@ -281,43 +285,3 @@ def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterato
             reply = 2 * turn + 1
             texts.append(("assistant", raw.get(reply, messages[reply].content)))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]
-
-
-def sample_at_server(
-    states: Iterable[tuple[State, Trajectory]],
-    engine: AsyncEngine,
-    chat: Chat,
-    sampling: Sampling,
-    journal: CandidateJournal,
-    workers: int,
-    lost: Callable[[str], None],
-    progress: Callable[[int], None],
-) -> None:
-    """Ask for `sampling.n` replies at every state (each with its dialogue), `workers` states at a time.
-
-    The replies go to `journal`; a state is taken from `states` when its turn comes. `lost` takes the cause where there
-    are none to be had, or none that holds a token; what it raises ends everything, and so does a UserError of the
-    engine. A state that leaves no room for a reply has none, and is not lost. `progress` takes every state.
-    """
-
-    async def visit(item: tuple[State, Trajectory]) -> None:
-        state, dialogue = item
-        try:
-            completions = await engine.ask(state.prompt, sampling)
-        except NoRoom:
-            completions = []
-        except EngineError as error:
-            lost(str(error))
-            progress(1)
-            return
-        if not engine.speaks_tokens:
-            completions = [with_ids(completion, chat) for completion in completions]
-        replies = distinct_replies(completions)
-        if completions and not replies:  # of a model that thinks, say, when its tokens end before it speaks
-            limit = f"their limit of {sampling.max_new_tokens} tokens"
-            lost(f"all replies end at {limit} without a word; raise agent.max_new_tokens")
-        else:
-            journal.add(state, dialogue, replies)
-        progress(1)
-
-    wait(side_by_side(iter(states), visit, workers))

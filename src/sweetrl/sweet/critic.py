@@ -11,7 +11,7 @@ sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,41 +38,27 @@ TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameter
 
 
 def branch_logprobs(
-    model: Any, trunk: Row, branches: Branches, layout: Layout, scored: ScoredTokens = REPLY
-) -> list[list[Tensor]]:
-    """Log-probs of every candidate reply at every turn of a dialogue, [scored tokens] each.
+    model: Any,
+    trunk: Row,
+    branches: Branches,
+    layout: Layout,
+    reference_trunk: Row | None = None,
+    scored: ScoredTokens = REPLY,
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """log pi_theta and log pi_ref of every candidate at every turn of a dialogue, [its tokens] each, in float64.
 
-    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`.
+    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`. Other arguments as for
+    `branch_advantages`.
     """
-    logprobs = iter(row_logprobs(model, branch_rows(trunk, branches, scored), layout))
-    return [[next(logprobs) for _ in replies] for replies in branches]
 
+    def logprobs(context: Row, tokens: ScoredTokens) -> list[Tensor]:
+        return [values.double() for values in row_logprobs(model, branch_rows(context, branches, tokens), layout)]
 
-def reference_branch_logprobs(model: Any, trunk: Row, branches: Branches, layout: Layout) -> list[list[Tensor]]:
-    """The same by the reference: the model without its adapter, or as it is if it has none."""
-    off: AbstractContextManager[Any] = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
-    with off:
-        return branch_logprobs(model, trunk, branches, layout)
-
-
-def branch_ratios(
-    model: Any, trunk: Row, branches: Branches, layout: Layout, reference_trunk: Row | None = None
-) -> list[list[Tensor]]:
-    """log pi_theta - log pi_ref of every token of every candidate, [its tokens] in float64: Eq. 3 before its mean.
-
-    Arguments as for `branch_advantages`.
-    """
-    policy = branch_logprobs(model, trunk, branches, layout)
-    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
-    return [
-        [ours.double() - theirs.double() for ours, theirs in zip(*turn, strict=True)]
-        for turn in zip(policy, reference, strict=True)
-    ]
-
-
-def reduced(ratios: Sequence[Sequence[Tensor]], mean: bool = True) -> list[list[float]]:
-    """The advantage of every candidate from the log-ratios of its tokens: their mean, or their sum."""
-    return [[(tokens.mean() if mean else tokens.sum()).item() for tokens in turn] for turn in ratios]
+    policy = logprobs(trunk, scored)
+    with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
+        reference = logprobs(reference_trunk or trunk, REPLY)
+    sides = zip(policy, reference, strict=True)
+    return [[next(sides) for _ in replies] for replies in branches]
 
 
 def branch_advantages(
@@ -86,20 +72,19 @@ def branch_advantages(
 ) -> list[list[float]]:
     """A(o_t, a, c) of every candidate: mean (or sum) over its tokens of log pi_theta - log pi_ref          (Eq. 3).
 
-    `model` is the critic; its reference is itself with the adapter off. `reference_trunk` is the dialogue without c,
-    for the official code's unconditioned reference; by default both are given the same context. `scored` says which
-    tokens the critic's side is taken over; the reference's are always the reply's own, so that other tokens give
-    mean(log pi_theta) - mean(log pi_ref).
+    `model` is the critic; its reference is itself with the adapter off, or as it is if it has none. `reference_trunk`
+    is the dialogue without c, for the official code's unconditioned reference; by default both are given the same
+    context. `scored` says which tokens the critic's side is taken over; the reference's are always the reply's own, so
+    that other tokens give mean(log pi_theta) - mean(log pi_ref).
     """
+    sides = branch_logprobs(model, trunk, branches, layout, reference_trunk, scored)
     if scored == REPLY:
-        return reduced(branch_ratios(model, trunk, branches, layout, reference_trunk), mean)
-    policy = branch_logprobs(model, trunk, branches, layout, scored)
-    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
-    advantages = []
-    for turn in zip(policy, reference, strict=True):
-        pairs = [(ours.double(), theirs.double()) for ours, theirs in zip(*turn, strict=True)]
-        advantages.append([(a.mean() - b.mean() if mean else a.sum() - b.sum()).item() for a, b in pairs])
-    return advantages
+        return [[_reduced(ours - theirs, mean) for ours, theirs in turn] for turn in sides]
+    return [[_reduced(ours, mean) - _reduced(theirs, mean) for ours, theirs in turn] for turn in sides]
+
+
+def _reduced(values: Tensor, mean: bool) -> float:
+    return (values.mean() if mean else values.sum()).item()
 
 
 @dataclass(frozen=True)
@@ -131,9 +116,12 @@ class LogRatioCritic:
         it is not, as the two sides go over different tokens: then it is computed apart.
         """
         trunk, reference_trunk = self._contexts(dialogue)
-        ratios = branch_ratios(self.model, trunk, branches_of(turns), self.layout, reference_trunk)
-        official = self.view.token_set == "official"
-        advantages = self._advantages(dialogue, turns) if official else reduced(ratios, self._mean)
+        sides = branch_logprobs(self.model, trunk, branches_of(turns), self.layout, reference_trunk)
+        ratios = [[ours - theirs for ours, theirs in turn] for turn in sides]
+        if self.view.token_set == "official":
+            advantages = self._advantages(dialogue, turns)
+        else:
+            advantages = [[_reduced(tokens, self._mean) for tokens in turn] for turn in ratios]
         return advantages, [[tokens.tolist() for tokens in turn] for turn in ratios]
 
     def _advantages(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:

@@ -5,8 +5,10 @@ Here c enters, and nowhere else: A(o_t, a_t, c) of Eq. 3 is read off a row in wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.scoring import unpriced
@@ -37,18 +39,10 @@ def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, 
     return Row(ids + row.token_ids, tuple((start + len(ids), end + len(ids)) for start, end in row.spans))
 
 
-def with_header(row: Row) -> Row:
-    """Let every span begin one token earlier: the end of the assistant's header is scored too (the official code)."""
-    return Row(row.token_ids, tuple((start - 1, end) for start, end in row.spans))
-
-
 def header_length(chat: Chat) -> int:
     """How many tokens stand between the user's words and a reply: the common end of what opens and what follows."""
-    first, second = chat.open(None, "x"), chat.follow(True, "y")
-    count = 0
-    while count < min(len(first), len(second)) and first[-1 - count] == second[-1 - count]:
-        count += 1
-    return count
+    ends = zip(reversed(chat.open(None, "x")), reversed(chat.follow(True, "y")), strict=False)
+    return sum(1 for _ in takewhile(lambda tokens: tokens[0] == tokens[1], ends))
 
 
 @dataclass(frozen=True)
@@ -87,25 +81,20 @@ def all_tokens(row: Row) -> Row:
     return Row(row.token_ids, ((1, row.spans[-1][1]),))
 
 
-class TaskNumbers:
-    """Numbers trajectories by task, in the order in which tasks come: rows of one task begin alike."""
+def reply_row(prompt_ids: tuple[int, ...], reply: tuple[int, ...]) -> Row:
+    """A prompt and one reply to it as a row."""
+    return Row(prompt_ids + reply, ((len(prompt_ids), len(prompt_ids) + len(reply)),))
 
-    def __init__(self) -> None:
-        self._tasks: dict[str, int] = {}
-        self.numbers: list[int] = []
-        """The number of every trajectory's task."""
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Number one more trajectory."""
-        self.numbers.append(self._tasks.setdefault(trajectory.task.id, len(self._tasks)))
+def numbering() -> defaultdict[Hashable, int]:
+    """Numbers from 0 in the order in which keys come: rows of one task, or of one dialogue, begin alike."""
+    return defaultdict(count().__next__)
 
 
 def task_numbers(trajectories: Iterable[Trajectory]) -> tuple[int, ...]:
     """Number the trajectories by task."""
-    tasks = TaskNumbers()
-    for trajectory in trajectories:
-        tasks.add(trajectory)
-    return tuple(tasks.numbers)
+    tasks = numbering()
+    return tuple(tasks[trajectory.task.id] for trajectory in trajectories)
 
 
 def critic_pairs(
@@ -118,19 +107,20 @@ def critic_pairs(
     where: str = "pairs",
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories for the critic (Eq. 2); without c for a reference that does not see it."""
-    rows, bare, tasks = RowFile(), RowFile(), TaskNumbers()
+    rows, bare, tasks, groups = RowFile(), RowFile(), numbering(), list[int]()
+    header = settings.token_set == "official"  # the end of the assistant's header is scored, too
 
     def scored(row: Row) -> Row:
-        return with_header(row) if settings.token_set == "official" else row
+        return Row(row.token_ids, tuple((start - header, end) for start, end in row.spans))
 
     def take(trajectory: Trajectory) -> None:
         rows.append(scored(critic_row(trajectory, domain, chat, system, settings)))
         if settings.reference == "unconditioned":
             bare.append(scored(encode(trajectory, chat, system)))
-        tasks.add(trajectory)
+        groups.append(tasks[trajectory.task.id])
 
     indices = index_pairs(pairs, trajectories, take, where)
-    return PreferenceData(rows, IndexPairs(indices), groups=tuple(tasks.numbers), reference_rows=bare)
+    return PreferenceData(rows, IndexPairs(indices), groups=tuple(groups), reference_rows=bare)
 
 
 def critic_attempts(
@@ -160,12 +150,15 @@ def policy_pairs(
     With `settings.sft_replay` the successful dialogues (or their final replies) are replay, as in stage 2; then
     `trajectories` are read twice.
     """
-    rows, tasks, replay = RowFile(), TaskNumbers(), list[int]()
+    rows, tasks, groups, replay = RowFile(), numbering(), list[int](), list[int]()
+
+    def place(row: Row, trajectory: Trajectory) -> None:
+        rows.append(row)
+        groups.append(tasks[trajectory.task.id])
 
     def take(trajectory: Trajectory) -> None:
         row = encode(trajectory, chat, system)
-        rows.append(all_tokens(row) if settings.loss_tokens == "all" else row)
-        tasks.add(trajectory)
+        place(all_tokens(row) if settings.loss_tokens == "all" else row, trajectory)
 
     indices = index_pairs(pairs, trajectories, take, where)
     if settings.sft_replay:
@@ -173,9 +166,8 @@ def policy_pairs(
             if usable(trajectory) and trajectory.success:
                 row = encode(trajectory, chat, system)
                 replay.append(len(rows))
-                rows.append(row.last() if settings.sft_replay_turns == "final" else row)
-                tasks.add(trajectory)
-    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(tasks.numbers))
+                place(row.last() if settings.sft_replay_turns == "final" else row, trajectory)
+    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(groups))
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
@@ -195,11 +187,11 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
 
 def rows_of(trajectories: Iterable[Trajectory], row: Callable[[Trajectory], Row]) -> PreferenceData:
     """Lay out trajectories one after the other by `row`, each learnt on its own, those at one task a group."""
-    rows, tasks = RowFile(), TaskNumbers()
+    rows, tasks, groups = RowFile(), numbering(), list[int]()
     for trajectory in trajectories:
         rows.append(row(trajectory))
-        tasks.add(trajectory)
-    return single_rows(rows, tuple(tasks.numbers))
+        groups.append(tasks[trajectory.task.id])
+    return single_rows(rows, tuple(groups))
 
 
 def single_rows(rows: Sequence[Row], groups: Sequence[int]) -> PreferenceData:

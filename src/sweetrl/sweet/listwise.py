@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
 from sweetrl.lm.data import PreferenceData
-from sweetrl.lm.rows import Row, RowFile
-from sweetrl.sweet.data import single_rows
+from sweetrl.lm.rows import RowFile
+from sweetrl.sweet.data import numbering, reply_row, single_rows
 from sweetrl.types import Candidate, RankedState
 
 if TYPE_CHECKING:
@@ -71,20 +71,16 @@ def listwise_rows(
 
     Labels are scaled to a mean of 1.
     """
-    rows = RowFile()
-    weights: list[float] = []
-    groups: list[int] = []
-    turns: list[int] = []
-    dialogues: dict[tuple[str, int], int] = {}
+    rows, dialogues = RowFile(), numbering()
+    weights, groups, turns = list[float](), list[int](), list[int]()
     for state in states:
         if not state.candidates:
             continue
-        start = len(state.prompt_ids)
-        group = dialogues.setdefault((state.task_id, state.attempt), len(dialogues))
+        group = dialogues[state.task_id, state.attempt]
         by_candidate = reply_weights(state.candidates, power, temperature, least, equal)
         for reply, weight in zip(state.candidates, by_candidate, strict=True):
             if weight:
-                rows.append(Row(state.prompt_ids + reply.token_ids, ((start, start + len(reply.token_ids)),)))
+                rows.append(reply_row(state.prompt_ids, reply.token_ids))
                 weights.append(weight)
                 groups.append(group)
                 turns.append(state.turn)
@@ -101,8 +97,9 @@ def with_replay(data: PreferenceData, replay: Iterable[Replay], final: bool) -> 
     first, group = len(rows), max(data.groups, default=-1) + 1
     turns = list(data.turns)
     for dialogue in replay:
-        rows.append(dialogue.row.last() if final else dialogue.row)
-        turns.append(len(dialogue.row.spans) - 1 if final else 0)
+        row, turn = dialogue.replayed(final)
+        rows.append(row)
+        turns.append(turn)
     added = len(rows) - first
     return replace(
         data,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path
+from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sweetrl.config.settings import CriticSettings, RankSettings, RftSettings
 
 Rule = Literal["official", "all"]
-
-COLUMNS = ("task_id", "chosen_attempt", "rejected_attempt", "chosen_reward", "rejected_reward")
 
 
 @dataclass(frozen=True)
@@ -144,44 +142,12 @@ class DataCounts:
 
 def write_pairs(path: Path, pairs: Sequence[TrajectoryPair]) -> None:
     """Write pairs as Parquet (zstd); equal pairs give equal bytes."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema(
-        [
-            ("task_id", pa.string()),
-            ("chosen_attempt", pa.int32()),
-            ("rejected_attempt", pa.int32()),
-            ("chosen_reward", pa.float64()),
-            ("rejected_reward", pa.float64()),
-        ]
-    )
-    table = pa.table({name: [getattr(pair, name) for pair in pairs] for name in COLUMNS}, schema=schema)
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    write_table(path, TrajectoryPair, pairs)
 
 
 def read_pairs(path: Path) -> list[TrajectoryPair]:
     """Read what `write_pairs` wrote; a missing file or column is a UserError that names it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not Path(path).exists():
-        raise UserError(f"{path}: there is no such file; run the stage `validate` first.")
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: this is not a Parquet file; run the stage `validate` again.") from error
-    with file:
-        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
-        if missing:
-            raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `validate` again.")
-        tasks: dict[str, str] = {}  # each name once: a task has many pairs
-        return [
-            TrajectoryPair(**row | {"task_id": tasks.setdefault(row["task_id"], row["task_id"])})
-            for batch in file.iter_batches(columns=list(COLUMNS), batch_size=1024)
-            for row in batch.to_pylist()
-        ]
+    return list(Table(path, TrajectoryPair, "validate"))
 
 
 def index_pairs(

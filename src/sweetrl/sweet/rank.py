@@ -7,6 +7,7 @@ c; the critic does. Eq. 4 (sweetrl.sweet.trainer.PolicyTrainer) then learns from
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 import time
@@ -16,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sweetrl.colbench.domain import QUESTION
 from sweetrl.colbench.store import TrajectoryStore
@@ -33,12 +34,12 @@ from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
 from sweetrl.sweet.preferences import Blocks, Ranking, Replay
 from sweetrl.sweet.samples import Samples
-from sweetrl.types import Candidate, Preference, RankedState, Reply, TokenRatios, Trajectory
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.types import Candidate, Preference, RankedState, Reply, ReplyRatios, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
-T = TypeVar("T")
 Room = Callable[[Trajectory, Row], int]  # how many tokens of a dialogue (what the actor saw) and a reply can be read
 OpenCritic = Callable[[LocalSampler | ServerSampler], AbstractContextManager[Critic]]
 
@@ -73,10 +74,6 @@ def rank_dialogues(
         while part := list(islice(reading, settings.rank.block)):
             yield part
 
-    def rank_block(number: int, part: Sequence[Trajectory], critic: Critic) -> list[RankedState]:
-        rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
-        return rank_sampled(rows, sampler.samples(number, rows, critic), critic, room)
-
     sampler.begin(parts, blocks.missing)
     with (
         ExitStack() as stack,
@@ -84,24 +81,41 @@ def rank_dialogues(
     ):
         critic = stack.enter_context(open_critic(sampler))
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
-        ratios = RatioSample(critic, settings.rank, len(fitting), blocks.folder or temporary)
+        explained = min(settings.rank.token_ratios, len(fitting)) if isinstance(critic, LogRatioCritic) else 0
+
+        def ratios_file(number: int) -> Path:
+            return (blocks.folder or temporary) / f"ratios-{number:06d}.parquet"
+
+        def rank_block(number: int, part: Sequence[Trajectory]) -> list[RankedState]:
+            rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
+            sampled = sampler.samples(number, rows, critic)
+            left = explained - number * settings.rank.block
+            if left <= 0 or not isinstance(critic, LogRatioCritic):
+                return rank_sampled(rows, sampled, critic, room)
+            recording = RecordingCritic(critic, left)
+            states = rank_sampled(rows, sampled, recording, room)
+            write_table(ratios_file(number), TokenRatios, recording.ratios)  # before the states: who has them has both
+            return states
 
         def states() -> Iterator[RankedState]:
             for number, part in enumerate(parts()):
-                yield from blocks.states(number, partial(ratios.rank, number, partial(rank_block, number, part)))
+                yield from blocks.states(number, partial(rank_block, number, part))
                 meter(len(part))
+
+        def ratios() -> Iterator[TokenRatios]:
+            for number in range(math.ceil(explained / settings.rank.block)):
+                yield from Table(ratios_file(number), TokenRatios)
 
         if blocks.mine is not None:
             return Ranking(list(states()), [], []), fitting
         folder = out or temporary
-        ranked = _written(folder / files.CANDIDATES, files.write_candidates, states(), files.read_candidates)
+        ranked = write_table(folder / files.CANDIDATES, RankedState, states())
         pairs = choose_preferences(ranked, env, settings.rank, settings.seed)
-        preferences = _written(folder / files.PREFERENCES, files.write_preferences, pairs, files.read_preferences)
-        successful = find_replay(dialogues, chat, system)
-        replay = _written(folder / files.SFT_REPLAY, files.write_replay, successful, files.read_replay)
+        preferences = write_table(folder / files.PREFERENCES, Preference, pairs)
+        replay = write_table(folder / files.SFT_REPLAY, Replay, find_replay(dialogues, chat, system))
         kept: Sequence[TokenRatios] = ()
-        if ratios.count:
-            kept = _written(folder / files.TOKEN_RATIOS, files.write_token_ratios, ratios, files.read_token_ratios)
+        if explained:
+            kept = write_table(folder / files.TOKEN_RATIOS, TokenRatios, ratios())
         else:
             (folder / files.TOKEN_RATIOS).unlink(missing_ok=True)  # of an earlier ranking
     metrics = {
@@ -112,14 +126,6 @@ def rank_dialogues(
         **getattr(critic, "spent", {}),
     }
     return Ranking(ranked, preferences, replay, metrics, kept), fitting
-
-
-def _written(
-    path: Path, write: Callable[[Path, Iterable[T]], None], rows: Iterable[T], read: Callable[[Path], Sequence[T]]
-) -> Sequence[T]:
-    """Write `rows` to a file, and return them as they are read from there."""
-    write(path, rows)
-    return read(path)
 
 
 class Dialogues(Listed[Trajectory]):
@@ -161,11 +167,8 @@ def rankable(
 ) -> Dialogues:
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
     view = CriticSettings(privileged=privileged)
-
-    def fits(dialogue: Trajectory) -> bool:
-        return len(critic_row(dialogue, domain, chat, system, view).token_ids) <= limit
-
-    return Dialogues(dialogues, [place for place, dialogue in enumerate(dialogues) if fits(dialogue)])
+    lengths = (len(critic_row(dialogue, domain, chat, system, view).token_ids) for dialogue in dialogues)
+    return Dialogues(dialogues, [place for place, length in enumerate(lengths) if length <= limit])
 
 
 def room_for_replies(domain: Domain, chat: Chat, system: str, privileged: bool, limit: int) -> Room:
@@ -198,12 +201,12 @@ def rank_sampled(
     rated = critic.rate([(dialogue, turns) for (dialogue, _), turns in zip(rows, branches, strict=True)])
     states: list[RankedState] = []
     for (trajectory, row), turns, advantages in zip(rows, sampled, rated, strict=True):
-        for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
+        for turn, ((start, _), distinct, values) in enumerate(zip(row.spans, turns, advantages, strict=True)):
             candidates = tuple(
                 Candidate(ids, text, count, value)
                 for (ids, (text, count)), value in zip(distinct.items(), values, strict=True)
             )
-            prompt_ids = row.token_ids[: row.spans[turn][0]]
+            prompt_ids = row.token_ids[:start]
             states.append(RankedState(trajectory.task.id, trajectory.attempt, turn, prompt_ids, candidates))
     return states
 
@@ -287,7 +290,9 @@ def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> 
     """Yield the successful dialogues as the actor saw them (without c)."""
     for trajectory in trajectories:
         if usable(trajectory) and trajectory.success:
-            yield Replay(trajectory.task.id, trajectory.attempt, encode(trajectory, chat, system))
+            row = encode(trajectory, chat, system)
+            starts, ends = zip(*row.spans, strict=True)
+            yield Replay(trajectory.task.id, trajectory.attempt, row.token_ids, starts, ends)
 
 
 def token_ratios(
@@ -303,60 +308,23 @@ def token_ratios(
     texts = {token: str(token) if tokenizer is None else tokenizer.decode([token]) for token in tokens}
     by_turn = []
     for turn, (replies, values) in enumerate(zip(turns, ratios, strict=True)):
-        pairs = tuple(
-            tuple(zip((texts[token] for token in reply.token_ids), value, strict=True))
+        explained = (
+            ReplyRatios(tuple(texts[token] for token in reply.token_ids), tuple(value))
             for reply, value in zip(replies, values, strict=True)
         )
-        by_turn.append(TokenRatios(dialogue.task.id, dialogue.attempt, turn, pairs))
+        by_turn.append(TokenRatios(dialogue.task.id, dialogue.attempt, turn, tuple(explained)))
     return advantages, by_turn
 
 
-class RatioSample:
-    """The token log-ratios of the first `settings.token_ratios` of a ranking's dialogues, in their order.
-
-    They lie in `folder`, a file for each block of dialogues that has some. Only critics of log-ratios have any.
-    """
-
-    def __init__(self, critic: Critic, settings: RankSettings, dialogues: int, folder: Path) -> None:
-        self.critic, self.block, self.folder = critic, settings.block, folder
-        self.count = min(settings.token_ratios, dialogues) if isinstance(critic, LogRatioCritic) else 0
-
-    def rank(self, number: int, rank: Callable[[Critic], list[RankedState]]) -> list[RankedState]:
-        """Return what `rank` makes of block `number` with the critic, and keep the block's part of the sample.
-
-        It is written before the states are: a block whose states are there has its part.
-        """
-        left = self.count - number * self.block
-        if left <= 0 or not isinstance(self.critic, LogRatioCritic):
-            return rank(self.critic)
-        recording = RecordingCritic(self.critic, left)
-        states = rank(recording)
-        files.write_token_ratios(self._path(number), recording.ratios)
-        return states
-
-    def __iter__(self) -> Iterator[TokenRatios]:
-        """Read the parts of all blocks, which have been made."""
-        for number in range(-(-self.count // self.block)):
-            yield from files.read_token_ratios(self._path(number))
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"ratios-{number:06d}.parquet"
-
-
 class RecordingCritic:
-    """A critic of log-ratios that keeps those of the first `count` dialogues that it rates, in `ratios`."""
+    """A critic of log-ratios that keeps those of the first `count` dialogues of a block, in `ratios`."""
 
     def __init__(self, critic: LogRatioCritic, count: int) -> None:
-        self.critic, self.model, self.count = critic, critic.model, count
+        self.critic, self.count = critic, count
         self.ratios: list[TokenRatios] = []
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """As the critic does (sweetrl.protocols.Critic)."""
-        rated = []
-        for dialogue, turns in work[: self.count]:
-            advantages, ratios = token_ratios(self.critic, dialogue, turns)
-            rated.append(advantages)
-            self.ratios += ratios
-        rest = work[self.count :]
-        self.count -= len(rated)
-        return rated + self.critic.rate(rest)
+        explained = [token_ratios(self.critic, dialogue, turns) for dialogue, turns in work[: self.count]]
+        self.ratios = [state for _, states in explained for state in states]
+        return [advantages for advantages, _ in explained] + self.critic.rate(work[self.count :])

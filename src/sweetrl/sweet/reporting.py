@@ -20,10 +20,8 @@ TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say 
 def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
     """Let `trainer` report to what `tracking.report_to` lists, as the run `name`, by transformers' own callbacks.
 
-    Beside MLflow: TensorBoard, Trackio, Weights & Biases. A package that is not installed is a UserError.
+    A package that is not installed is a UserError.
     """
-    if not tracking.report_to:
-        return
     from transformers.integrations import get_reporting_integration_callbacks
 
     for service in tracking.report_to:
@@ -37,7 +35,7 @@ def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
     if "wandb" in tracking.report_to:
         os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
     for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
-        made = callback()
-        if "logging_dir" in vars(made) and made.logging_dir is None:  # TensorBoard's; the default is removed at the end
-            made.logging_dir = str(TENSORBOARD / name)
-        trainer.add_callback(made)
+        reporter = callback()
+        if vars(reporter).get("logging_dir", "") is None:  # TensorBoard's; the default is removed at the end
+            reporter.logging_dir = str(TENSORBOARD / name)
+        trainer.add_callback(reporter)

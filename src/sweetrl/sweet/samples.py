@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweetrl.io import atomic_path
 from sweetrl.lm.reference import digest_weights
+from sweetrl.sweet.tables import Table, write_table
 
 if TYPE_CHECKING:
     from sweetrl.lm.data import Row
@@ -21,6 +22,17 @@ _FORMAT = 1
 # {token ids: (text, how often it was sampled)} in order of first appearance; that for each dialogue and agent's turn.
 Distinct = dict[tuple[int, ...], tuple[str, int]]
 Samples = list[list[Distinct]]
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """A distinct reply at an agent's turn of dialogue number `row` of a block, as it is kept."""
+
+    row: int
+    turn: int
+    token_ids: tuple[int, ...]
+    text: str
+    count: int
 
 
 class SampleCache:
@@ -48,10 +60,13 @@ class SampleCache:
     ) -> Samples:
         """Return the samples at every agent's turn of `rows` (each with the name of its dialogue), else `make` them."""
         path = self.folder / f"{self._key(rows, sampling, seed)}.parquet"
-        samples = _read(path, rows)
-        if samples is None:
+        if not path.exists():
             samples = make()
-            _write(path, samples)
+            write_table(path, _Reply, _replies(samples))
+            return samples
+        samples = [[{} for _ in row.spans] for _, row in rows]
+        for reply in Table(path, _Reply):
+            samples[reply.row][reply.turn][reply.token_ids] = (reply.text, reply.count)
         return samples
 
     def _key(self, rows: Sequence[tuple[str, Row]], sampling: Sampling, seed: int) -> str:
@@ -63,35 +78,8 @@ class SampleCache:
         return digest.hexdigest()[:32]
 
 
-def _write(path: Path, samples: Samples) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = {"row": pa.int32(), "turn": pa.int32(), "token_ids": pa.list_(pa.int32()), "text": pa.string()}
-    records = [
-        {"row": number, "turn": turn, "token_ids": list(ids), "text": text, "count": count}
-        for number, turns in enumerate(samples)
-        for turn, distinct in enumerate(turns)
-        for ids, (text, count) in distinct.items()
-    ]
-    with atomic_path(path) as temporary:
-        schema = pa.schema([*columns.items(), ("count", pa.int32())])
-        pq.write_table(pa.Table.from_pylist(records, schema=schema), temporary, compression="zstd")
-
-
-def _read(path: Path, rows: Sequence[tuple[str, Row]]) -> Samples | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.exists():
-        return None
-    samples: Samples = [[{} for _ in row.spans] for _, row in rows]
-    try:
-        for reply in pq.read_table(path).to_pylist():
-            samples[reply["row"]][reply["turn"]][tuple(reply["token_ids"])] = (reply["text"], reply["count"])
-    except (pa.ArrowInvalid, KeyError, IndexError, TypeError):  # not a file of ours
-        return None
-    return samples
-
-
-__all__ = ["Distinct", "SampleCache", "Samples"]
+def _replies(samples: Samples) -> Iterator[_Reply]:
+    for number, turns in enumerate(samples):
+        for turn, distinct in enumerate(turns):
+            for ids, (text, count) in distinct.items():
+                yield _Reply(number, turn, ids, text, count)

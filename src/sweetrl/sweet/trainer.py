@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
@@ -41,19 +41,6 @@ logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime"
 
 MOST_LOGGED = 2000  # entries of a training's metrics: about 2 KB each in memory, in every checkpoint and in MLflow
 COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
-
-
-class Steps(Dataset):
-    """The steps of a run as a dataset; tensors are made when they are needed."""
-
-    def __init__(self, steps: Sequence[Any]):
-        self.steps = steps
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.steps[index]
 
 
 class Checkpoints(TrainerCallback):
@@ -169,7 +156,7 @@ class PreferenceTrainer(Trainer):
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=Steps(plan_),
+            train_dataset=list(plan_),
             data_collator=lambda items: {"micro_batches": self.make_micro_batches(items[0])},
             callbacks=[Checkpoints()],
         )
@@ -197,13 +184,15 @@ class PreferenceTrainer(Trainer):
             own = share_of_step(self.data, step, self.layout, process_rank, processes)
             return cut_step(self.data, own, self.layout, self.settings.micro_batch_size)
 
-        made = []
+        micro_batches = []
         for part in parts(self.args.process_index):
             batch = collate_pairs(self.data, part, self.reference, lay_out=self.layout.collate)
             share = (len(part.pairs) / len(step.pairs), len(part.replay) / max(1, len(step.replay)))
-            made.append(batch | {"share": share})
-        most = max(len(parts(process_rank)) for process_rank in range(processes)) if self.sharded else len(made)
-        return made + [made[-1] | {"idle": True}] * (most - len(made))
+            micro_batches.append(batch | {"share": share})
+        if not self.sharded:
+            return micro_batches
+        most = max(len(parts(process_rank)) for process_rank in range(processes))
+        return micro_batches + [micro_batches[-1] | {"idle": True}] * (most - len(micro_batches))
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """What the loss is made of: the log-probs [N] of a micro-batch's reply tokens."""
@@ -302,14 +291,17 @@ class PreferenceTrainer(Trainer):
         weight = segment_sum(logprobs.new_ones(len(batch[members])), batch[members], len(rows["tokens"]))
         return token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
 
-    def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any]) -> Metrics:
-        """Mean advantage (Eq. 3) and length of the replies of chosen and rejected rows, and by turn for critics."""
-        rows = batch["rows"]
-        values = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
-        return self.value_metrics(values, batch)
+    def pair_metrics(
+        self, logprobs: Tensor, chosen: Tensor, rejected: Tensor, beta: float, batch: dict[str, Any]
+    ) -> Metrics:
+        """What scores [P] and log-probs [N] say of pairs: rewards, accuracy, distance to the reference, advantages."""
+        rows, logprobs = batch["rows"], logprobs.detach()
+        advantages = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
+        metrics = margin_metrics(chosen, rejected, beta) | self.value_metrics(advantages, batch)
+        return metrics | {"reference_kl": reference_kl(logprobs, batch["reference"]).item()}
 
     def value_metrics(self, values: Tensor, batch: dict[str, Any]) -> Metrics:
-        """The same for values [T] that turns have already."""
+        """Mean value [T] and length of the replies of chosen and rejected rows, and by turn for critics."""
         rows = batch["rows"]
         turns = len(rows["turn_row"])
         with torch.no_grad():
@@ -364,12 +356,8 @@ class CriticTrainer(PreferenceTrainer):
         chosen, rejected = self.scores(logprobs, batch, settings.normalization)
         preference = critic_loss(chosen, rejected, settings.beta)
         nll = self.nll(logprobs, batch, "chosen")
-        metrics = margin_metrics(chosen, rejected, settings.beta) | {
-            "loss/preference": preference.item(),
-            "loss/nll": nll.item(),
-            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
-        }
-        metrics |= self.turn_metrics(logprobs.detach(), batch)
+        metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch)
+        metrics |= {"loss/preference": preference.item(), "loss/nll": nll.item()}
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
@@ -390,18 +378,16 @@ class PolicyTrainer(PreferenceTrainer):
         nll = self.nll(logprobs, batch, "chosen")
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
-        metrics = margin_metrics(chosen, rejected, settings.beta) | {
+        metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch) | {
             "loss/preference": preference.item(),
             "loss/nll": nll.item(),
             "log_ratio/chosen": chosen.detach().mean().item(),
             "log_ratio/rejected": rejected.detach().mean().item(),
-            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
         if len(batch["replay"]):
             replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * settings.sft_replay_nll * replay
             metrics["loss/sft_replay"] = replay.item()
-        metrics |= self.turn_metrics(logprobs.detach(), batch)
         return loss, metrics
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def run_trainer(
 
 
 def train_adapter(
-    trainer: type[PreferenceTrainer],
+    trainer_type: type[PreferenceTrainer],
     base: tuple[Any, Any],
     data: PreferenceData,
     settings: TrainerSettings,
@@ -82,10 +83,10 @@ def train_adapter(
     data, counts = fitting(data, model)
     adapted = attach_adapter(model, settings.lora, seed, head)
     pad_id = tokenizer.pad_token_id or 0
-    made = trainer(adapted, data, settings, scratch, seed, pad_id, progress, replay, cache)
-    report_to(made, tracking, name)
-    result = run_trainer(made, scratch, base_name, progress)
-    return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
+    trainer = trainer_type(adapted, data, settings, scratch, seed, pad_id, progress, replay, cache)
+    report_to(trainer, tracking, name)
+    result = run_trainer(trainer, scratch, base_name, progress)
+    return replace(result, metrics=counts | dict(result.metrics))
 
 
 def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

@@ -16,8 +16,6 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent, find_base
 from sweetrl.types import Prompt, Sampling
 
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.0, 2.0
-
 
 class AgentModel(PythonModel):
     """The agent behind `mlflow.pyfunc.load_model(...)`.
@@ -38,46 +36,35 @@ class AgentModel(PythonModel):
     def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""
         values = {"temperature": 1.0, "seed": 0, "max_new_tokens": 1024} | (params or {})
-        messages = read_messages(model_input)
-        sampling = read_sampling(values, self.config)
-        ids = self.agent.prompt_ids(messages)
-        context = self.agent.engine.context
-        if len(ids) >= context:
+        ids, engine = self.agent.prompt_ids(_messages(model_input)), self.agent.engine
+        if len(ids) >= engine.context:
             raise UserError(
-                f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of {context}; "
-                "begin a new one."
+                f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "
+                f"{engine.context}; begin a new one."
             )
-        return self.agent.engine.sample([Prompt(ids, int(values["seed"]))], sampling)[0][0].text
+        return engine.sample([Prompt(ids, int(values["seed"]))], _sampling(values, self.config))[0][0].text
 
 
-def read_sampling(values: Mapping[str, Any], config: AgentConfig) -> Sampling:
-    """Return how the parameters `values` let the agent of `config` sample, in the ranges that the endpoint has.
-
-    More new tokens than the agent's own become the agent's own; less than one, or no such temperature, is a UserError.
-    """
+def _sampling(values: Mapping[str, Any], config: AgentConfig) -> Sampling:
+    """More new tokens than the agent's own become the agent's own; less than one, or no temperature, is a UserError."""
     temperature, tokens = float(values["temperature"]), int(values["max_new_tokens"])
-    if temperature != config.temperature and not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:  # nor NaN
-        raise UserError(
-            f"`temperature` is {temperature:g}; it must be a number from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}."
-        )
+    if temperature != config.temperature and not 0 <= temperature <= 2:  # nor NaN
+        raise UserError(f"`temperature` is {temperature:g}; it must be a number from 0 to 2.")
     if tokens < 1:
         raise UserError(f"`max_new_tokens` is {tokens}; it must be a whole number from 1.")
     return Sampling(min(tokens, config.max_new_tokens), temperature, config.top_p)
 
 
-def read_messages(value: Any) -> list[dict[str, str]]:
-    """Turn what MLflow hands over (mappings, {"messages": ...}, or a data frame of rows) into plain messages."""
-    if hasattr(value, "to_dict"):
-        value = value.to_dict("records")
-    if isinstance(value, Mapping):
-        value = value.get("messages", [])
-    messages = list(value)
-    if not messages:
+def _messages(value: Any) -> list[dict[str, str]]:
+    """Turn what MLflow hands over (a list of mappings, or a data frame of rows) into plain messages."""
+    messages = value.to_dict("records") if hasattr(value, "to_dict") else list(value)
+    try:
+        plain = [{"role": str(message["role"]), "content": str(message["content"])} for message in messages]
+    except (KeyError, TypeError):
+        plain = []
+    if not plain:
         raise UserError('the dialogue has no messages; give at least [{"role": "user", "content": "..."}].')
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-            raise UserError(f"message {index} of the dialogue needs the keys role and content.")
-    return [{"role": str(message["role"]), "content": str(message["content"])} for message in messages]
+    return plain
 
 
 set_model(AgentModel())

@@ -6,15 +6,15 @@ Knows no MLflow: the pyfunc (sweetrl.tracking.agent), the endpoint and the expor
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
-from sweetrl.tracking.dvc_lock import data_hashes
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import AgentSettings, ModelSettings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sweetrl.engines.vllm import VllmEngine
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -47,26 +48,13 @@ class AgentConfig:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> AgentConfig:
         """Return the config in a version's `model_config`; keys of other versions of sweetrl are left out."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     @property
     def on_the_hub(self) -> bool:
         """Whether `base` is a name on the hub: models/base would be the repository of somebody who is called so."""
-        from huggingface_hub.errors import HFValidationError
-        from huggingface_hub.utils import validate_repo_id
-
-        if self.base_hash or Path(self.base).exists():  # what was trained on was a folder
-            return False
-        try:
-            validate_repo_id(self.base)
-        except HFValidationError:
-            return False
-        return True
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as MLflow and JSON keep them."""
-        return asdict(self)
+        was_folder = self.base_hash or Path(self.base).exists()
+        return not was_folder and HUB_NAME.fullmatch(self.base) is not None
 
 
 class ChatAgent:
@@ -123,78 +111,56 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
     own = os.environ.get(BASE_VARIABLE, "")
     if own and not Path(own).is_dir():
         raise UserError(f"{BASE_VARIABLE}: {own} is no folder; set it to the folder of the base model {config.base}.")
-    places = [own, "" if bundled is None else str(bundled), config.base]
-    folders = [place for place in places if place and Path(place).is_dir()]
-    if folders:
-        if config.base_hash and dvc_hash(Path(folders[0])) != config.base_hash:
-            raise UserError(
-                f"{folders[0]}: this is not the base model that the adapter was trained on (hash "
-                f"{config.base_hash[:8]}); set {BASE_VARIABLE} to the right folder."
-            )
-        return folders[0]
+    places = [own, str(bundled or ""), config.base]
+    folder = next((place for place in places if place and Path(place).is_dir()), None)
+    if folder is not None and config.base_hash not in ("", dvc_hash(Path(folder))):
+        raise UserError(
+            f"{folder}: this is not the base model that the adapter was trained on (hash {config.base_hash[:8]}); set "
+            f"{BASE_VARIABLE} to the right folder."
+        )
+    if folder is not None:
+        return folder
     if config.base_hash:
         raise UserError(
             f"{config.base}: the base model is not here, and it was too large to be stored with the version; "
             f"run where this path exists or set {BASE_VARIABLE} to a copy of its folder (hash {config.base_hash[:8]})."
         )
-    return _hub_folder(config.base, config.base_revision) if config.base_revision else config.base
-
-
-def _hub_folder(name: str, revision: str) -> str:
+    if not config.base_revision:
+        return config.base
     from huggingface_hub import snapshot_download
 
     try:
-        return snapshot_download(name, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth", "*.ckpt"])
+        ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+        return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{name}: revision {revision[:12]} of the base model cannot be had from the hub ({reason}); allow the "
-            f"network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to a copy of its folder."
+            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had ({why}); "
+            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
-def hub_revision(name: str) -> str:
-    """Return the commit of the copy of a hub's model in this machine's cache; empty where there is none."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:  # a path, not a name
-        return ""
-    return Path(found).parent.name if isinstance(found, str) else ""
-
-
 def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
-    """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`."""
-    folder = project / model.base
-    return AgentConfig(
-        base=model.base,
-        base_hash=dvc_hash(folder) if folder.is_dir() else "",
-        base_revision="" if folder.is_dir() else hub_revision(model.base),
-        dtype=model.dtype,
-        device=model.device,
-        threads=model.threads,
-        top_p=agent.top_p,
-        temperature=agent.temperature,
-        max_new_tokens=agent.max_new_tokens,
-        max_turns=agent.max_turns,
-        system_prompt=system_prompt,
-    )
+    """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`.
+
+    Of a hub's model the commit of the copy in this machine's cache is noted, if there is one.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    folder, copy = project / model.base, None
+    if not folder.is_dir() and HUB_NAME.fullmatch(model.base):
+        copy = try_to_load_from_cache(model.base, "config.json")
+    content = dvc_hash(folder) if folder.is_dir() else ""
+    revision = Path(copy).parent.name if isinstance(copy, str) else ""
+    loading = model.model_dump(include={"dtype", "device", "threads"})
+    talking = agent.model_dump(include={"top_p", "temperature", "max_new_tokens", "max_turns"})
+    return AgentConfig(model.base, content, revision, system_prompt=system_prompt, **loading, **talking)
 
 
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
-    if _is_critic(adapter, config):
+    if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
         raise UserError(
             f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
             "or a registered MODEL@ALIAS."
         )
-
-
-def _is_critic(adapter: Path, config: Mapping[str, Any]) -> bool:
-    """Whether an adapter has a head, lies where critics do, or is the one that dvc.lock knows as the critic."""
-    if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
-        return True
-    critic = data_hashes(Path.cwd()).get(CRITIC.as_posix())
-    return critic is not None and critic == dvc_hash(adapter)

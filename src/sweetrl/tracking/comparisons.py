@@ -1,4 +1,6 @@
-"""What was compared with a version, and how often: tags of that version, which no two processes write at once.
+"""What was compared with a version, how often, and what the next comparison could see.
+
+These are tags of that version, which no two processes write at once.
 
 Each comparison (and each look at a champion) has a tag of its own, `gate.comparison.<id>` (`gate.look.<id>`), that is
 written before the result is known. Its number is how many there are on the same test tasks once its own tag is there:
@@ -9,20 +11,23 @@ errs on the safe side.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.config.settings import GateSettings, TrackingSettings
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash
 from sweetrl.gate.decision import Measured
+from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.io import read_json
-from sweetrl.paths import RESULTS
+from sweetrl.paths import RESULTS, TEST_TASKS
 from sweetrl.tracking.packing import DIALOGUES
-from sweetrl.tracking.registry import Registry, model_id, read_rewards, utc_now
-from sweetrl.tracking.store import reason
+from sweetrl.tracking.registry import CHAMPION, Registry, answering, model_id, read_rewards, trained_rows, utc_now
+from sweetrl.tracking.store import embedded_database, tracking_enabled
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -37,20 +42,6 @@ OUTCOMES = (
 USER = "user"
 
 
-@contextlib.contextmanager
-def answering(registry: Registry, what: str) -> Iterator[None]:
-    """Turn a store's failure into a sentence; it has not said that there is nothing."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        raise UserError(
-            f"{registry.store.name}: the registry cannot {what} ({reason(error)}); nothing was promoted, so try again "
-            "when it answers."
-        ) from error
-
-
 def noted(registry: Registry, version: str, kind: Kind) -> dict[str, dict[str, Any]]:
     """Return what was compared with `version` so far, oldest first: id -> what is kept of it."""
     with answering(registry, f"say what was compared with version {version}"):
@@ -60,7 +51,7 @@ def noted(registry: Registry, version: str, kind: Kind) -> dict[str, dict[str, A
 
 def entries(tags: Mapping[str, str], kind: Kind) -> dict[str, dict[str, Any]]:
     """Return the comparisons (or looks) among the tags of a version, oldest first."""
-    prefix = _tag(kind, "")
+    prefix = f"gate.{kind}."
     rows = {key.removeprefix(prefix): json.loads(text) for key, text in tags.items() if key.startswith(prefix)}
     return dict(sorted(rows.items(), key=lambda item: (item[1]["time"], item[1].get("number", len(rows)), item[0])))
 
@@ -70,24 +61,20 @@ def take_number(registry: Registry, version: str, kind: Kind, name: str, tasks: 
 
     The same comparison keeps its number. `tasks` is what the test tasks are known by, `facts` is kept beside it.
     """
-    mine = noted(registry, version, kind).get(name)
-    if mine is not None and "number" in mine:
-        return int(mine["number"])
-    row = {"tasks": tasks, "time": utc_now(), **facts, **(mine or {})}
-    note(registry, version, kind, name, row)
-    number = sum(other["tasks"] == tasks for other in noted(registry, version, kind).values())
-    note(registry, version, kind, name, row | {"number": number})
-    return number
+    mine = noted(registry, version, kind).get(name, {})
+    if "number" not in mine:
+        row = {"tasks": tasks, "time": utc_now(), **facts, **mine}
+        note(registry, version, kind, name, row)
+        number = sum(other["tasks"] == tasks for other in noted(registry, version, kind).values())
+        mine = row | {"number": number}
+        note(registry, version, kind, name, mine)
+    return int(mine["number"])
 
 
 def note(registry: Registry, version: str, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
     """Write what is kept of one comparison with `version`."""
     with answering(registry, f"note a comparison with version {version}"):
-        registry.client.set_model_version_tag(registry.name, version, _tag(kind, name), json.dumps(row))
-
-
-def _tag(kind: Kind, name: str) -> str:
-    return f"gate.{kind}.{name}"
+        registry.client.set_model_version_tag(registry.name, version, f"gate.{kind}.{name}", json.dumps(row))
 
 
 def measured(registry: Registry, version: ModelVersion, columns: Sequence[str] = ()) -> Measured:
@@ -96,58 +83,127 @@ def measured(registry: Registry, version: ModelVersion, columns: Sequence[str] =
     `columns` are those whose groups are wanted; a column that the results do not have is left out.
     """
     with tempfile.TemporaryDirectory() as name:
-        with answering(registry, f"hand out the results of version {version.version}"):
-            folder = registry.download(version, "evaluation", Path(name))
-        return read_measured(folder, columns)
+        return read_measured(registry.download(version, "evaluation", Path(name)), columns)
 
 
 def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
     """Read the results (and what is known of the dialogues) in `folder`."""
-    from pyarrow import parquet
-
-    path = folder / RESULTS.name
-    there = parquet.read_schema(path).names
-    sliced = [column for column in columns if column in there and column not in OUTCOMES]
-    turns = ["turns"] if "turns" in there else []
-    rows = parquet.read_table(path, columns=["task_id", "policy", "reward", *turns, *sliced]).to_pylist()
-    rows = [row for row in rows if row["policy"] == "trained" and row["reward"] is not None]
+    rows = {row["task_id"]: row for row in trained_rows(folder / RESULTS.name)}
     facts = read_json(folder / DIALOGUES) if (folder / DIALOGUES).exists() else {}
-    facts = {row["task_id"]: facts[row["task_id"]] for row in rows if row["task_id"] in facts}
-    groups = {column: {row["task_id"]: _group(row[column]) for row in rows} for column in sliced}
+    facts = {task: facts[task] for task in rows if task in facts}
+    columns_there = next(iter(rows.values()), {}).keys() - set(OUTCOMES)
+    words = {"True": "yes", "False": "no"}  # what is true of a task, or not
+    groups = {
+        column: {task: words.get(text := str(row[column]), text) for task, row in rows.items()}
+        for column in columns
+        if column in columns_there
+    }
     if USER in columns and len(facts) == len(rows):
         groups[USER] = {task: dialogue["user"] for task, dialogue in facts.items()}
     return Measured(
-        {row["task_id"]: float(row["reward"]) for row in rows},
-        {row["task_id"]: float(row["turns"]) for row in rows} if turns else {},
+        {task: float(row["reward"]) for task, row in rows.items()},
+        {task: float(row["turns"]) for task, row in rows.items() if "turns" in row},
         {task: float(dialogue["tokens"]) for task, dialogue in facts.items() if dialogue["tokens"] is not None},
         groups,
     )
 
 
-def _group(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
 def baseline(registry: Registry, version: ModelVersion, key: str) -> dict[str, float] | None:
     """Return a champion's first measured rewards under the evaluation `key`; None where there is none."""
-    if version.tags.get(_baseline_tag(key)) is None:
+    if f"gate.baseline.{key}" not in version.tags:
         return None
     with tempfile.TemporaryDirectory() as name:
-        with answering(registry, f"hand out the first results of version {version.version}"):
-            path = registry.download(version, f"{BASELINE}/{key}/{RESULTS.name}", Path(name))
-        return read_rewards(path)
+        return read_rewards(registry.download(version, f"{BASELINE}/{key}/{RESULTS.name}", Path(name)))
 
 
 def keep_baseline(registry: Registry, version: ModelVersion, key: str) -> None:
     """Keep the results that are stored with a version as its first ones under the evaluation `key`."""
-    with (
-        tempfile.TemporaryDirectory() as name,
-        answering(registry, f"keep the first results of version {version.version}"),
-    ):
+    number = str(version.version)
+    with tempfile.TemporaryDirectory() as name, answering(registry, f"keep the first results of version {number}"):
         folder = registry.download(version, "evaluation", Path(name))
         registry.client.log_model_artifact(model_id(version), str(folder / RESULTS.name), f"{BASELINE}/{key}")
-        registry.client.set_model_version_tag(registry.name, str(version.version), _baseline_tag(key), utc_now())
+        registry.client.set_model_version_tag(registry.name, number, f"gate.baseline.{key}", utc_now())
 
 
-def _baseline_tag(key: str) -> str:
-    return f"gate.baseline.{key}"
+@dataclass(frozen=True)
+class Plan:
+    """The next comparison with the `champion` (None: there is none yet) on `tasks` test tasks.
+
+    It is comparison `number` and may be wrong with the chance `alpha`. `discordance` is the mean squared difference on
+    a task, as `seen` comparisons with this champion have shown (0: assumed). On these tasks a difference of
+    `detectable` is seen with the chance `power` (None: none at all); `wanted` needs `needed` tasks, and to rule out a
+    loss of `margin` in a slice takes `slice_needed`.
+    """
+
+    champion: str | None
+    tasks: int
+    number: int
+    alpha: float
+    discordance: float
+    seen: int
+    detectable: float | None
+    power: float
+    wanted: float
+    needed: int
+    margin: float
+    slice_needed: int
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the plan as (what, value)."""
+        who = "none yet: whoever comes first is it" if self.champion is None else f"version {self.champion}"
+        yield "champion", who
+        yield "test tasks", f"{self.tasks:,}"
+        yield "comparison", f"number {self.number} on these tasks; it may be wrong with a chance of {self.alpha:.2g}"
+        shown = f"as {self.seen} comparison{'s have' if self.seen > 1 else ' has'} shown"
+        source = shown if self.seen else "assumed: gate.discordance, or --discordance"
+        yield "versions differ", f"by {self.discordance:.3g} (mean square on a task; {source})"
+        chance = f"with a chance of {100 * self.power:.0f} %"
+        seen = "nothing" if self.detectable is None else f"a difference of {self.detectable:.3f} or more, {chance}"
+        yield "these tasks show", seen
+        yield f"{self.wanted:g} needs", f"about {self.needed:,} tasks, {chance}"
+        yield "a slice needs", f"about {self.slice_needed:,} tasks to rule out a loss of more than {self.margin:g}"
+
+
+def plan(
+    rules: GateSettings,
+    tracking: TrackingSettings,
+    confidence: float,
+    tasks: int,
+    root: Path,
+    difference: float | None = None,
+    discordance: float | None = None,
+) -> Plan:
+    """Plan the next comparison on `tasks` test tasks in the project at `root`; no store is made for it.
+
+    What is not given is as the gate's `rules` and the registry say; `confidence` is that of evaluations. A registry
+    that does not answer, and a `difference` or `discordance` that cannot be, are a UserError.
+    """
+    difference = rules.smallest_difference if difference is None else difference
+    for name, value in (("--difference", difference), ("--discordance", discordance)):
+        if value is not None and not 0.0 < value <= 1.0:
+            raise UserError(f"{name}: {value:g} cannot be; give a number above 0 and at most 1.")
+    champion, rows, path = None, list[dict[str, float | str]](), root / TEST_TASKS
+    database = embedded_database(tracking, root)
+    if tracking_enabled() and (database is None or database.exists()):
+        registry = Registry(tracking, root)
+        if champion := registry.aliases().get(CHAMPION):
+            rows = list(noted(registry, champion, "comparison").values())
+    here = file_hash(path) if path.exists() else ""
+    number = 1 + sum(row["tasks"] == here for row in rows)
+    alpha = level(rules, confidence, number)
+    seen = [float(row["discordance"]) for row in rows if row.get("discordance")] if discordance is None else []
+    spread = sum(seen) / len(seen) if seen else discordance or rules.discordance
+    return Plan(
+        champion,
+        tasks,
+        number,
+        alpha,
+        spread,
+        len(seen),
+        detectable_difference(tasks, spread, alpha, rules.power),
+        rules.power,
+        difference,
+        required_tasks(difference, spread, alpha, rules.power),
+        rules.slice_margin,
+        tasks_for_margin(rules.slice_margin, spread, 1.0 - confidence, rules.power),
+    )

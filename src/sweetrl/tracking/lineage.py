@@ -1,4 +1,4 @@
-"""What the store knows, read and not changed: runs, and the whole chain behind a registered version."""
+"""How a result came about, read and not changed: what dvc.lock says of it, its runs, and the chain behind a version."""
 
 from __future__ import annotations
 
@@ -12,15 +12,38 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.config.settings import TrackingSettings
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.tracking.registry import CHAMPION, Registry
+from sweetrl.paths import RUNS
+from sweetrl.tracking.registry import open_reference
 from sweetrl.tracking.runs import DataInput
-from sweetrl.tracking.store import is_missing, require_store
+from sweetrl.tracking.store import Store, allowing, connect, require_store
+
+
+def data_hashes(root: Path) -> dict[str, str]:
+    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out.
+
+    Nothing where there is no such file; a broken one is a UserError.
+    """
+    path, hashes = root / "dvc.lock", dict[str, str]()
+    if not path.exists():
+        return {}
+    try:
+        for stage in (read_yaml(path) or {}).get("stages", {}).values():
+            for item in [*stage.get("deps", []), *stage.get("outs", [])]:
+                if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
+                    hashes[item["path"]] = item["md5"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+    return dict(sorted(hashes.items()))
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the store knows about one run; `inputs` are the data sets it read, by DVC hash."""
+    """What the store knows about one run; `inputs` are the data sets it read, by DVC hash.
+
+    `parent` is the id of the run above it (empty where there is none).
+    """
 
     run_id: str
     name: str
@@ -30,14 +53,10 @@ class RunFacts:
     params: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     inputs: tuple[DataInput, ...] = ()
-
-
-@dataclass(frozen=True)
-class FoundRun:
-    """A run, and the id of the run above it (empty where there is none)."""
-
-    facts: RunFacts
     parent: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.run_id} ({self.status})"
 
 
 class Records:
@@ -47,29 +66,23 @@ class Records:
         self.settings, self.root = settings, root
 
     @cached_property
-    def registry(self) -> Registry:
+    def store(self) -> Store:
         """MLflow's client; loading it takes seconds. A UserError where there is no store yet."""
         require_store(self.settings, self.root)
-        return Registry(self.settings, self.root)
+        return connect(self.settings, self.root)
 
-    def run(self, run_id: str) -> FoundRun | None:
+    def run(self, run_id: str | None) -> RunFacts | None:
         """Return what is known about a run; None where the store does not know it."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            run = self.registry.client.get_run(run_id)
-        except MlflowException as error:
-            if not is_missing(error):
-                raise
+        run = self.store.run(run_id) if run_id else None
+        if run is None:
             return None
-        info, data = run.info, run.data
-        inputs = []
+        info, data, inputs = run.info, run.data, []
         for item in run.inputs.dataset_inputs if run.inputs else ():
             tags = {tag.key: tag.value for tag in item.tags}
             context = tags.get("mlflow.data.context", "input")
             inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
-        facts = RunFacts(
-            run_id=run_id,
+        return RunFacts(
+            run_id=info.run_id,
             name=info.run_name,
             status=info.status,
             commit=data.tags.get("mlflow.source.git.commit", ""),
@@ -77,26 +90,20 @@ class Records:
             params=dict(sorted(data.params.items())),
             metrics=dict(sorted(data.metrics.items())),
             inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
+            parent=data.tags.get("mlflow.parentRunId", ""),
         )
-        return FoundRun(facts, data.tags.get("mlflow.parentRunId", ""))
 
     def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
         """Return the metrics `names` of a run by step, (step, value) in order; unknown runs and metrics have none.
 
         Values that are no number are left out.
         """
-        from mlflow.exceptions import MlflowException
-
-        found = {}
-        for name in names:
-            try:
-                rows = self.registry.client.get_metric_history(run_id, name)
-            except MlflowException as error:
-                if not is_missing(error):
-                    raise
-                rows = []
-            found[name] = sorted((row.step, row.value) for row in rows if not math.isnan(row.value))
-        return found
+        histories: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        with allowing("RESOURCE_DOES_NOT_EXIST"):
+            for name in names:
+                rows = self.store.client.get_metric_history(run_id, name)
+                histories[name] = sorted((row.step, row.value) for row in rows if not math.isnan(row.value))
+        return histories
 
     def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
         """Return the files in a folder of a run's artifacts, sorted; `scratch` takes what lies elsewhere.
@@ -107,21 +114,16 @@ class Records:
         here = (self.root or Path()) / self.settings.artifacts / run_id / "artifacts" / folder
         if here.is_dir():
             return sorted(path for path in here.iterdir() if path.is_file())
-        import mlflow
         from mlflow.exceptions import MlflowException
 
-        uri, fetch = self.registry.store.uri, mlflow.artifacts.download_artifacts
+        client = self.store.client
         try:
-            items = self.registry.client.list_artifacts(run_id, folder)
-            return sorted(
-                Path(fetch(run_id=run_id, artifact_path=item.path, dst_path=str(scratch), tracking_uri=uri))
-                for item in items
-                if not item.is_dir
-            )
+            with allowing("RESOURCE_DOES_NOT_EXIST"):
+                paths = [item.path for item in client.list_artifacts(run_id, folder) if not item.is_dir]
+                return sorted(Path(client.download_artifacts(run_id, path, str(scratch))) for path in paths)
         except MlflowException as error:
-            if not is_missing(error):
-                raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
-            return []
+            raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
+        return []
 
 
 @dataclass(frozen=True)
@@ -171,70 +173,45 @@ class Lineage:
         """Yield the whole chain as (what, value), in the order in which a user asks."""
         yield from self._head()
         yield from self.code.items()
-        for path, content in self.data.items():
-            yield f"data {path}", content
-        for stage in self.stages:
-            yield f"stage {stage.name}", f"run {stage.run_id} ({stage.status})"
-        for name, value in self.params.items():
-            yield f"param {name}", value
+        yield from ((f"data {path}", content) for path, content in self.data.items())
+        yield from ((f"stage {stage.name}", f"run {stage.run_id} ({stage.status})") for stage in self.stages)
+        yield from ((f"param {name}", value) for name, value in self.params.items())
         for name, value in self.evaluation.items():
             yield f"result {name}", f"{value:.4g}" if isinstance(value, float) else str(value)
-        for name, amount in self.cost.items():
-            yield f"cost {name}", f"{amount:,.0f}"
+        yield from ((f"cost {name}", f"{amount:,.0f}") for name, amount in self.cost.items())
 
     def _head(self) -> Iterator[tuple[str, str]]:
         names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
         yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
         yield "adapter", self.adapter_hash
         yield "base", f"{self.base} {self.base_hash}".strip()
-        yield "run", f"{self.run.name} {self.run.run_id} ({self.run.status})" if self.run else "not in this store"
-        yield (
-            "pipeline run",
-            f"{self.parent.name} {self.parent.run_id} ({self.parent.status})" if self.parent else "none",
-        )
+        yield "run", str(self.run or "not in this store")
+        yield "pipeline run", str(self.parent or "none")
         yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
         yield "dvc.lock", self.dvc_lock or "none"
 
 
-def split_reference(reference: str, default: str) -> tuple[str, str]:
-    """Split MODEL[@ALIAS] or MODEL/VERSION into name and alias or number; the alias is `champion` unless given."""
-    name, at, alias = reference.partition("@")
-    if not at:
-        name, at, alias = reference.partition("/")
-    if at and not alias:
-        raise UserError(
-            f"{reference}: there is no alias behind the {at}; write MODEL@ALIAS, for example {default}@champion."
-        )
-    return name or default, alias or CHAMPION
-
-
 def lineage(reference: str, settings: TrackingSettings, root: Path | None = None) -> Lineage:
     """Return the chain behind `reference`, MODEL[@ALIAS] or MODEL/VERSION; an unknown one is a UserError."""
-    name, alias = split_reference(reference, settings.model)
-    records = Records(settings.model_copy(update={"model": name}), root)
-    version = records.registry.get(alias)
-    tags = version.tags
-    run = records.run(version.run_id) if version.run_id else None
-    above = (run.parent if run else "") or tags.get("parent_run")
-    parent = records.run(above) if above else None
-    stages = [records.run(run_id) for run_id in json.loads(tags.get("stage_runs", "{}")).values() if run_id]
+    registry, name = open_reference(reference, settings, root)
+    version = registry.get(name)
+    tags, number, records = version.tags, str(version.version), Records(settings, root)
+    records.store = registry.store
+    run = records.run(version.run_id)
+    parent = records.run((run.parent if run else "") or tags.get("parent_run"))
+    noted: dict[str, Any] = {key: tags.get(key, "") for key in ("dvc_lock", "adapter_hash", "base", "base_hash")}
+    noted |= {key: json.loads(tags.get(key, "{}")) for key in ("code", "data", "evaluation", "cost")}
+    stages = map(records.run, json.loads(tags.get("stage_runs", "{}")).values())
     return Lineage(
-        model=name,
-        version=str(version.version),
-        aliases=records.registry.aliases_of(str(version.version)),
+        model=registry.name,
+        version=number,
+        aliases=registry.aliases_of(number),
         created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         commit=tags.get("git_commit", ""),
         dirty=tags.get("git_dirty") == "true",
-        dvc_lock=tags.get("dvc_lock", ""),
-        adapter_hash=tags.get("adapter_hash", ""),
-        base=tags.get("base", ""),
-        base_hash=tags.get("base_hash", ""),
-        run=run.facts if run else None,
-        parent=parent.facts if parent else None,
-        stages=tuple(stage.facts for stage in stages if stage is not None),
-        code=json.loads(tags.get("code", "{}")),
-        data=json.loads(tags.get("data", "{}")),
-        params=next((known.facts.params for known in (parent, run) if known is not None and known.facts.params), {}),
-        evaluation=json.loads(tags.get("evaluation", "{}")),
-        cost=json.loads(tags.get("cost", "{}")),
+        run=run,
+        parent=parent,
+        stages=tuple(stage for stage in stages if stage is not None),
+        params=next((each.params for each in (parent, run) if each is not None and each.params), {}),
+        **noted,
     )

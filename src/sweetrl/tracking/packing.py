@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from sweetrl.file_hashes import IGNORED
 from sweetrl.io import write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.store import Store, allowing
 
 if TYPE_CHECKING:
-    from sweetrl.tracking.store import Store
+    from mlflow import MlflowClient
 
 MIB = 2**20
 # What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
@@ -42,28 +44,22 @@ def log_version(
     `base` is the base's folder where there is one; it is stored, too, if it is no larger than `tracking.base_mib`.
     `trained` says by which method and on which domain.
     """
-    from mlflow.exceptions import MlflowException
-
     client, name = store.client, tracking.model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        bundled = base if base is not None and folder_bytes(base) <= tracking.base_mib * MIB else None
+        files = base.rglob("*") if base is not None else ()
+        small = sum(path.stat().st_size for path in files if path.is_file()) <= tracking.base_mib * MIB
+        bundled = base if small else None
         _save(path, Path(folder), root / POLICY, bundled, config)
-        logged = client.create_logged_model(
-            store.experiment_id, name=name, source_run_id=source_run, model_type="agent"
-        )
+        logged = client.create_logged_model(store.experiment_id, name, source_run_id=source_run, model_type="agent")
         client.log_model_artifacts(logged.model_id, str(path))
         for extra in ("dvc.lock", "params.yaml"):
             if (root / extra).exists():
                 client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
-        for result in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
-            client.log_model_artifact(logged.model_id, str(result), "evaluation")
-        client.finalize_logged_model(logged.model_id, "READY")
-    try:
+    keep_results(client, logged.model_id, root)
+    client.finalize_logged_model(logged.model_id, "READY")
+    with allowing("RESOURCE_ALREADY_EXISTS"):
         client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
     created = client.create_model_version(
         name,
         source=f"models:/{logged.model_id}",
@@ -73,6 +69,13 @@ def log_version(
         model_id=logged.model_id,  # servers refuse a source of this kind without it
     )
     return str(created.version)
+
+
+def keep_results(client: MlflowClient, model_id: str, root: Path) -> None:
+    """Store (or replace) with a logged model what the policy of `root` reached on the held-out tasks."""
+    with tempfile.TemporaryDirectory() as folder:
+        for result in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
+            client.log_model_artifact(model_id, str(result), "evaluation")
 
 
 def write_dialogue_facts(root: Path, folder: Path) -> Path:
@@ -95,57 +98,34 @@ def write_dialogue_facts(root: Path, folder: Path) -> Path:
 def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: AgentConfig) -> None:
     import mlflow
     import pandas
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     import sweetrl
     from sweetrl.tracking import agent
 
-    # Copies under fixed names: the version says where its parts came from, and no path of ours means anything there.
-    artifacts = {}
-    for name, folder, called in (("adapter", adapter, POLICY.name), ("base", base, "base")):
-        if folder is not None:
-            artifacts[name] = str(scratch / called)
-            shutil.copytree(folder, scratch / called, ignore=shutil.ignore_patterns(*IGNORED))
-    code = scratch / "sweetrl"
-    source = Path(str(sweetrl.__file__)).parent
-    shutil.copytree(source, code, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    def copied(folder: Path, name: str, *ignored: str) -> str:
+        """Under a fixed name: the version says where its parts came from, and no path of ours means anything there."""
+        return str(shutil.copytree(folder, scratch / name, ignore=shutil.ignore_patterns(*ignored)))
+
+    artifacts = {"adapter": copied(adapter, POLICY.name, *IGNORED)}
+    if base is not None:
+        artifacts["base"] = copied(base, "base", *IGNORED)
+    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
+    temperature = ParamSpec("temperature", "double", config.temperature)
+    tokens = ParamSpec("max_new_tokens", "long", config.max_new_tokens)
+    params = ParamSchema([temperature, ParamSpec("seed", "long", 0), tokens])
     mlflow.pyfunc.save_model(
         str(path),
         python_model=str(agent.__file__),
         artifacts=artifacts,
-        code_paths=[str(code)],
-        model_config=config.as_dict(),
-        signature=_signature(config),
+        code_paths=[copied(Path(str(sweetrl.__file__)).parent, "sweetrl", "__pycache__", ".*")],
+        model_config=asdict(config),
+        signature=ModelSignature(message, Schema([ColSpec("string")]), params),
         input_example=pandas.DataFrame(EXAMPLE),
-        pip_requirements=requirements(),
+        # As a package index has them: behind a plus (torch's 2.8.0+cpu) is a build, which no index of its own has.
+        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED],
     )
-
-
-def _signature(config: AgentConfig) -> Any:
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-
-    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
-    params = ParamSchema(
-        [
-            ParamSpec("temperature", "double", config.temperature),
-            ParamSpec("seed", "long", 0),
-            ParamSpec("max_new_tokens", "long", config.max_new_tokens),
-        ]
-    )
-    return ModelSignature(message, Schema([ColSpec("string")]), params)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below `folder`."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def requirements() -> list[str]:
-    """Return the pinned packages that a machine needs to load a registered policy, as a package index has them.
-
-    The part of a version behind a plus (torch's 2.8.0+cpu) names a build, which no index of its own has.
-    """
-    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED]
 
 
 def description(trained: str, config: AgentConfig, bundled: bool) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.io import read_json
-from sweetrl.paths import EVALUATION, RESULTS, RUNS
-from sweetrl.tracking.packing import write_dialogue_facts
-from sweetrl.tracking.store import Store, connect, is_missing, reason
+from sweetrl.paths import RUNS
+from sweetrl.tracking.packing import keep_results
+from sweetrl.tracking.store import Store, allowing, connect, reason, require_store
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -25,6 +25,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
 SIMULATOR = "simulator"
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
+KEPT = 50  # champions in that history
 GATE = "gate"  # tag of a version: what the gate decided about it; a version without it has not stood before the gate
 
 
@@ -52,7 +53,9 @@ class Registry:
     """The model registry behind `tracking.model`; every method talks to the store."""
 
     def __init__(self, settings: TrackingSettings, root: Path | None = None, store: Store | None = None):
-        self.name = checked_name(settings.model)
+        self.name = settings.model
+        if not self.name.strip() or not self.name.isprintable() or set(self.name) & set("/:\"'`\\"):
+            raise UserError(f"{self.name}: this is no name of a registered model; write MODEL, MODEL@ALIAS or MODEL/3.")
         self.store = store or connect(settings, root)
         self.client = self.store.client
 
@@ -68,21 +71,14 @@ class Registry:
 
     def get(self, reference: str) -> ModelVersion:
         """Return the version that `reference` names (an alias or a number); an unknown one is a UserError."""
-        from mlflow.exceptions import MlflowException
-
-        name = reference.removeprefix("@")
-        aliases = self.aliases()
+        name, aliases = reference.removeprefix("@"), self.aliases()
+        versions = {str(version.version): version for version in self.versions()}
         number = aliases.get(name, name)
-        if known_number(number):
-            try:
-                return self.client.get_model_version(self.name, number)
-            except MlflowException as error:
-                if not is_missing(error):
-                    raise
-        numbers = [str(version.version) for version in self.versions()]
-        if not numbers:
+        if number in versions:
+            return versions[number]
+        if not versions:
             raise UnknownVersion(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
-        names = ", ".join([f"@{alias}" for alias in aliases] + numbers)
+        names = ", ".join([*(f"@{alias}" for alias in aliases), *versions])
         raise UnknownVersion(f"{self.name}@{name}: there is no such alias or version; known are {names}.")
 
     def aliases(self) -> dict[str, str]:
@@ -92,18 +88,10 @@ class Registry:
 
     def _model(self) -> RegisteredModel | None:
         """The registered model with its tags and aliases, None where it is not registered yet."""
-        from mlflow.exceptions import MlflowException
-
-        try:
+        # A store that fails has not said that there is no champion.
+        with answering(self, f"say which versions of {self.name} have an alias"), allowing("RESOURCE_DOES_NOT_EXIST"):
             return self.client.get_registered_model(self.name)
-        except MlflowException as error:
-            if is_missing(error):
-                return None
-            # A store that fails has not said that there is no champion.
-            raise UserError(
-                f"{self.store.name}: the registry cannot say which versions of {self.name} have an alias "
-                f"({reason(error)}); nothing was changed, so try again when it answers."
-            ) from error
+        return None
 
     def aliases_of(self, version: str) -> tuple[str, ...]:
         """Return the aliases that point to a version."""
@@ -111,10 +99,8 @@ class Registry:
 
     def find(self, adapter: str, base: str) -> ModelVersion | None:
         """Return the version with this adapter on this base, if it is registered."""
-        for version in self.versions(f"tags.adapter_hash = '{adapter}'"):
-            if version.tags.get("base_hash", "") == base:
-                return version
-        return None
+        versions = self.versions(f"tags.adapter_hash = '{adapter}'")
+        return next((version for version in versions if version.tags.get("base_hash", "") == base), None)
 
     def set_alias(self, alias: str, version: str) -> None:
         """Point `alias` to `version`."""
@@ -131,13 +117,10 @@ class Registry:
             return []
         entries = [Promotion(**values) for values in json.loads(model.tags.get(HISTORY, "[]"))]
         champion = str(model.aliases.get(CHAMPION, ""))
-        if not champion:
-            return entries
-        while entries and entries[-1].version != champion and any(entry.version == champion for entry in entries):
-            entries.pop()
-        if not entries or entries[-1].version != champion:
-            entries.append(Promotion(champion, "the alias was moved without this project's flows", ""))
-        return entries
+        places = [place for place, entry in enumerate(entries) if entry.version == champion]
+        if places or not champion:
+            return entries[: places[-1] + 1] if places else entries
+        return [*entries, Promotion(champion, "the alias was moved without this project's flows", "")]
 
     def promote(self, version: str, reason: str) -> None:
         """Make `version` the champion and write that into the history; nothing changes if it is the champion."""
@@ -159,11 +142,18 @@ class Registry:
         self.describe(version)
 
     def describe(self, version: str) -> None:
-        """Let a version's description begin with what the gate decided and what it reached, as its tags have it."""
-        found = self.client.get_model_version(self.name, version)
-        evaluation, gate = (json.loads(found.tags.get(key, "null")) for key in ("evaluation", GATE))
-        text = version_note(found.description or "", evaluation or {}, gate)
-        if text != found.description:
+        """Let a version's description begin with what the gate decided and what it reached, as its tags have it.
+
+        What the version is, the last paragraph, stays.
+        """
+        described = self.client.get_model_version(self.name, version)
+        evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
+        verdict = f"**Gate:** {gate['reason']}" if gate else ""
+        if gate and gate["promote"] and not gate["promoted"]:
+            verdict += " (It has yet to become champion.)"
+        what_it_is = (described.description or "").rpartition("\n\n")[2]
+        text = "\n\n".join(filter(None, [verdict, result_table(evaluation or {}), what_it_is]))
+        if text != described.description:
             self.client.update_model_version(self.name, version, text)
 
     def champion_before(self) -> Promotion:
@@ -179,16 +169,16 @@ class Registry:
 
     def _at_least_two(self) -> list[Promotion]:
         """The history, whose last entries are a champion that can be returned to and the one that is it now."""
-        history = self.history()
-        there = {str(version.version) for version in self.versions()} - {entry.version for entry in history[-1:]}
-        while len(history) > 1 and history[-2].version not in there:
-            del history[-2]
-        if len(history) < 2:
+        there = {str(version.version) for version in self.versions()}
+        *earlier, now = self.history() or [Promotion("", "", "")]
+        while earlier and (earlier[-1].version not in there or earlier[-1].version == now.version):
+            earlier.pop()
+        if not earlier:
             raise UserError(f"{self.name}: there is no earlier champion to return to.")
-        return history
+        return [*earlier, now]
 
     def _write_history(self, entries: list[Promotion]) -> None:
-        text = json.dumps([vars(entry) for entry in entries[-50:]])
+        text = json.dumps([vars(entry) for entry in entries[-KEPT:]])
         self.client.set_registered_model_tag(self.name, HISTORY, text)
 
     def download(self, version: ModelVersion, path: str, folder: Path) -> Path:
@@ -207,13 +197,44 @@ class Registry:
 
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
         """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
-        found = self.client.get_model_version(self.name, version)
-        with tempfile.TemporaryDirectory() as folder:
-            for path in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
-                self.client.log_model_artifact(model_id(found), str(path), "evaluation")
+        keep_results(self.client, model_id(self.client.get_model_version(self.name, version)), root)
         for key, value in tags.items():
             self.client.set_model_version_tag(self.name, version, key, value)
         self.describe(version)
+
+
+def split_reference(reference: str, default: str) -> tuple[str, str]:
+    """Split MODEL[@ALIAS] or MODEL/VERSION into name and alias or number; the alias is `champion` unless given."""
+    name, at, alias = reference.partition("@")
+    if not at:
+        name, at, alias = reference.partition("/")
+    if at and not alias:
+        raise UserError(
+            f"{reference}: there is no alias behind the {at}; write MODEL@ALIAS, for example {default}@champion."
+        )
+    return name or default, alias or CHAMPION
+
+
+def open_reference(reference: str, settings: TrackingSettings, root: Path | None = None) -> tuple[Registry, str]:
+    """Return the registry of the model that `reference` names, and its alias or number; who reads makes no store."""
+    name, alias = split_reference(reference, settings.model)
+    named = settings.model_copy(update={"model": name})
+    require_store(named, root)
+    return Registry(named, root), alias
+
+
+@contextlib.contextmanager
+def answering(registry: Registry, what: str) -> Iterator[None]:
+    """Turn a store's failure into a sentence; it has not said that there is nothing."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise UserError(
+            f"{registry.store.name}: the registry cannot {what} ({reason(error)}); nothing was changed, so try again "
+            "when it answers."
+        ) from error
 
 
 def utc_now() -> str:
@@ -221,35 +242,22 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def checked_name(name: str) -> str:
-    """Return the name of a registered model; one that MLflow does not take, or not in a search, is a UserError."""
-    wrong = [sign for sign in name if sign in "/:\"'`\\" or not sign.isprintable()]
-    if wrong or not name.strip():
-        what = f"it has {wrong[0]!r} in it" if wrong else "it is empty"
-        raise UserError(f"{name}: this is no name of a registered model ({what}); write MODEL, MODEL@ALIAS or MODEL/3.")
-    return name
-
-
-def known_number(text: str) -> bool:
-    """Whether `text` can be a version's number: databases keep it in 32 bits, and fail on a longer one."""
-    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**31
-
-
 def model_id(version: ModelVersion) -> str:
     """Return the id of the logged model behind a version (`ModelVersion.model_id` itself stays empty)."""
     return str(version.source).removeprefix("models:/")
 
 
-def read_rewards(path: Path) -> dict[str, float]:
-    """Read task id -> reward of the trained policy from a per-task result file; lost dialogues are left out."""
+def trained_rows(path: Path) -> list[dict[str, Any]]:
+    """Read what became of the trained policy on each task from a per-task result file; lost dialogues are left out."""
     from pyarrow import parquet
 
-    table = parquet.read_table(path, columns=["task_id", "policy", "reward"]).to_pylist()
-    return {
-        row["task_id"]: float(row["reward"])
-        for row in table
-        if row["policy"] == "trained" and row["reward"] is not None
-    }
+    rows = parquet.read_table(path).to_pylist()
+    return [row for row in rows if row["policy"] == "trained" and row["reward"] is not None]
+
+
+def read_rewards(path: Path) -> dict[str, float]:
+    """Read task id -> reward of the trained policy from a per-task result file; lost dialogues are left out."""
+    return {row["task_id"]: float(row["reward"]) for row in trained_rows(path)}
 
 
 def headline(path: Path) -> dict[str, Any]:
@@ -264,47 +272,29 @@ def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
 
 def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`simulator_`: the user's model)."""
-    total: dict[str, float] = {"seconds": 0.0}
+    total = {"seconds": sum(float(run.get("seconds", 0.0)) for run in runs.values())}
     for run in runs.values():
-        total["seconds"] += float(run.get("seconds", 0.0))
         for name, value in run.get("metrics", {}).items():
             kind, _, rest = name.partition("/")  # evaluate counts each policy's: generated_tokens/base
-            counted = kind in COUNTED
             if kind == SIMULATOR and rest in COUNTED:
-                kind, counted = f"simulator_{rest}", True
-            if counted:
+                total[f"simulator_{rest}"] = total.get(f"simulator_{rest}", 0.0) + float(value)
+            elif kind in COUNTED:
                 total[kind] = total.get(kind, 0.0) + float(value)
     return {name: round(value, 1) for name, value in total.items()}
-
-
-def existing_run(store: Store, candidates: list[str | None]) -> str | None:
-    """Return the first run that this store knows: data pulled from elsewhere name runs of another store."""
-    from mlflow.exceptions import MlflowException
-
-    for candidate in candidates:
-        if candidate:
-            try:
-                store.client.get_run(candidate)
-            except MlflowException as error:
-                if not is_missing(error):
-                    raise
-                continue
-            return candidate
-    return None
 
 
 def result_table(evaluation: Mapping[str, Any]) -> str:
     """Return the headline of an evaluation (the first level of evaluation.json) as a table; "" where there is none."""
     rows = []
-    for key, label in (("success", "tasks solved"), ("reward", "mean reward")):
+    for key, label, form in (("success", "tasks solved", "{:.1%}"), ("reward", "mean reward", "{:.3f}")):
         before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
         if before is not None and after is not None:
-            shown = [f"{100 * value:.1f} %" if key == "success" else f"{value:.3f}" for value in (before, after)]
-            rows.append(f"| **{label}** | {shown[0]} | **{shown[1]}** |")
+            before, after = (form.format(value).replace("%", " %") for value in (before, after))
+            rows.append(f"| **{label}** | {before} | **{after}** |")
     if not rows:
         return ""
     tasks = evaluation.get("tasks")
-    head = f"| on {tasks:,} held-out tasks | before | after |" if tasks else "| held-out tasks | before | after |"
+    head = f"| {f'on {tasks:,} ' if tasks else ''}held-out tasks | before | after |"
     return "\n".join([head, "|---|---|---|", *rows])
 
 
@@ -314,16 +304,4 @@ def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "",
     parts += [result_table(evaluation)]
     parts += [f"**Registered as** {version}"] if version else []
     parts += [f"**Report:** `{report}`, under Artifacts"] if report else []
-    return "\n\n".join(filter(None, parts))
-
-
-def version_note(before: str, evaluation: Mapping[str, Any], gate: Mapping[str, Any] | None) -> str:
-    """Return a version's description: what the gate decided (its tag `gate`), the result, and what the version is.
-
-    What it is, is the last paragraph of the description `before`.
-    """
-    verdict = f"**Gate:** {gate['reason']}" if gate else ""
-    if gate and gate["promote"] and not gate["promoted"]:
-        verdict += " (It has yet to become champion.)"
-    parts = [verdict, result_table(evaluation), before.rpartition("\n\n")[2]]
     return "\n\n".join(filter(None, parts))

@@ -8,10 +8,10 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
@@ -20,6 +20,7 @@ from sweetrl.text import without_login
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -38,8 +39,6 @@ EXPERIMENT = {
     NOTE: "Choose **Model training** at the top left to see the runs and the model registry. Each run `train` is a "
     "whole pipeline run: its page has the gate's verdict, the results, the stages' runs and the report.",
 }
-GUESSED = "_inferred"  # how a kind ends that MLflow's pages have guessed themselves
-UNKNOWN = "no_inferred_type"
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,12 @@ class Store:
     def name(self) -> str:
         """The URI as it is shown to people and kept in logs."""
         return without_login(self.uri)
+
+    def run(self, run_id: str) -> Run | None:
+        """Return a run; None where this store does not know it (pulled data name runs of another store)."""
+        with allowing("RESOURCE_DOES_NOT_EXIST"):
+            return self.client.get_run(run_id)
+        return None
 
 
 def tracking_enabled() -> bool:
@@ -98,52 +103,50 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
-    with _one_at_a_time(uri), _opening(uri):
+    with _opening(uri, embedded_database(settings, root)):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(settings.experiment)
-        if experiment is not None:
-            with contextlib.suppress(MlflowException):  # who may only read does without
-                for key, value in missing_tags(experiment.tags).items():
-                    client.set_experiment_tag(experiment.experiment_id, key, value)
-            return Store(client, uri, experiment.experiment_id)
-        embedded = uri.startswith("sqlite:")
-        where = private_folder(root / settings.artifacts).resolve().as_uri() if embedded else None
-        try:
-            identifier = client.create_experiment(settings.experiment, artifact_location=where, tags=EXPERIMENT)
-        except MlflowException:  # another machine was faster on a shared server
+        if experiment is None:
+            here = private_folder(root / settings.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
+            with allowing("RESOURCE_ALREADY_EXISTS"):  # another machine was faster on a shared server
+                client.create_experiment(settings.experiment, artifact_location=here, tags=EXPERIMENT)
             experiment = client.get_experiment_by_name(settings.experiment)
-            if experiment is None:
-                raise
-            identifier = experiment.experiment_id
-        return Store(client, uri, identifier)
+        assert experiment is not None
+        return Store(client, uri, experiment.experiment_id)
 
 
 @contextlib.contextmanager
-def _opening(uri: str) -> Iterator[None]:
-    """Turn what keeps a store from being opened into a sentence: every kind of store has errors of its own."""
+def _opening(uri: str, database: Path | None) -> Iterator[None]:
+    """Let processes open a `database` one by one; what keeps any store from being opened becomes a sentence."""
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            if database is not None:
+                handle = stack.enter_context(private_file(Path(f"{database}.lock")).open("w"))
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                private_file(database)  # empty, it is a new database
+            yield
     except UserError:
         raise
-    except ImportError as error:
+    except Exception as error:  # every kind of store has errors of its own
+        fix = "start it" if not isinstance(error, ImportError) else "`pip install 'sweetrl[postgres]'` for PostgreSQL"
         raise UserError(
-            f"{without_login(uri)}: the driver of this database is missing ({error}); `pip install"
-            " 'sweetrl[postgres]'` brings PostgreSQL's."
-        ) from error
-    except Exception as error:
-        raise UserError(
-            f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct "
+            f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); {fix}, or correct "
             "MLFLOW_TRACKING_URI."
         ) from error
 
 
-def missing_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return what an experiment with `tags` lacks of EXPERIMENT; what a person has set stays."""
-    guessed = {key for key, value in tags.items() if value.endswith(GUESSED) or value == UNKNOWN}
-    return {key: value for key, value in EXPERIMENT.items() if key not in tags or key in guessed}
+@contextlib.contextmanager
+def allowing(code: Literal["RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"]) -> Iterator[None]:
+    """Go on behind what MLflow answers with this code; any other error says that the store failed, and is raised."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != code:
+            raise
 
 
 def check_active(store: Store) -> None:
@@ -161,20 +164,3 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     inner = re.findall(r"\[Errno \d+\] [^'\")]+|too many \d+ error responses|Read timed out", text)
     return inner[-1].strip() if inner else text[:300] or type(error).__name__
-
-
-def is_missing(error: Exception) -> bool:
-    """Whether an MlflowException says that what was asked for does not exist (any other says that the store failed)."""
-    return getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
-
-
-@contextlib.contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
-    if not uri.startswith(EMBEDDED):
-        yield
-        return
-    database = Path(uri.removeprefix(EMBEDDED))
-    with private_file(Path(f"{database}.lock")).open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        private_file(database)  # empty, it is a new database
-        yield

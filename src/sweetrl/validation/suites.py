@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from sweetrl.config.settings import ValidateSettings
 from sweetrl.validation.tables import KEYS, Rows, Summary
 
 SHOWN = 5  # rows named in a sentence; more are on the page of the batch's quality
-LISTED = 200  # rows of a rule on that page; all of them are in the Data Docs
+PLACE = "place"  # the column by which rows that break a rule are recognised
 # Great Expectations' expectations that stand in several rules.
 UNIQUE, UNIQUE_TOGETHER = "ExpectColumnValuesToBeUnique", "ExpectCompoundColumnsToBeUnique"
 BETWEEN, ROW_COUNT = "ExpectColumnValuesToBeBetween", "ExpectTableRowCountToBeBetween"
@@ -45,6 +45,14 @@ class Rule:
         """The column whose value explains a failing row."""
         return self.arguments.get("column")
 
+    @property
+    def columns(self) -> list[str]:
+        """All columns that the rule looks at."""
+        given = self.arguments
+        return [given[name] for name in ("column", "column_A", "column_B") if name in given] + given.get(
+            "column_list", []
+        )
+
 
 @dataclass(frozen=True)
 class Table:
@@ -52,14 +60,13 @@ class Table:
 
     name: str
     rows: Rows
-    columns: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    rules: Sequence[Rule]
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one rule; `sentence` is empty where it holds, `rows` names those that break it."""
+    """What became of one rule; `sentence` is empty where it holds."""
 
     table: str
     rule: str
@@ -67,29 +74,13 @@ class Verdict:
     checked: int
     unexpected: int
     sentence: str = ""
-    rows: tuple[str, ...] = ()
     observed: float = 0.0
     """The share of rows that break a rule about rows; else what was counted or averaged, which must lie within..."""
     low: float | None = None
     high: float | None = None
     """... these bounds (None: none)."""
     broken: tuple[tuple[dict[str, Any], str], ...] = ()
-    """The keys of rows that break the rule, also of those that are allowed to, with what is wrong; LISTED at most."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the settings, the domain and the method say about a batch; `attempts` is None where tasks may differ in it.
-
-    Such dialogues are from files (`collect.source`).
-    """
-
-    attempts: int | None
-    settings: ValidateSettings
-    previous: Summary | None = None
-    current: Summary | None = field(default=None, compare=False)
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    pairs_needed: bool = True
+    """The keys of rows that break the rule, also of those that are allowed to, with what is wrong ("": no more)."""
 
 
 def shards_table(rows: Rows) -> Table:
@@ -99,24 +90,36 @@ def shards_table(rows: Rows) -> Table:
         Rule("shards_exist", ROW_COUNT, {"min_value": 1}, "there must be shards", again),
         _empty("schema", "every shard must have the schema of docs/data-formats.md", again),
     )
-    return Table("shards", rows, ("row", "schema"), rules, ("row",))
+    return Table("shards", rows, rules, ("row",))
 
 
-def trajectories_table(rows: Rows, limits: Limits) -> Table:
-    """Every collected dialogue, and the batch as a whole against the batch accepted before it."""
-    k, settings = limits.attempts, limits.settings
-    again = "collect the batch again" if k is not None else "mend the files, or leave these rows out"
-    least, most = limits.reward_range
+def trajectories_table(
+    rows: Rows,
+    settings: ValidateSettings,
+    attempts: int | None = None,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    before: Summary | None = None,
+    now: Summary | None = None,
+) -> Table:
+    """Every collected dialogue, and the batch as a whole (`now`) against the one accepted `before` it, if there is one.
+
+    `attempts` is how many each task must have; None for dialogues from files (`collect.source`).
+    """
+    again = "collect the batch again" if attempts is not None else "mend the files, or leave these rows out"
+    least, most = reward_range
     attempt = {"column_list": ["task_id", "attempt"]}
     rules = [Rule("unique_attempts", UNIQUE_TOGETHER, attempt, "no attempt at a task may be there twice", again)]
-    if k is not None:
-        each, numbers = {"column": "attempts", "value_set": [k]}, {"column": "attempt", **_bounds((0, k - 1))}
-        says = f"every task must have exactly {k} attempts (collect.attempts)"
+    if attempts is not None:
+        each, numbers = (
+            {"column": "attempts", "value_set": [attempts]},
+            {"column": "attempt", **_bounds(0, attempts - 1)},
+        )
+        says = f"every task must have exactly {attempts} attempts (collect.attempts)"
         rules += [
             Rule("attempts_per_task", "ExpectColumnValuesToBeInSet", each, says, again),
-            Rule("attempt_numbers", BETWEEN, numbers, f"attempts must be numbered 0 to {k - 1}", again),
+            Rule("attempt_numbers", BETWEEN, numbers, f"attempts must be numbered 0 to {attempts - 1}", again),
         ]
-    reward, says = {"column": "reward", **_bounds(limits.reward_range)}, f"rewards must lie in {least:g} to {most:g}"
+    reward, says = {"column": "reward", **_bounds(least, most)}, f"rewards must lie in {least:g} to {most:g}"
     rules += [
         _empty("task", "attempts with one task id must be at one task", again),
         _empty("turn_order", "the user must open with the request, then both alternate, and the agent must end", again),
@@ -146,20 +149,16 @@ def trajectories_table(rows: Rows, limits: Limits) -> Table:
             mostly=1.0 - settings.lost_share,
         ),
     ]
-    before, now = limits.previous, limits.current
     if before is not None and now is not None:
-        errors = (before.reward_error, now.reward_error)
-        rules.append(_shift("reward", "mean reward", before.mean_reward, settings.reward_shift, errors))
-        errors = (before.turns_error, now.turns_error)
-        rules.append(_shift("turns", "mean number of agent turns", before.mean_turns, settings.turns_shift, errors))
-    columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
-    more = ("seed", "lost", "turns", "attempts", "duplicate", "reward_by_task", "turns_by_task")
-    return Table("trajectories", rows, (*columns, *more), tuple(rules), KEYS)
+        rules += [
+            _shift("reward", "mean reward", settings.reward_shift, before, now),
+            _shift("turns", "mean number of agent turns", settings.turns_shift, before, now),
+        ]
+    return Table("trajectories", rows, rules, KEYS)
 
 
-def pairs_table(rows: Rows, limits: Limits) -> Table:
-    """The preference pairs made of the dialogues."""
-    least = limits.settings.minimum_pairs
+def pairs_table(rows: Rows, least: int | None) -> Table:
+    """The preference pairs made of the dialogues, `least` of them (None: any number)."""
     says = f"there must be at least {least} preference pairs (validate.minimum_pairs)"
     fix = "raise collect.tasks or collect.attempts, or set critic.pairs to `all`"
     order = {"column_A": "chosen_reward", "column_B": "rejected_reward", "or_equal": False}
@@ -170,21 +169,9 @@ def pairs_table(rows: Rows, limits: Limits) -> Table:
         Rule("unique_pairs", UNIQUE_TOGETHER, pair, "no pair may be there twice"),
         _empty("members", "both attempts of a pair must be among the trajectories of its task, with these rewards"),
     ]
-    if limits.pairs_needed:
+    if least is not None:
         rules.insert(0, Rule("enough_pairs", ROW_COUNT, {"min_value": least}, says, fix))
-    keys = ("row", "task_id", "chosen_attempt", "rejected_attempt")
-    return Table("pairs", rows, (*keys, "chosen_reward", "rejected_reward", "members"), tuple(rules), keys)
-
-
-def tasks_table(rows: Rows) -> Table:
-    """Tasks of others: every one has a name of its own and a content of its own, and none is a test task."""
-    leave = "leave the row out"
-    rules = (
-        Rule("unique_ids", UNIQUE, {"column": "id"}, "every task must have its own `id`", leave),
-        Rule("unique_contents", UNIQUE, {"column": "content"}, "no task may be there twice", leave),
-        _empty("held_out", "nothing may be learnt from what is measured on", leave),
-    )
-    return Table("tasks", rows, ("row", "id", "content", "held_out"), rules, ("row",))
+    return Table("pairs", rows, rules, ("row", "task_id", "chosen_attempt", "rejected_attempt"))
 
 
 def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
@@ -219,87 +206,61 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     form = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
     verdicts: list[Verdict] = []
     for table in tables:
-        values = {name: list(map(_escaped, table.rows.column(name))) for name in table.columns if table.rows}
-        frame = pd.DataFrame(values, columns=table.columns)
+        names = dict.fromkeys([*table.keys, *(name for rule in table.rules for name in rule.columns)])
+        values = {name: list(map(_escaped, table.rows.column(name))) for name in names}
+        frame = pd.DataFrame(values | {PLACE: range(len(table.rows))})
         suite = context.suites.add(gx.ExpectationSuite(table.name))
         for rule in table.rules:
             expectation = getattr(gx.expectations, rule.kind)
             suite.add_expectation(expectation(**rule.arguments, notes=rule.says, meta={"rule": rule.name}))
         batch = source.add_dataframe_asset(table.name).add_batch_definition_whole_dataframe("all")
-        definition = context.validation_definitions.add(
-            gx.ValidationDefinition(name=table.name, data=batch, suite=suite)
+        definition = gx.ValidationDefinition(name=table.name, data=batch, suite=suite)
+        checkpoint = gx.Checkpoint(
+            name=table.name,
+            validation_definitions=[context.validation_definitions.add(definition)],
+            result_format=form | {"unexpected_index_column_names": [PLACE, *table.keys]},
         )
-        checkpoint = context.checkpoints.add(
-            gx.Checkpoint(
-                name=table.name,
-                validation_definitions=[definition],
-                result_format=form | {"unexpected_index_column_names": list(table.keys)},
-            )
-        )
-        outcome = checkpoint.run(batch_parameters={"dataframe": frame})
-        (result,) = outcome.run_results.values()
-        outcomes = {
-            (each.expectation_config.meta or {})["rule"]: each for each in result.results if each.expectation_config
-        }
+        (result,) = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame}).run_results.values()
+        outcomes = {each.expectation_config.meta["rule"]: each for each in result.results}  # type: ignore[union-attr]
         verdicts += [_verdict(table, rule, outcomes[rule.name]) for rule in table.rules]
     context.build_data_docs()
     return verdicts
-
-
-def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
-    result = dict(outcome.result)
-    listed = result.get("unexpected_index_list") or ()
-    result["unexpected_index_list"] = [{name: _unescaped(value) for name, value in row.items()} for row in listed]
-    raised = (outcome.exception_info or {}).get("exception_message")
-    if raised:
-        raise RuntimeError(f"expectation {rule.name} could not be evaluated: {raised}")
-    checked = int(result.get("element_count", len(table.rows)))
-    unexpected = int(result.get("unexpected_count", 0 if outcome.success else 1))
-    success = bool(outcome.success)
-    sentence = "" if success else _sentence(table, rule, result, checked, unexpected)
-    rows = () if success else tuple(str(row["row"]) for row in result["unexpected_index_list"])
-    verdict = Verdict(table.name, rule.name, success, checked, unexpected, sentence, rows)
-    if "unexpected_count" in result:
-        allowed = 1.0 - float(rule.arguments.get("mostly", 1.0))
-        share = unexpected / checked if checked else 0.0
-        return replace(verdict, observed=share, high=allowed, broken=_broken(table, rule, result, LISTED))
-    bounds = (rule.arguments.get("min_value"), rule.arguments.get("max_value"))
-    return replace(verdict, observed=float(result.get("observed_value") or 0.0), low=bounds[0], high=bounds[1])
 
 
 def _escaped(value: Any) -> Any:
     return html.escape(value) if isinstance(value, str) else value
 
 
-def _unescaped(value: Any) -> Any:
-    return html.unescape(value) if isinstance(value, str) else value
-
-
-def _sentence(table: Table, rule: Rule, result: dict[str, Any], checked: int, unexpected: int) -> str:
-    """One sentence about a failed rule: what must hold, how often it does not, where, and what to do."""
+def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
+    """What Great Expectations found, with one sentence where it fails: what must hold, how often, where, what to do."""
+    result, success = outcome.result, bool(outcome.success)
+    if raised := (outcome.exception_info or {}).get("exception_message"):
+        raise RuntimeError(f"expectation {rule.name} could not be evaluated: {raised}")
+    checked = int(result.get("element_count", len(table.rows)))
+    unexpected = int(result.get("unexpected_count", not success))
+    # Of a rule about the table as a whole; those about rows come next.
+    broken: tuple[tuple[dict[str, Any], str], ...] = ()
+    observed, found = result.get("observed_value") or 0.0, f"found {_number(result.get('observed_value'))}"
+    low, high = rule.arguments.get("min_value"), rule.arguments.get("max_value")
+    if "unexpected_count" in result:
+        places = dict.fromkeys(int(row[PLACE]) for row in result.get("unexpected_index_list") or ())
+        broken = tuple(_broken(table, rule, place) for place in places)
+        observed, low, high = unexpected / max(1, checked), None, 1.0 - rule.arguments.get("mostly", 1.0)
+        named = [f"{_name(key)}: {detail}" if detail else _name(key) for key, detail in broken[:SHOWN]]
+        more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
+        found = f"but {unexpected} of {checked} rows do not: {', '.join(named)}{more}"
     fix = f"; {rule.fix}." if rule.fix else "."
-    if "unexpected_count" not in result:  # a rule about the table as a whole
-        return f"{table.name}: {rule.says}, found {_number(result.get('observed_value'))}{fix}"
-    named = [f"{_name(key)}: {detail}" if detail else _name(key) for key, detail in _broken(table, rule, result, SHOWN)]
-    count = len(_distinct(table, result))
-    more = f" and {count - SHOWN} more" if count > SHOWN else ""
-    return f"{table.name}: {rule.says}, but {unexpected} of {checked} rows do not: {', '.join(named)}{more}{fix}"
+    sentence = "" if success else f"{table.name}: {rule.says}, {found}{fix}"
+    return Verdict(table.name, rule.name, success, checked, unexpected, sentence, float(observed), low, high, broken)
 
 
-def _distinct(table: Table, result: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """The keys of the rows that break a rule, each once."""
-    return list(dict.fromkeys(tuple(row.get(key) for key in table.keys) for row in result["unexpected_index_list"]))
-
-
-def _broken(table: Table, rule: Rule, result: dict[str, Any], most: int) -> tuple[tuple[dict[str, Any], str], ...]:
-    """The first `most` rows that break a rule: what names them, and what is wrong with them ("": nothing more)."""
-    broken = dict.fromkeys(_distinct(table, result)[:most], "")
-    if broken and rule.column and rule.column not in table.keys:
-        values = table.rows.column(rule.column)
-        for place, key in enumerate(zip(*map(table.rows.column, table.keys), strict=True)):
-            if key in broken and values[place] is not None:
-                broken[key] = _detail(rule, values[place])
-    return tuple((dict(zip(table.keys, key, strict=True)), detail) for key, detail in broken.items())
+def _broken(table: Table, rule: Rule, place: int) -> tuple[dict[str, Any], str]:
+    """A row that breaks a rule: what names it, and what is wrong with it ("": nothing more)."""
+    row, name = table.rows[place], rule.column
+    key, value = {column: row[column] for column in table.keys}, row.get(name)
+    if name in table.keys or value is None:
+        return key, ""
+    return key, value if isinstance(value, str) and name != "seed" else f"{name} {_number(value)}"
 
 
 def _name(key: dict[str, Any]) -> str:
@@ -313,32 +274,28 @@ def _name(key: dict[str, Any]) -> str:
     return f"task {key['task_id']} {attempts} ({key['row']})"
 
 
-def _detail(rule: Rule, value: Any) -> str:
-    return value if isinstance(value, str) and rule.column != "seed" else f"{rule.column} {_number(value)}"
-
-
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _bounds(bounds: tuple[float, float]) -> dict[str, float]:
+def _bounds(low: float, high: float) -> dict[str, float]:
     """The finite ends of a range, as Great Expectations takes them; without any, only the type is checked."""
-    named = {"min_value": bounds[0], "max_value": bounds[1]}
-    finite = {name: value for name, value in named.items() if math.isfinite(value)}
-    return finite or {"min_value": -sys.float_info.max}
+    ends = {"min_value": low, "max_value": high}
+    return {name: value for name, value in ends.items() if math.isfinite(value)} or {"min_value": -sys.float_info.max}
 
 
 def _empty(column: str, says: str, fix: str = "", mostly: float = 1.0) -> Rule:
     return Rule(column, "ExpectColumnValuesToBeNull", {"column": column, "mostly": mostly}, says, fix)
 
 
-def _shift(what: str, name: str, before: float, limit: float, errors: tuple[float, float]) -> Rule:
-    allowed = limit + NOISE * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+def _shift(what: str, name: str, limit: float, before: Summary, now: Summary) -> Rule:
+    mean, errors = getattr(before, f"mean_{what}"), [getattr(batch, f"{what}_error") for batch in (before, now)]
+    allowed = limit + NOISE * math.hypot(*errors)
     return Rule(
         f"{what}_shift",
         MEAN_BETWEEN,
-        {"column": f"{what}_by_task", "min_value": before - allowed, "max_value": before + allowed},
+        {"column": f"{what}_by_task", "min_value": mean - allowed, "max_value": mean + allowed},
         f"the {name} may differ by at most {limit:g} (validate.{what}_shift) and sampling error from the accepted "
-        f"batch's {before:.3g}",
+        f"batch's {mean:.3g}",
         "find out what changed; if it was meant to, remove data/accepted.json and run again",
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.leaks import Fragment
 from sweetrl.colbench.scoring import price_fault, unpriced
 from sweetrl.colbench.store import TrajectoryStore, trajectory_schema
 from sweetrl.evaluation import checks
@@ -39,11 +40,9 @@ class Rows(Sequence[Row]):
             self.append(row)
 
     def append(self, row: Row) -> None:
-        """Add a row; the first one says which columns there are."""
-        if not self.columns:
-            self.columns = {name: [] for name in row}
-        for name, values in self.columns.items():
-            values.append(row[name])
+        """Add a row."""
+        for name, value in row.items():
+            self.columns.setdefault(name, []).append(value)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -72,10 +71,6 @@ class Summary:
     mean_turns: float
     turns_error: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return asdict(self)
-
 
 def shard_rows(store: TrajectoryStore) -> Rows:
     """One row for each shard: whether it can be read and has the columns and types it should have."""
@@ -91,12 +86,10 @@ def schema_fault(path: Path) -> str | None:
         schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError):
         return "it is no complete Parquet file"
+    there = {field.name: field.type for field in schema}
     for field in trajectory_schema():
-        index = schema.get_field_index(field.name)
-        if index < 0:
-            return f"column `{field.name}` is missing"
-        if schema.field(index).type != field.type:
-            return f"column `{field.name}` is {schema.field(index).type}, expected {field.type}"
+        if there.get(field.name) != field.type:
+            return f"column `{field.name}` is {there.get(field.name, 'missing')}, expected {field.type}"
     return None
 
 
@@ -116,8 +109,8 @@ class TrajectoryTable:
         self.domain, self.max_turns, self.system, self.decode = domain, max_turns, system, decode
         self._rows = Rows()
         self._words: list[bytes] = []
-        self._fragments: dict[str, tuple[Fragment, ...]] = {}
-        self._tasks: dict[str, tuple[str, bytes]] = {}
+        self._contents: dict[str, bytes] = {}
+        self._fragments = lru_cache(maxsize=REMEMBERED)(domain.hidden_fragments)
 
     def watch(self, trajectories: Iterable[Trajectory], places: Iterable[str]) -> Iterator[Trajectory]:
         """Pass trajectories on."""
@@ -139,29 +132,23 @@ class TrajectoryTable:
         return self._rows
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
-        task = trajectory.task
-        if task.id not in self._fragments:  # attempts at a task mostly stand side by side
-            if len(self._fragments) >= REMEMBERED:
-                del self._fragments[next(iter(self._fragments))]
-            self._fragments[task.id] = self.domain.hidden_fragments(task)
-        fragments = self._fragments[task.id]
+        task, reward = trajectory.task, trajectory.reward
         self._words.append(_digest("\0".join(message.content for message in trajectory.messages)))
         content = _digest(repr(task))
-        name, first = self._tasks.setdefault(task.id, (task.id, content))
         sampled = any(turn.token_ids for turn in trajectory.turns)
         return {
             "row": place,
-            "task_id": name,  # each name once in memory
+            "task_id": sys.intern(task.id),  # each name once in memory
             "attempt": trajectory.attempt,
-            "task": None if content == first else "another task has the same id",
+            "task": "another task has the same id" if self._contents.setdefault(task.id, content) != content else None,
             "turn_order": checks.turn_order(trajectory),
             "protocol": checks.protocol(trajectory, self.domain, self.max_turns),
             "turn_record": checks.turn_record(trajectory),
             "tokens": checks.tokens(trajectory, self.decode) if self.decode else None,
-            "reward": _finite(trajectory.reward),
+            "reward": reward if reward is not None and math.isfinite(reward) else None,
             "scored": checks.scored(trajectory),
             "tests": self._score_fault(trajectory),
-            "leak": checks.leak(trajectory, fragments, self.system),
+            "leak": checks.leak(trajectory, self._fragments(task), self.system),
             "seed": str(trajectory.seed) if sampled else None,
             "lost": (trajectory.error or "it was lost") if trajectory.outcome == "lost" else None,
             "turns": sum(message.role == "assistant" for message in trajectory.messages),
@@ -181,14 +168,10 @@ def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Rows) -> Rows:
     rewards = {(task, attempt): reward for task, attempt, reward in zip(*names, strict=True)}
     rows = Rows()
     for number, pair in enumerate(pairs):
-        members = None
-        for attempt, reward in (
-            (pair.chosen_attempt, pair.chosen_reward),
-            (pair.rejected_attempt, pair.rejected_reward),
-        ):
-            if rewards.get((pair.task_id, attempt)) != reward:
-                members = f"attempt {attempt} with reward {reward:g} is not among the trajectories"
-        rows.append({"row": f"pair {number}", **asdict(pair), "members": members})
+        members = (pair.chosen_attempt, pair.chosen_reward), (pair.rejected_attempt, pair.rejected_reward)
+        wrong = [member for member in members if rewards.get((pair.task_id, member[0])) != member[1]]
+        fault = f"attempt {wrong[-1][0]} with reward {wrong[-1][1]:g} is not among the trajectories" if wrong else None
+        rows.append({"row": f"pair {number}", **asdict(pair), "members": fault})
     return rows
 
 
@@ -238,9 +221,7 @@ def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:
     for row in rows:
         tasks[row["task_id"]].append(float(row[column]))
     means = [sum(values) / len(values) for values in tasks.values()]
-    if not means:
-        return 0.0, 0.0
-    mean = sum(means) / len(means)
+    mean = sum(means) / max(1, len(means))
     if len(means) < 2:
         return mean, 0.0
     variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1)
@@ -249,7 +230,3 @@ def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

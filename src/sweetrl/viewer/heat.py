@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.types import Trajectory
+from sweetrl.types import ReplyRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.sweet.critic import LogRatioCritic
@@ -44,7 +43,7 @@ class Heat:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
             _, by_turn = token_ratios(self._critic, one, own_replies(one, self._critic.chat))
-        return [shown_tokens(tokens) for turn in by_turn for tokens in turn.replies]
+        return [shown_tokens(reply) for turn in by_turn for reply in turn.replies]
 
     @cached_property
     def _critic(self) -> LogRatioCritic:
@@ -58,6 +57,7 @@ class Heat:
         return critic
 
 
-def shown_tokens(tokens: Iterable[tuple[str, float]]) -> list[list[Any]]:
-    """Tokens with their log-ratios as the page takes them; a ratio that is no number is None."""
-    return [[text, round(ratio, 5) if math.isfinite(ratio) else None] for text, ratio in tokens]
+def shown_tokens(reply: ReplyRatios) -> list[list[Any]]:
+    """The tokens of a reply with their log-ratios as the page takes them; a ratio that is no number is None."""
+    values = [round(ratio, 5) if math.isfinite(ratio) else None for ratio in reply.ratios]
+    return [[text, value] for text, value in zip(reply.tokens, values, strict=True)]

@@ -22,7 +22,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
-from sweetrl.types import Task, Trajectory
+from sweetrl.types import Trajectory
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import KINDS, Contrasts, Domains, row_of, row_of_result
 from sweetrl.viewer.sources import Source
@@ -284,7 +284,7 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
 
         store = TrajectoryStore(source.path)
         for shard in store.shards():
-            for row, one in enumerate(store.rows_of(shard)):
+            for row, one in enumerate(store.read_shard(shard)):
                 yield shard, row, one
         return
     from sweetrl.colbench.files import read_trajectories
@@ -304,9 +304,9 @@ def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
     from sweetrl.colbench.files import parse_trajectory
 
     domain = domains.of(domains.settings.suite)
-    row, where = json.loads(next(islice(_lines(path), place.at, None))), f"{path}: row {place.at + 1}"
-    task: Task = replace(domain.parse_task(row["task"], where, place.task), id=place.task)
-    return parse_trajectory(row, task, place.attempt, where, domain)
+    row = json.loads(next(islice(_lines(path), place.at, None)))
+    one = parse_trajectory(row, f"{path}: row {place.at + 1}", domain)
+    return replace(one, attempt=place.attempt, task=replace(one.task, id=place.task))
 
 
 def _count(source: Source) -> int:

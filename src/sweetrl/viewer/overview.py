@@ -105,7 +105,7 @@ class TrackedRuns:
     @cached_property
     def _facts(self) -> dict[str, RunFacts]:
         runs = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()}, {})
-        return {stage: run.facts for stage, run in runs.items() if run is not None}
+        return {stage: run for stage, run in runs.items() if run is not None}
 
     @cached_property
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sweetrl.errors import UserError
-from sweetrl.sweet.preferences import (
-    CANDIDATES,
-    PREFERENCES,
-    TOKEN_RATIOS,
-    read_candidates,
-    read_preferences,
-    read_token_ratios,
-)
+from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES, TOKEN_RATIOS
+from sweetrl.sweet.tables import Table
 from sweetrl.types import Preference, RankedState, TokenRatios
 
 _LOCK = threading.Lock()  # a Parquet file that two threads read at once ends the process
@@ -28,14 +21,14 @@ Row = TypeVar("Row")
 class Rows(Generic[Row]):
     """A file whose rows of one dialogue are together: where they are is kept in memory. None where there is no file."""
 
-    def __init__(self, path: Path, read: Callable[[Path], Any]) -> None:
+    def __init__(self, path: Path, kind: type[Row]) -> None:
         import pyarrow.parquet as pq
 
         self._table: Any = None
         self._places: dict[tuple[str, int], tuple[int, int]] = {}  # by dialogue its first row, and how many it has
         if not path.exists():
             return
-        self._table = read(path)
+        self._table = Table(path, kind)
         keys = pq.read_table(path, columns=["task_id", "attempt"])
         start = 0
         for key, rows in groupby(zip(keys["task_id"].to_pylist(), keys["attempt"].to_pylist(), strict=True)):
@@ -59,9 +52,9 @@ class Ranked:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.states = Rows[RankedState](folder / CANDIDATES, read_candidates)
-        self.pairs = Rows[Preference](folder / PREFERENCES, read_preferences)
-        self._ratios = Rows[TokenRatios](folder / TOKEN_RATIOS, read_token_ratios)
+        self.states = Rows(folder / CANDIDATES, RankedState)
+        self.pairs = Rows(folder / PREFERENCES, Preference)
+        self._ratios = Rows(folder / TOKEN_RATIOS, TokenRatios)
 
     def ratios(self, state: RankedState) -> TokenRatios | None:
         """Return what the advantages of a ranked turn are made of; None where that is not stored.
@@ -70,7 +63,9 @@ class Ranked:
         """
         for ratios in self._ratios.of(state.task_id, state.attempt):
             if ratios.turn == state.turn:
-                if [len(reply) for reply in ratios.replies] != [len(reply.token_ids) for reply in state.candidates]:
+                if [len(reply.tokens) for reply in ratios.replies] != [
+                    len(reply.token_ids) for reply in state.candidates
+                ]:
                     path = self.folder / TOKEN_RATIOS
                     raise UserError(f"{path}: this is of other candidates; run the stage `rank` again.")
                 return ratios

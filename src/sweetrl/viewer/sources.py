@@ -249,8 +249,8 @@ def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
     found = Records(settings.tracking).run(run_id)
     if found is None:
         raise UserError(f"{run_id}: the tracking store knows no such run; `sweetrl lineage` names those of a version.")
-    data = {one.path: one.hash for one in found.facts.inputs if one.path}
-    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.facts.name})")
+    data = {one.path: one.hash for one in found.inputs if one.path}
+    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.name})")
 
 
 def _notes(folder: Path, key: str = "run_id") -> dict[str, str]:

@@ -21,6 +21,7 @@ from sweetrl.backend.suite.users import (
     questions_of,
     told,
 )
+from sweetrl.colbench.dialogue import converse
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
 
 if TYPE_CHECKING:
@@ -218,12 +219,4 @@ def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: in
     informed = rng.random() < settings.informed
     persona: Persona = rng.choices(("plain", "terse", "talkative"), (3, 1, 1))[0]
     agent = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed)
-    user = ScriptedSimulator(persona)
-    messages = [Message("user", task.problem_description)]
-    for _ in range(max_turns):
-        reply = agent.act(task, messages)
-        messages.append(Message("assistant", reply))
-        if ANSWER_MARKER in reply:
-            break
-        messages.append(Message("user", user.reply(task, messages, seed)))
-    return Demonstration(tuple(messages), informed)
+    return Demonstration(converse(agent.act, ScriptedSimulator(persona), task, max_turns, seed), informed)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from sweetrl.backend.suite.agents import read_request
+from sweetrl.backend.suite.agents import Request, read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.users import answered_questions, brought_out, known, questions_of
@@ -33,13 +33,9 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
     premature   answers, true to what was told, with a detail not yet told
     mistaken    answers, and a detail that was told is missing or wrong in the program, or it has one that nobody told
     """
-    facts = read_facts(task.hidden_information)
-    if not facts:
+    if (known_task := _read(task)) is None:
         return None
-    try:
-        request = read_request(task.problem_description)
-    except ValueError:
-        return None
+    facts, request = known_task
     answered = answered_questions(earlier)
     told = known(facts, answered)
     program = marked_answer(visible_reply(reply))
@@ -59,6 +55,15 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
     if new & set(request.named):
         return "hinted"
     return "plausible" if new & set(request.domain.relevant) else "irrelevant"
+
+
+def _read(task: Task) -> tuple[dict[str, tuple[str, ...]], Request] | None:
+    """The facts and the request of a task of the suite; None for any other."""
+    facts = read_facts(task.hidden_information)
+    try:
+        return (facts, read_request(task.problem_description)) if facts else None
+    except ValueError:
+        return None
 
 
 # What verdicts are worth to who knows the task, in the order of Backend.contrasts.
@@ -86,13 +91,9 @@ def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> 
     forgotten    a detail that was told, and whose step is not in the program
     mistaken     a detail that was told, and whose step is in the program with another value
     """
-    facts = read_facts(trajectory.task.hidden_information)
-    if not facts:
+    if (known_task := _read(trajectory.task)) is None:
         return {}
-    try:
-        request = read_request(trajectory.task.problem_description)
-    except ValueError:
-        return {}
+    facts, request = known_task
     asked: list[tuple[str, ...]] = []
     answered = answered_questions(trajectory.messages)
     repeated = irrelevant = unhinted = 0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.colbench.dialogue import converse
 from sweetrl.frontend.pages import find_page
 from sweetrl.frontend.suite.designs import (
     BY_NAME,
@@ -265,8 +266,8 @@ class Demonstrator:
             look = hinted_look(task.problem_description)
             reads = self.rng.random() < self.skill.heed
             known, share = look.on(design) if look is not None else design, HEEDED if reads else 0.0
-        open_ones = [one for one in DETAILS if one.section in ("", *design.sections) and one.name not in told]
-        heeded = {one.name: known[one.name] for one in open_ones if self.rng.random() < share}
+        untold = [detail.name for detail in design.open_details() if detail.name not in told]
+        heeded = {name: known[name] for name in untold if self.rng.random() < share}
         return design if _fine(messages) else design.set(heeded)
 
     def _fault(self, design: Design, before: Design, rng: random.Random) -> str:
@@ -277,8 +278,7 @@ class Demonstrator:
                 name = rng.choice(changed)
                 return show(design.set({name: before[name]}), False, rng.choice(SHOW))
         elif kind < self.skill.forget + self.skill.meddle:
-            open_ones = [detail for detail in DETAILS if detail.section in ("", *design.sections)]
-            detail = rng.choice([one for one in open_ones if one.name != "navigation place"])
+            detail = rng.choice([one for one in design.open_details() if one.name != "navigation place"])
             return show(design.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
         elif kind < self.skill.forget + self.skill.meddle + self.skill.ask:
             names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *design.sections)]
@@ -297,10 +297,4 @@ def demonstrate(
     skill = Skill(rng.uniform(settings.poorest, settings.best), rng.uniform(settings.heed_least, settings.heed_most))
     informed = rng.random() < settings.informed
     agent, user = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed), scripted_user(differences)
-    messages = [Message("user", task.problem_description)]
-    for _ in range(max_turns):
-        messages.append(Message("assistant", agent.act(task, messages)))
-        if ANSWER_MARKER in messages[-1].content:
-            break
-        messages.append(Message("user", user.reply(task, messages, seed)))
-    return Demonstration(tuple(messages), informed)
+    return Demonstration(converse(agent.act, user, task, max_turns, seed), informed)

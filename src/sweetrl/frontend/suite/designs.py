@@ -149,10 +149,6 @@ class Design:
         """The value of a detail, plain where it is not set."""
         return dict(self.details).get(name, BY_NAME[name].plain)
 
-    def with_(self, **values: str) -> Design:
-        """Return the design with some details set; names have _ for the blank."""
-        return self.set({name.replace("_", " "): value for name, value in values.items()})
-
     def set(self, values: Mapping[str, str]) -> Design:
         """Return the design with these details; plain values are left out, the order is the suite's."""
         merged = dict(self.details) | dict(values)
@@ -170,6 +166,10 @@ class Design:
         if any(self[f"{kind} color"] == NONE for kind in self.sections):
             return self
         return self.set({f"{self.sections[-1]} color": NONE})
+
+    def open_details(self) -> list[Detail]:
+        """The details that a page with these sections can have."""
+        return [detail for detail in DETAILS if detail.section in ("", *self.sections)]
 
     def stacked(self) -> tuple[str, ...]:
         """The sections from top to bottom."""

@@ -7,7 +7,7 @@ from typing import Any
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.frontend.pages import find_page
 from sweetrl.frontend.suite.agents import listen
-from sweetrl.frontend.suite.designs import DETAILS, Design, read_page
+from sweetrl.frontend.suite.designs import Design, read_page
 from sweetrl.frontend.suite.tasks import read_facts, read_request, wanted_design
 from sweetrl.types import Task, Trajectory
 
@@ -18,19 +18,16 @@ def worth(task: Task, reply: str) -> float | None:
     A question shows nothing and is worth 0; so is a page that is not of the suite's form. A page that ends the dialogue
     before everything is right is worth 1 less than one that is only shown: nothing can be put right any more.
     """
-    if not read_facts(task.hidden_information):
+    if (known := _read(task)) is None:
         return None
-    try:
-        wanted = wanted_design(task)
-    except ValueError:
-        return None
+    _, _, wanted = known
     visible = visible_reply(reply)
     page = _page(visible, wanted)
     right = 0.0
     if page is not None:
         shown = page.seen()
-        details = [detail.name for detail in DETAILS if detail.section in ("", *wanted.sections)]
-        right = sum(shown[name] == wanted[name] for name in details) / len(details)
+        names = [detail.name for detail in wanted.open_details()]
+        right = sum(shown[name] == wanted[name] for name in names) / len(names)
         right *= (shown.title == wanted.title) * (set(shown.sections) == set(wanted.sections))
     return right - 1.0 if marked_answer(visible) is not None and right < 1.0 else right
 
@@ -43,14 +40,9 @@ def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None
     and the last page has not right either, as the look that the request names would have it. Premature is an answer
     with turns left that has not every detail of the page right, those included that nobody asked for.
     """
-    task = trajectory.task
-    facts = read_facts(task.hidden_information)
-    try:
-        asked, wanted = read_request(task.problem_description), wanted_design(task)
-    except ValueError:
+    if (known := _read(trajectory.task)) is None:
         return None
-    if not facts:
-        return None
+    facts, asked, wanted = known
     design = asked
     told: set[str] = set()
     for message in trajectory.messages[1:]:
@@ -72,6 +64,15 @@ def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None
         "mistaken": sum(value not in (asked[name], wanted[name]) for name, value in at_last.items()),
         "premature": trajectory.outcome == "answered" and turns < max_turns and (last is None or last.seen() != wanted),
     }
+
+
+def _read(task: Task) -> tuple[dict[str, str], Design, Design] | None:
+    """The facts of a task of the suite, the plain page that it asks for and the one that is wanted; None for others."""
+    facts = read_facts(task.hidden_information)
+    try:
+        return (facts, read_request(task.problem_description), wanted_design(task)) if facts else None
+    except ValueError:
+        return None
 
 
 def _page(text: str, asked: Design) -> Design | None:

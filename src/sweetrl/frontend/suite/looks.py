@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from sweetrl.frontend.suite.designs import BY_NAME, DETAILS, Design
+from sweetrl.frontend.suite.designs import BY_NAME, Design
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Look:
 
     def on(self, design: Design) -> Design:
         """Return the design with all that the look settles on a page with its sections."""
-        names = {detail.name for detail in DETAILS if detail.section in ("", *design.sections)}
+        names = {detail.name for detail in design.open_details()}
         if "gallery" in design.sections:  # else nobody could say which picture is meant
             names.discard("about picture")
         return design.set({name: value for name, value in self.values.items() if name in names}).seen().grounded()

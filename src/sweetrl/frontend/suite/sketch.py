@@ -6,7 +6,9 @@ is as in a browser, which a test compares. For pre-training, where hundreds of t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from typing import cast
 
 from sweetrl.browser.page import Align, Box, Element, Page, Rgb, Role
 from sweetrl.frontend.suite.designs import HEADINGS, HOURS, LINKS, NONE, RGB, TOPICS, Design, read_page
@@ -48,8 +50,7 @@ class _Pen:
     def add(self, tag: str, box: Box, text: str = "", role: Role = "", parent: int = -1, size: float = 16,
             color: Rgb = BLACK, background: Rgb | None = None, align: Align = "left") -> int:  # fmt: skip
         depth = 1 if parent < 0 else self.elements[parent].depth + 1
-        bold = False
-        self.elements.append(Element(tag, box, text, color, background, size, bold, align, role, depth, parent))
+        self.elements.append(Element(tag, box, text, color, background, size, False, align, role, depth, parent))
         return len(self.elements) - 1
 
 
@@ -60,14 +61,10 @@ def _draw(pen: _Pen, design: Design, block: str) -> None:
     align = _align(design, block)
     color = design[{"nav": "navigation color"}.get(block, f"{block} color")]
     ink = WHITE if bar else BLACK
-    role: Role = (
-        "nav" if block == "nav" else "header" if block == "header" else "footer" if block == "footer" else "section"
-    )
+    tag = block if bar else "section"
     text = f"Thank you, {design.title}" if block == "footer" else ""
     background = None if color == NONE else RGB[color]
-    pen.add(
-        block if bar else "section", Box(0, top, WIDTH, 0), text, role, color=ink, background=background, align=align
-    )
+    pen.add(tag, Box(0, top, WIDTH, 0), text, cast(Role, tag), color=ink, background=background, align=align)
     pen.y = top + PAD
     if block == "header":
         _line(pen, "h1", design.title, place, 40, 36, ink, align, "heading")
@@ -83,17 +80,12 @@ def _draw(pen: _Pen, design: Design, block: str) -> None:
         _line(pen, "h2", HEADINGS[block], place, 32, 24, ink, align, "heading")
         _fill(pen, design, block, place, align)
     pen.y += PAD
-    old = pen.elements[place]
-    box = Box(0, top, WIDTH, pen.y - top)
-    pen.elements[place] = Element(
-        old.tag, box, old.text, old.color, old.background, old.font_size, old.bold, old.align, old.role, old.depth, -1
-    )
+    pen.elements[place] = replace(pen.elements[place], box=Box(0, top, WIDTH, pen.y - top))
 
 
 def _align(design: Design, block: str) -> Align:
     names = {"header": "header align", "about": "about align", "hours": "hours align"}
-    value = design[names[block]] if block in names else "left"
-    return "center" if value == "center" else "right" if value == "right" else "left"
+    return cast(Align, design[names[block]]) if block in names else "left"
 
 
 def _line(

@@ -16,7 +16,6 @@ from sweetrl.frontend.suite.designs import (
     DETAILS,
     HEADINGS,
     KIND_OF,
-    LIGHT,
     NAMES,
     NONE,
     TOPICS,
@@ -71,7 +70,7 @@ def draw_design(rng: random.Random, difficulty: int, look: Look | None = None) -
     kinds = tuple(rng.sample(tuple(HEADINGS), rng.choice((2, 3, 3, 3))))
     look = look or rng.choice(LOOKS)
     design = look.on(Design(topic, f"{rng.choice(NAMES)} {topic.capitalize()}", kinds))
-    names = [detail.name for detail in DETAILS if detail.section in ("", *kinds)]
+    names = [detail.name for detail in design.open_details()]
     if "gallery" in kinds:  # else nobody could say which picture is meant
         names = [name for name in names if name != "about picture"]
     if design["navigation color"] == NONE:
@@ -116,6 +115,3 @@ def read_facts(hidden_information: str | None) -> dict[str, str]:
 def wanted_design(task: Task) -> Design:
     """Return the page that the user of a task of the suite has in mind; ValueError for a foreign task."""
     return read_request(task.problem_description).set(read_facts(task.hidden_information))
-
-
-__all__ = ["LIGHT", "generate", "read_facts", "read_request", "wanted_design", "write_facts"]
