@@ -28,11 +28,8 @@ FAULTS = (
 
 def details(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """What there is beside comparisons, in order."""
-    yield from _faults(results, rows)
-    yield from _critics(rows)
-    yield from _picking(results)
-    yield from _tuning(results)
-    yield from _costs(results, rows)
+    for make in (_faults, _critics, _picking, _tuning, _costs):
+        yield from make(results, rows)
 
 
 def _faults(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -47,7 +44,7 @@ def _faults(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
             for label, found in these
         ]
         drawn = [(key, title) for key, title, form in known if form is percent and key in _DRAWN]
-        estimates = [(label, {key: _plain(found[key]) for key, _ in drawn if key in found}) for label, found in these]
+        estimates = [(label, {key: found[key] for key, _ in drawn if key in found}) for label, found in these]
         title, file = f"What goes wrong, {at(name)}", f"faults-{slug(name)}"
         figure = Figure(file, title, partial(figures.bars, estimates, drawn, f"share, {at(name)}", file))
         table = [Table(["", *(title for _, title, _ in known)], body)] if these else []
@@ -61,10 +58,6 @@ def _value(found: Any) -> float:
     return float(found["value"] if isinstance(found, Mapping) else found)
 
 
-def _plain(found: Mapping[str, Any]) -> dict[str, float]:
-    return {key: found[key] for key in ("value", "low", "high") if key in found}
-
-
 _OVER = ("hinted", "plausible", "irrelevant", "repeated", "premature")
 _CRITICS = (
     ("critic_accuracy", "accuracy on its pairs"),
@@ -73,31 +66,25 @@ _CRITICS = (
 )
 
 
-def _critics(rows: Sequence[Row]) -> Iterator[Part]:
+def _critics(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """How critics rank replies whose worth is known."""
     these = [row for row in rows if any(key in row["training"] for key, _ in _CRITICS[1:])]
     known = [(key, title) for key, title in _CRITICS if any(key in row["training"] for row in these)]
     if not these:
         return
-    estimates = [
-        (row["label"], {key: {"value": row["training"][key]} for key, _ in known if key in row["training"]})
-        for row in these
-    ]
-    figure = Figure(
-        "critics",
-        "Critics: how often each ranks the better reply higher",
-        lambda: figures.bars(estimates, known, "share of pairs in the right order", "critics"),
-    )
+    shares = [(row["label"], row["training"]) for row in these]
+    estimates = [(label, {key: {"value": some[key]} for key, _ in known if key in some}) for label, some in shares]
+    draw = partial(figures.bars, estimates, known, "share of pairs in the right order", "critics")
+    figure = Figure("critics", "Critics: how often each ranks the better reply higher", draw)
     body = [[row["label"], *(cell(row["training"], key, percent) for key, _ in known)] for row in these]
     yield Part("Critics", [figure], [Table(["", *(title for _, title in known)], body)])
 
 
-def _picking(results: Results) -> Iterator[Part]:
+def _picking(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """Best-of-N, seed by seed."""
-    order = {name: place for place, name in enumerate(VARIANTS)}
     for seed, curves in results["best_of_n"].items():
         gaps = results["best_of_n_gaps"][seed]
-        names = sorted((name for name in curves if name in order), key=order.__getitem__)
+        names = [name for name in VARIANTS if name in curves]
         series = {VARIANTS[name].label: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
         numbers = [one["n"] for one in curves[names[0]]] if names else []
         body = [
@@ -110,26 +97,21 @@ def _picking(results: Results) -> Iterator[Part]:
         yield Part(title, [figure], [Table(head, body)] if names else [])
 
 
-def _tuning(results: Results) -> Iterator[Part]:
+def _tuning(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """How many runs were tried for each method, and what they reached."""
     found, label = results["tuning"], results["labels"][results["measure"]]
     if not found:
         return
     temperatures = sorted({name for one in found for name in one["at"]}, key=float)
     drawn = [(one["label"], {name: said["values"] for name, said in one["at"].items()}) for one in found]
-    figure = Figure(
-        "tuning",
-        f"Tuning: {label} of every run on validation tasks",
-        lambda: figures.runs(drawn, f"{label} on validation tasks; a tick for each run", "tuning"),
-    )
+    draw = partial(figures.runs, drawn, f"{label} on validation tasks; a tick for each run", "tuning")
+    figure = Figure("tuning", f"Tuning: {label} of every run on validation tasks", draw)
     heads = [(name, key) for name in temperatures for key in ("best", "median", "settings")]
-    body = []
-    for one in found:
-        cells = []
-        for name, key in heads:
-            said = one["at"].get(name)
-            cells.append(NONE if said is None else _settings(said[key]) if key == "settings" else percent(said[key]))
-        body.append([one["label"], f"{one['runs']}", *cells])
+    forms = {"best": percent, "median": percent, "settings": _settings}
+    body = [
+        [one["label"], f"{one['runs']}", *(cell(one["at"].get(name), key, forms[key]) for name, key in heads)]
+        for one in found
+    ]
     head = ["", "runs", *(f"{'settings of the best' if key == 'settings' else key}, {at(name)}" for name, key in heads)]
     yield Part("Tuning", [figure], [Table(head, body, f"{label} on validation tasks; tuning.yaml lists every run.")])
 
@@ -146,11 +128,8 @@ def _costs(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         both = {"training": row["training"]["seconds"] - measuring, "measuring": measuring}
         estimates.append((row["label"], {key: {"value": seconds / 60} for key, seconds in both.items()}))
     series = [("training", "training"), ("measuring", "measuring")]
-    figure = Figure(
-        "costs",
-        "What it costs: minutes for a seed",
-        lambda: figures.bars(estimates, series, "minutes for a seed", "costs", shares=False),
-    )
+    draw = partial(figures.bars, estimates, series, "minutes for a seed", "costs", shares=False)
+    figure = Figure("costs", "What it costs: minutes for a seed", draw)
     body = [[label, *(number(both[key]["value"]) for key, _ in series)] for label, both in estimates]
     hours = results["hours"]
     sums = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (SEED_DATA, *TABLES, PICKING) if name in hours)

@@ -6,7 +6,7 @@ An estimate is a mapping with `value`, `low` and `high`, and with `t_low` and `t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.evaluation.charts import Chart, percent_axis
@@ -55,23 +55,31 @@ def bars(
         if marked is not None:
             places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
             values = [rows[place][1][marked[0]]["value"] for place in places]
-            axes.plot(
-                values, places, "D", color="#ffffff", markeredgecolor=INK, markersize=5, zorder=5, label=marked[1]
-            )
-        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+            look = {"color": "#ffffff", "markeredgecolor": INK, "markersize": 5, "zorder": 5, "label": marked[1]}
+            axes.plot(values, places, "D", **look)
+        _rows(axes, [label for label, _ in rows], axis)
         axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        ends = [found[key].get("high", found[key]["value"]) for _, found in rows for key in found]
         if shares:
-            percent_axis(axes, "x", max([*ends, 0.01]))
-        axes.set_xlabel(axis)
+            percent_axis(axes, "x", _end(each for _, found in rows for each in found.values()))
         if len(series) > 1 or marked is not None:
             _legend(axes)
     return chart.svg
 
 
-def _legend(axes: Axes) -> None:
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+def _legend(axes: Axes, **look: Any) -> None:
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), **look)
+
+
+def _rows(axes: Axes, labels: Sequence[str], axis: str) -> None:
+    """Name the rows from above, and the axis below."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(axis)
+
+
+def _end(estimates: Iterable[Estimate]) -> float:
+    """Where the axis of shares ends."""
+    return max([0.01, *(one.get("high", one["value"]) for one in estimates)])
 
 
 def curves(
@@ -100,8 +108,7 @@ def curves(
         axes.set_xlabel(axis)
         axes.set_ylabel(what)
         _legend(axes)
-        ends = [one.get("high", one["value"]) for points in series.values() for _, one in points]
-        percent_axis(axes, "y", max([*ends, 0.01]))
+        percent_axis(axes, "y", _end(one for points in series.values() for _, one in points))
     return chart.svg
 
 
@@ -119,10 +126,8 @@ def cloud(points: Sequence[tuple[str, Estimate, Estimate]], axes_names: tuple[st
         axes.set_xlabel(axes_names[0])
         axes.set_ylabel(axes_names[1])
         axes.set_xlim(left=0)
-        percent_axis(axes, "y", max([0.01, *(y["high"] for _, _, y in points)]))
-        axes.legend(
-            frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=0.5, fontsize=8, labelspacing=0.25
-        )
+        percent_axis(axes, "y", _end(y for _, _, y in points))
+        _legend(axes, markerscale=0.5, fontsize=8, labelspacing=0.25)
     return chart.svg
 
 
@@ -143,10 +148,8 @@ def claims(rows: Sequence[tuple[str, Estimate, str]], axis: str, name: str) -> s
         from matplotlib.ticker import PercentFormatter
 
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+        _rows(axes, [label for label, _, _ in rows], axis)
         axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel(axis)
     return chart.svg
 
 
@@ -164,11 +167,9 @@ def runs(rows: Sequence[tuple[str, Mapping[str, Sequence[float]]]], axis: str, n
                 if values:
                     axes.plot([max(values)], [place + shift], "o", color=color, markersize=6, zorder=3)
             axes.plot([], [], "o", color=color, label=f"T = {key}")
-        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        _rows(axes, [label for label, _ in rows], axis)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
         percent_axis(axes, "x", max([0.01, *(one for _, found in rows for some in found.values() for one in some)]))
-        axes.set_xlabel(axis)
         _legend(axes)
     return chart.svg
 

@@ -159,10 +159,10 @@ class Profile:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    found = read_yaml(path)
-    if not isinstance(found, dict):
+    values = read_yaml(path)
+    if not isinstance(values, dict):
         raise UserError(f"{path}: these are no parameters (names and values); restore the file from git.")
-    return found
+    return values
 
 
 def base(profile: Profile) -> None:
@@ -194,8 +194,7 @@ def _make_base(
 ) -> None:
     if not finished(folder, stage):
         _stage(folder, stage, profile, int(tree["seed"]), folder.name, module)
-    publish(folder / tree["model"]["base"], out)
-    shutil.rmtree(folder)
+    _finish(folder, folder / tree["model"]["base"], out)
 
 
 def seed_data(profile: Profile, seed: int) -> None:
@@ -205,8 +204,7 @@ def seed_data(profile: Profile, seed: int) -> None:
     for stage in stages:
         _stage(folder, stage, profile, seed, "seed-data")
     write_json(folder / "data" / "facts.json", {stage: _facts(folder, stage) for stage in stages})
-    publish(folder / "data", Path("seed-data") / str(seed))
-    shutil.rmtree(folder)
+    _finish(folder, folder / "data", Path("seed-data") / str(seed))
 
 
 def variant(profile: Profile, name: str, seed: int) -> None:
@@ -218,7 +216,6 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     train(profile, folder, one, settings, name)
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
     summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
     if one.table == ONLINE:
@@ -230,12 +227,17 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     write_json(out / PARAMETERS, {**made_of, "parameters": tree})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
-    for source in (folder / "models/critic", folder / "data/preferences"):
-        if one.ranks and source.exists() and not (source / "skipped.json").exists():
+    for source in (folder / "models/critic", folder / "data/preferences") if one.ranks else ():
+        if source.exists() and not (source / "skipped.json").exists():
             shutil.copytree(source, out / source.name)
     for kind in ("data", "models") if settings.iterations > 1 else ():
         shutil.copytree(folder / kind / "iterations", out / "iterations" / kind)
-    publish(out, Path(one.folder) / name / str(seed))
+    _finish(folder, out, Path(one.folder) / name / str(seed))
+
+
+def _finish(folder: Path, made: Path, out: Path) -> None:
+    """Put what a part has made in its place; its workspace goes."""
+    publish(made, out)
     shutil.rmtree(folder)
 
 
@@ -281,8 +283,7 @@ def measure(profile: Profile, name: str, seed: int) -> None:
     known = {"variant": name, "seed": seed, "origin": origin(), **profile.mark(one, seed)}
     summary = {**known, "claims": read_json(note), **read_json(out / SUMMARY)}
     write_json(out / SUMMARY, summary | {"stages": {"evaluate": _facts(folder, "evaluate")}})
-    publish(out, Path(MEASURED) / name / str(seed))
-    shutil.rmtree(folder)
+    _finish(folder, out, Path(MEASURED) / name / str(seed))
 
 
 def _check_trained(profile: Profile, one: Variant, seed: int, trained: Path) -> None:
@@ -290,13 +291,12 @@ def _check_trained(profile: Profile, one: Variant, seed: int, trained: Path) -> 
     if not (trained / PARAMETERS).exists():
         return
     kept, now = read_json(trained / PARAMETERS), inputs(profile, one, seed)
-    before, today = (profile.decisive(one, tree)[0] for tree in (kept["parameters"], profile.tree(seed, one.settings)))
-    other = [name for name in today if digest(before.get(name)) != digest(today[name])]
-    other += [name for name, found in now.items() if kept.get(name) != found]
-    if other:
+    before = kept | profile.decisive(one, kept["parameters"])[0]
+    today = now | profile.decisive(one, profile.tree(seed, one.settings))[0]
+    if other := [f"`{name}`" for name in today if digest(before.get(name)) != digest(today[name])]:
         raise UserError(
-            f"{trained}: this policy was trained with other {', '.join(f'`{name}`' for name in other)} than there are "
-            f"now; train it again: `python -m sweetrl.reproduce variant {one.name} {seed}`."
+            f"{trained}: this policy was trained with other {', '.join(other)} than there are now; train it again: "
+            f"`python -m sweetrl.reproduce variant {one.name} {seed}`."
         )
 
 
@@ -395,5 +395,5 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
 
 
 def _facts(folder: Path, stage: str) -> dict[str, Any]:
-    found = read_json(folder / "reports" / "runs" / f"{stage}.json")
-    return {key: found[key] for key in ("summary", "seconds", "metrics") if key in found}
+    note = read_json(folder / "reports" / "runs" / f"{stage}.json")
+    return {key: note[key] for key in ("summary", "seconds", "metrics") if key in note}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,62 +20,22 @@ from sweetrl.tracking.runs import DataInput
 from sweetrl.tracking.store import Store, allowing, connect, require_store
 
 
-@dataclass(frozen=True)
-class LockedStage:
-    """A stage as dvc.lock has it: path -> DVC hash of what it read and wrote, and the parameters that it saw.
+def data_hashes(root: Path) -> dict[str, str]:
+    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out.
 
-    `params` are nested as in params.yaml, or have dotted names.
+    Nothing where there is no such file; a broken one is a UserError.
     """
-
-    deps: Mapping[str, str] = field(default_factory=dict)
-    outs: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def data(self) -> dict[str, str]:
-        """What it read and wrote, without sources and run files."""
-        files = {**self.deps, **self.outs}.items()
-        return {path: content for path, content in files if not path.startswith(("src/", RUNS.as_posix()))}
-
-
-def locked_stages(root: Path) -> list[LockedStage]:
-    """Return the stages of the project's dvc.lock, none where there is no such file; a broken one is a UserError."""
-    path = root / "dvc.lock"
+    path, hashes = root / "dvc.lock", dict[str, str]()
     if not path.exists():
-        return []
+        return {}
     try:
-        return [_stage(values) for values in (read_yaml(path) or {}).get("stages", {}).values()]
+        for stage in (read_yaml(path) or {}).get("stages", {}).values():
+            for item in [*stage.get("deps", []), *stage.get("outs", [])]:
+                if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
+                    hashes[item["path"]] = item["md5"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
-
-
-def _stage(values: Mapping[str, Any]) -> LockedStage:
-    deps, outs = (
-        {item["path"]: item["md5"] for item in values.get(part, ()) if "md5" in item} for part in ("deps", "outs")
-    )
-    return LockedStage(
-        deps, outs, {key: value for file in values.get("params", {}).values() for key, value in file.items()}
-    )
-
-
-def data_hashes(root: Path) -> dict[str, str]:
-    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
-    hashes = {path: content for stage in locked_stages(root) for path, content in stage.data.items()}
     return dict(sorted(hashes.items()))
-
-
-def stages_behind(stages: list[LockedStage], path: Path, content: str) -> list[LockedStage]:
-    """Return the stages that made the result with the hash `content` at `path`: its own first, then those before it.
-
-    A stage that has run again since, with another result, is not among them. None made it: the list is empty.
-    """
-    results, behind = [(path.as_posix(), content)], list[LockedStage]()
-    for place, hashed in results:  # it grows on the way
-        for stage in stages:
-            if stage.outs.get(place) == hashed and stage not in behind:
-                behind.append(stage)
-                results.extend(stage.deps.items())
-    return behind
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Heat:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
             _, by_turn = token_ratios(self._critic, one, own_replies(one, self._critic.chat))
-        return [shown_tokens(tokens) for turn in by_turn for tokens in turn.replies]
+        return [shown_tokens(reply) for turn in by_turn for reply in turn.replies]
 
     @cached_property
     def _critic(self) -> LogRatioCritic:

@@ -304,8 +304,8 @@ def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
     from sweetrl.colbench.files import parse_trajectory
 
     domain = domains.of(domains.settings.suite)
-    row, where = json.loads(next(islice(_lines(path), place.at, None))), f"{path}: row {place.at + 1}"
-    one = parse_trajectory(row, where, domain)
+    row = json.loads(next(islice(_lines(path), place.at, None)))
+    one = parse_trajectory(row, f"{path}: row {place.at + 1}", domain)
     return replace(one, attempt=place.attempt, task=replace(one.task, id=place.task))
 
 
