@@ -19,8 +19,6 @@ from sweetrl.errors import UserError
 from sweetrl.methods import grpo, grpo_trainer
 from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
-from sweetrl.stages.rank import rank
-from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
 
 BASE = Path(__file__).resolve().parents[2] / "models/base"
@@ -197,10 +195,3 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
         monkeypatch.setenv("RANK", process_rank)
         found = Grpo().train(training_job(Grpo(), settings(), domain, inputs, tmp_path))
         assert (done, bool(found.metrics)) == (expected, process_rank == "0")
-
-
-def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    project("skipped")
-    train_critic(settings())
-    rank(settings())
-    assert "the method `grpo` has no critic" in capsys.readouterr().out
