@@ -149,7 +149,7 @@ def test_wrong_numbers_and_places_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(sweetrl.UserError, match="0 attempts at a task are none"):
         sweetrl.collect(env, policy, [TASK], attempts=0)
     shutil.copy(__file__, tmp_path / "file")
-    with pytest.raises(sweetrl.UserError, match="file: this is a file"):
+    with pytest.raises(sweetrl.UserError, match="file: no folder can be made here"):
         sweetrl.collect(env, policy, [TASK], out=tmp_path / "file")
 
 

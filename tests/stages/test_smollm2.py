@@ -63,11 +63,6 @@ def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
     reply = model.generate(ids, do_sample=False, max_new_tokens=24)[0, ids.shape[1] :]
     assert "Paris" in tokenizer.decode(reply)
     assert reply[-1] == model.generation_config.eos_token_id == tokenizer.eos_token_id == tokenizer.pad_token_id
-
-
-@needs_package
-def test_numbers_are_read_digit_by_digit(folder: Path) -> None:
-    tokenizer = load_tokenizer(folder)
     assert tokenizer.tokenize("in 1984, 25%") == ["in", "Ġ", "1", "9", "8", "4", ",", "Ġ", "2", "5", "%"]
     text = 'def f(x):\n    """Füße"""\n\treturn x // 100\n'
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

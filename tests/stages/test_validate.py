@@ -214,15 +214,10 @@ def test_lost_dialogues(batch, settings, tiny_model):
     assert len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1) - 1
 
 
-def test_too_few_pairs(batch, settings, tiny_model):
-    write(batch)
-    message = failure(make_settings(tiny_model, minimum_pairs=50))
-    assert "at least 50 preference pairs (validate.minimum_pairs), found 12; raise collect.tasks" in message
-
-
-def test_a_method_without_pairs_needs_none(batch, settings, tiny_model):
+def test_too_few_pairs_stop_methods_that_learn_from_pairs(batch, settings, tiny_model):
     write(batch)
     few = make_settings(tiny_model, minimum_pairs=50)
+    assert "at least 50 preference pairs (validate.minimum_pairs), found 12; raise collect.tasks" in failure(few)
     validate(few.model_copy(update={"method": "rft"}))
     assert len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1)
     assert "enough_pairs" not in VALIDATION.read_text()

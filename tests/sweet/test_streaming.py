@@ -140,9 +140,7 @@ def test_ranking_reads_dialogues_block_by_block(
 
     monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
     blocks = Blocks(tmp_path)
-    found = rank_replies(
-        Backend().configured(settings), None, store, blocks, progress=lambda more: None, out=tmp_path / "out"
-    )
+    found = rank_replies(Backend().configured(settings), None, store, blocks, out=tmp_path / "out")
     assert found.metrics["dialogues"] == COUNT / 2 and found.metrics["replay"] == COUNT / 3
     assert len(found.states) == found.metrics["states"] > COUNT and found.preferences
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"

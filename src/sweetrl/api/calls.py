@@ -105,9 +105,7 @@ def claim(folder: Path, call: str) -> None:
     path = folder / CALL
     if path.exists() and read_json(path).get("call") == call:
         return
-    if folder.is_file():
-        raise UserError(f"{folder}: this is a file; name a folder for the dialogues.")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise UserError(
             f"{folder}: here are the dialogues of another call (other tasks, policy, seed or settings); take another "
             "folder, or remove this one."

@@ -107,10 +107,8 @@ def rank(
     """
     kind = critic if isinstance(critic, str) else "trained"
     settings = settings_for(env, policy, seed, rank={**options, "critic": kind})
-    made = None if isinstance(critic, str) else critic
-    return rank_replies(
-        env.configured(settings), made, _readable_again(dialogues), out=None if out is None else Path(out)
-    )
+    given, folder = None if isinstance(critic, str) else critic, None if out is None else Path(out)
+    return rank_replies(env.configured(settings), given, _readable_again(dialogues), out=folder)
 
 
 def rank_replies(
@@ -118,13 +116,12 @@ def rank_replies(
     critic: Critic | Path | None,
     dialogues: Iterable[Trajectory],
     blocks: Blocks | None = None,
-    progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
     out: Path | None = None,
 ) -> Ranking:
     """As `rank`, by `env.settings`; `critic` may be the folder of a trained one, None makes the one in the settings.
 
-    Other arguments are those of learning.ranking.rank_dialogues; a stage keeps finished `blocks`.
+    Other arguments are those of sweetrl.sweet.rank.rank_dialogues; a stage keeps finished `blocks`.
     """
     from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
     from sweetrl.evaluation.rollout_value import open_critic
@@ -138,7 +135,7 @@ def rank_replies(
             return open_critic(env, settings, critic, sampler.player(), sampler.base)
         return nullcontext(critic.critic if type(critic) is TrainedCritic else critic)
 
-    ranking, ranked = rank_dialogues(env, settings, opened, dialogues, blocks or Blocks(), progress, cache, out)
+    ranking, ranked = rank_dialogues(env, settings, opened, dialogues, blocks or Blocks(), cache, out)
     if blocks is not None and blocks.mine is not None:  # a share: other processes make the rest
         return ranking
     quality = ranking_metrics(ranking.states, ranking.preferences, env)

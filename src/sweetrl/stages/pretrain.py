@@ -81,13 +81,17 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
         model: Any = build(len(tokenizer), how, tokenizer, domain.pretraining.positions)
         padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
+        def measure(step: int) -> tuple[float, float]:
+            values, others = copying(model, held_out)
+            run.log_metrics({"copied_values": values, "copied_rest": others}, step=step)
+            return values, others
+
         class Copying(TrainerCallback):
             """Measures copying on held-out dialogues on its own: the loss hides it."""
 
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 if state.global_step % COPYING_EVERY == 0:
-                    values, others = copying(model, held_out)
-                    run.log_metrics({"copied_values": values, "copied_rest": others}, step=state.global_step)
+                    values, _ = measure(state.global_step)
                     reached = f"step {state.global_step:,} of {how.steps:,}"
                     print(f"pretrain: {reached}, {values:.1%} of the values copied", flush=True)
 
@@ -143,21 +147,14 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
             if "loss" in entry:
                 run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=int(entry["step"]))
         model = model.to("cpu").eval()
-        values, others = copying(model, held_out)
-        run.log_metrics({"copied_values": values, "copied_rest": others}, step=how.steps)
+        values, others = measure(how.steps)
         finished = scratch / "model"
         shutil.rmtree(finished, ignore_errors=True)
         model.to(torch.bfloat16).save_pretrained(finished)
         tokenizer.save_pretrained(finished)
-        write_json(
-            finished / "recipe.json",
-            {
-                "settings": how.model_dump(mode="json"),
-                "parameters": sum(p.numel() for p in model.parameters()),
-                "copied_values": round(values, 4),
-                "copied_rest": round(others, 4),
-            },
-        )
+        recipe = {"settings": how.model_dump(mode="json"), "parameters": sum(p.numel() for p in model.parameters())}
+        recipe |= {"copied_values": round(values, 4), "copied_rest": round(others, 4)}
+        write_json(finished / "recipe.json", recipe)
         publish(finished, out)
         run.summary = f"{how.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 

@@ -102,6 +102,8 @@ def evaluate_standalone(
         check_free(out)
         if several and out.suffix == ".jsonl":
             raise UserError(f"{out}: a file holds the dialogues of one temperature; name a folder for several.")
+    if not tasks.exists():
+        raise UserError(f"{tasks}: there is no such file; name another one, or let `sweetrl tasks` write some.")
     task_list = _tasks_of(settings, tasks, limit)
     if len(task_list) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")

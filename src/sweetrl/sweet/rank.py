@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -50,7 +50,6 @@ def rank_dialogues(
     open_critic: OpenCritic,
     dialogues: Iterable[Trajectory],
     blocks: Blocks,
-    progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
     out: Path | None = None,
 ) -> tuple[Ranking, Sequence[Trajectory]]:
@@ -77,7 +76,7 @@ def rank_dialogues(
     sampler.begin(parts, blocks.missing)
     with (
         ExitStack() as stack,
-        Meter("rank", len(fitting), "dialogues") if progress is None else nullcontext(progress) as meter,
+        Meter("rank", len(fitting), "dialogues") as meter,
     ):
         critic = stack.enter_context(open_critic(sampler))
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
