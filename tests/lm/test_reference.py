@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from sweetrl.lm.passes import Layout
 from sweetrl.sweet.data import critic_pairs, header_length, policy_pairs, successes
 from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Trajectory
-
-sys.path.insert(0, str(Path(__file__).parent))
 from tests.lm.slowly import (
     PAIRS,
     TOLERANCE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, encode
 from sweetrl.lm.passes import Layout
 from sweetrl.types import Trajectory
-
-sys.path.insert(0, str(Path(__file__).parent))
 from tests.lm.slowly import (
     PAIRS,
     TOLERANCE,

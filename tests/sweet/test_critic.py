@@ -145,7 +145,7 @@ def test_a_head_is_saved_and_loaded_with_its_adapter(tiny_model: Path, tmp_path:
     from sweetrl.config.settings import LoraSettings, ModelSettings
     from sweetrl.lm.adapters import attach_adapter, load_adapter, load_base, save_adapter
     from sweetrl.lm.data import Row, collate
-    from sweetrl.lm.heads import turn_values
+    from sweetrl.lm.head import turn_values
 
     settings = ModelSettings(base=str(tiny_model), device="cpu", threads=1)
     model = attach_adapter(load_base(settings)[0], LoraSettings(rank=2), seed=0, head=True).eval()

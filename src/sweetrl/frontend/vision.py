@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweetrl.colbench.users import transcript
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, without_pages
-from sweetrl.lm.head import base_of
-from sweetrl.lm.heads import HEAD
+from sweetrl.lm.head import HEAD, base_of
 from sweetrl.protocols import Work
 from sweetrl.sweet.pairs import index_pairs
 from sweetrl.types import TrainingResult, Trajectory

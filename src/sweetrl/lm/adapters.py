@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.lm.head import HEAD, add_head
 from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter
 from sweetrl.models.load import (
     load_lora,
@@ -37,12 +38,10 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
 def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
     """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`.
 
-    With `head` a critic's head of zeros comes with it (sweetrl.lm.heads), trained and saved in full.
+    With `head` a critic's head of zeros comes with it (sweetrl.lm.head), trained and saved in full.
     """
     import torch
     from peft import LoraConfig, get_peft_model
-
-    from sweetrl.lm.heads import HEAD, add_head
 
     if head:
         add_head(model)
@@ -73,8 +72,6 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
 
 def load_adapter(model: Any, folder: Path) -> nn.Module:
     """Put the adapter in `folder`, and the head that it may have, on `model`, frozen and in evaluation mode."""
-    from sweetrl.lm.heads import HEAD, add_head
-
     if HEAD in (check_adapter(folder).get("modules_to_save") or []):
         add_head(model)
     adapted: nn.Module = load_lora(model, folder).eval()

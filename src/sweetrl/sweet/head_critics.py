@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sweetrl.config.settings import CriticSettings
 from sweetrl.lm.data import PreferenceData, collate
-from sweetrl.lm.heads import POOLING, turn_values
+from sweetrl.lm.head import POOLING, turn_values
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.tree_forward import to_device
 from sweetrl.protocols import Chat, Replies, Work
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadCritic:
-    """A regression head or a value head (sweetrl.lm.heads); `layout` is flat."""
+    """A regression head or a value head (sweetrl.lm.head); `layout` is flat."""
 
     model: Any
     domain: Domain
