@@ -76,10 +76,33 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
         engine = make_engine(server.url)
         first, again, other = engine.sample([prompt(1), prompt(1), prompt(2)], Sampling(64, n=3))
         engine.close()
-    assert server.requests == 9 and not any("n" in body for body in server.bodies), "many servers give one reply only"
+    assert server.requests == 3
     assert first == again
     assert len({one.text for one in first}) == 3
     assert [one.text for one in first[1:]] == [one.text for one in other[:2]]  # the fake counts its seeds up
+
+
+@pytest.mark.parametrize("takes", ["one, with a refusal", "one, without a word"])
+def test_a_server_of_single_replies_is_asked_for_each(fake_server: Any, takes: str) -> None:
+    with fake_server() as server:
+        engine = make_engine(server.url)
+        together = engine.sample([prompt(1), prompt(9)], Sampling(64, n=3))
+        engine.close()
+        chat, server.bodies = server._chat, []
+
+        def single(body: dict[str, Any]) -> tuple[int, Any]:
+            if takes == "one, with a refusal" and body.get("n", 1) > 1:
+                return 400, {"error": {"message": "'n' : number must be at most 1"}}
+            return chat({**body, "n": 1})
+
+        server._chat = single
+        engine = make_engine(server.url, concurrency=1)
+        for seed, expected in zip((1, 9), together, strict=True):
+            (replies,) = engine.sample([prompt(seed)], Sampling(64, n=3))
+            assert [reply.text for reply in replies] == [reply.text for reply in expected]
+        engine.close()
+    asked = [body.get("n", 1) for body in server.bodies]
+    assert asked == [3, 1, 1, 1, 1, 1, 1], "what it does not take it is not asked again"
 
 
 def test_greedy_replies_are_one_reply(fake_server: Any) -> None:

@@ -11,9 +11,9 @@ import base64
 from dataclasses import replace
 from typing import Any
 
-from sweetrl.engines.remote import Access, RemoteEngine, choices_of, clean, error_message, no_room
+from sweetrl.engines.remote import Access, FewerChoices, RemoteEngine, choices_of, clean, error_message, no_room
 from sweetrl.engines.retry import Server, TransientError
-from sweetrl.errors import EngineError, UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
@@ -34,11 +34,15 @@ def written(content: Content) -> str | list[dict[str, Any]]:
     return parts
 
 
+class _OneReply(EngineError):
+    """The server gives one reply to a request, however many are asked for."""
+
+
 class OpenAIEngine(RemoteEngine):
     """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason.
 
-    Each of several replies to a prompt is a request, with the prompt's seed counted up, as servers of several replies
-    do: many servers give one only, whatever is asked for.
+    Several replies to a prompt are one request. Where a server refuses that, or gives fewer, each is asked for by
+    itself from then on, with the prompt's seed counted up, as servers of several replies do.
     """
 
     speaks_tokens = False
@@ -50,8 +54,14 @@ class OpenAIEngine(RemoteEngine):
             raise UserError("engine openai: `model` is empty; give the name under which the server serves the model.")
         super().__init__(access)
         self._refused: set[str] = set()  # what the server does not take in a request
+        self._together = True
 
     async def _ask_patiently(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        if sampling.n == 1 or self._together:
+            try:
+                return await super()._ask_patiently(prompt, sampling)
+            except _OneReply:
+                self._together = False
         completions = list[Completion]()
         for index in range(sampling.n):  # one after the other: many prompts are under way beside this one
             again = replace(prompt, seed=prompt.seed + index)
@@ -59,9 +69,16 @@ class OpenAIEngine(RemoteEngine):
         return completions
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        reply = await self._json(server, "/chat/completions", self._body(prompt, sampling), sampling)
-        (choice,) = choices_of(server.url, reply, 1)
-        return self._count(reply.get("usage"), [read_choice(server.url, choice)])
+        try:
+            reply = await self._json(server, "/chat/completions", self._body(prompt, sampling), sampling)
+            choices = choices_of(server.url, reply, sampling.n)
+        except NoRoom:
+            raise
+        except (EngineError, FewerChoices) as error:
+            if sampling.n > 1:  # servers say in many words that they give one only
+                raise _OneReply(str(error)) from error
+            raise
+        return self._count(reply.get("usage"), [read_choice(server.url, choice) for choice in choices])
 
     def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         if not prompt.messages:
@@ -79,6 +96,8 @@ class OpenAIEngine(RemoteEngine):
         # Said even where it is 1: else a vLLM takes what the model's generation_config.json suggests.
         if "top_p" not in self._refused or sampling.top_p != 1.0:
             body["top_p"] = sampling.top_p
+        if sampling.n != 1:
+            body["n"] = sampling.n
         return body
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:

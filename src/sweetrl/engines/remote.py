@@ -298,13 +298,17 @@ def check_access(access: Access) -> None:
         raise UserError(f"{variable} holds characters that no key has; set it again, without quotes or line ends.")
 
 
+class FewerChoices(TransientError):
+    """A reply has fewer choices than were asked for."""
+
+
 def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the reply's choices in order; TransientError where there are not `count` of them."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise TransientError(f"{url}: the reply has no choices")
     if len(choices) != count:
-        raise TransientError(f"{url}: the reply has {len(choices)} of {count} choices")
+        raise FewerChoices(f"{url}: the reply has {len(choices)} of {count} choices")
     return sorted(choices, key=lambda choice: count_of(choice.get("index")))
 
 
