@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,7 +107,7 @@ def _tuning(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     draw = partial(figures.runs, drawn, f"{label} on validation tasks; a tick for each run", "tuning")
     figure = Figure("tuning", f"Tuning: {label} of every run on validation tasks", draw)
     heads = [(name, key) for name in temperatures for key in ("best", "median", "settings")]
-    forms = {"best": percent, "median": percent, "settings": _settings}
+    forms: dict[str, Callable[[Any], str]] = {"best": percent, "median": percent, "settings": _settings}
     body = [
         [one["label"], f"{one['runs']}", *(cell(one["at"].get(name), key, forms[key]) for name, key in heads)]
         for one in found

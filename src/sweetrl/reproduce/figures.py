@@ -55,7 +55,13 @@ def bars(
         if marked is not None:
             places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
             values = [rows[place][1][marked[0]]["value"] for place in places]
-            look = {"color": "#ffffff", "markeredgecolor": INK, "markersize": 5, "zorder": 5, "label": marked[1]}
+            look: dict[str, Any] = {
+                "color": "#ffffff",
+                "markeredgecolor": INK,
+                "markersize": 5,
+                "zorder": 5,
+                "label": marked[1],
+            }
             axes.plot(values, places, "D", **look)
         _rows(axes, [label for label, _ in rows], axis)
         axes.invert_yaxis()

@@ -5,6 +5,7 @@ The paper's numbers stand beside ours for their order, not for their size: other
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,12 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
     return Variant(f"large-{name}", f"larger base, {label}", LARGE, changes, (None, paper), against="large-sweet")
 
 
+def _grpo(credit: str, label: str, more: Mapping[str, Any] | None = None) -> Variant:
+    return Variant(f"grpo-{credit}", label, ONLINE, {"method": "grpo", "grpo.credit": credit, **(more or {})})
+
+
+UNTRAINED = {"method": "zero-shot", "model.base": PRETRAINED}
+NOT_TOLD = "without training-time information"
 DPO = {"policy.objective": "dpo"}
 # The critic begins at zero then, whatever its reference; what else is here was chosen for it on validation tasks.
 WITHOUT = {
@@ -101,20 +108,14 @@ def _official_switches() -> list[Variant]:
 
 _VARIANTS = (
     Variant("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
-    Variant(
-        "pretrained",
-        "the pretrained model, before its warm start",
-        METHODS,
-        {"method": "zero-shot", "model.base": PRETRAINED},
-        against="pretrained",
-    ),
+    Variant("pretrained", "the pretrained model, before its warm start", METHODS, UNTRAINED, against="pretrained"),
     Variant("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
     Variant("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2), pages=(75.2, 38.6)),
     Variant(
         "multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)
     ),
     Variant("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
-    Variant("no-privileged", "without training-time information", ABLATIONS, WITHOUT, (44.0, 31.2)),
+    Variant("no-privileged", NOT_TOLD, ABLATIONS, WITHOUT, (44.0, 31.2)),
     Variant(
         "regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)
     ),
@@ -129,21 +130,9 @@ _VARIANTS = (
     Variant("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
     Variant("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
     Variant("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
-    Variant(
-        "no-privileged-third",
-        "without training-time information, a third of the tasks",
-        AMOUNTS,
-        WITHOUT,
-        data=1 / 3,
-    ),
+    Variant("no-privileged-third", f"{NOT_TOLD}, a third of the tasks", AMOUNTS, WITHOUT, data=1 / 3),
     Variant("sweet-tenth", "SWEET-RL, a tenth of the tasks", AMOUNTS, {}, data=1 / 10),
-    Variant(
-        "no-privileged-tenth",
-        "without training-time information, a tenth of the tasks",
-        AMOUNTS,
-        WITHOUT,
-        data=1 / 10,
-    ),
+    Variant("no-privileged-tenth", f"{NOT_TOLD}, a tenth of the tasks", AMOUNTS, WITHOUT, data=1 / 10),
     Variant("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
     Variant("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
     _large("zero-shot", "zero-shot", 35.0, method="zero-shot"),
@@ -152,17 +141,10 @@ _VARIANTS = (
     _large("sweet", "SWEET-RL", 45.6),
     Variant("sweet-iterations", "SWEET-RL, three iterations", ONLINE, {"iterations": 3}),
     Variant("grpo", "GRPO, on-policy", ONLINE, {"method": "grpo"}),
-    Variant(
-        "grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}
-    ),
-    Variant("grpo-infopo", "GRPO, credit by what answers change", ONLINE, {"method": "grpo", "grpo.credit": "infopo"}),
-    Variant(
-        "grpo-privileged",
-        "privileged self-distillation, on-policy, without rewards",
-        ONLINE,
-        {"method": "grpo", "grpo.credit": "privileged"},
-    ),
-    Variant("grpo-igpo", "GRPO, credit by what turns tell", ONLINE, {"method": "grpo", "grpo.credit": "igpo"}),
+    _grpo("turn", "GRPO, credit by turn", {"grpo.discount": 0.9}),
+    _grpo("infopo", "GRPO, credit by what answers change"),
+    _grpo("privileged", "privileged self-distillation, on-policy, without rewards"),
+    _grpo("igpo", "GRPO, credit by what turns tell"),
 )
 VARIANTS = {variant.name: variant for variant in _VARIANTS}
 
@@ -176,21 +158,16 @@ def variant_named(name: str) -> Variant:
 
 def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree `values` with each of `changes` (dotted names) over it; a name that is not there is an error."""
-    tree = _copy(values)
-    for one in changes:
-        for name, value in one.items():
-            *path, last = name.split(".")
-            place = tree
-            if not is_known(name):
-                raise UserError(f"reproduce: params.yaml has no `{name}`; docs/parameters.md lists what there is.")
-            for part in path:
-                place = place.setdefault(part, {})
-            place[last] = value
+    tree = copy.deepcopy(dict(values))
+    for name, value in ((name, value) for one in changes for name, value in one.items()):
+        if not is_known(name):
+            raise UserError(f"reproduce: params.yaml has no `{name}`; docs/parameters.md lists what there is.")
+        *path, last = name.split(".")
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
     return tree
-
-
-def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _copy(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
 
 
 def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:

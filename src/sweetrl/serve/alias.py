@@ -100,10 +100,9 @@ def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") ->
         raise UserError("--engine openai: chat completions load no adapters; choose transformers or vllm.")
     if kind == "transformers" and url:
         raise UserError(f"--url {url}: the engine transformers samples in this process; leave --engine or --url out.")
-    if kind == "vllm" or url or (kind is None and settings.kind == "vllm"):
-        named = {"urls": url, "model": ""} if url else {}
-        return settings.model_copy(update={"kind": "vllm", **named})
-    return settings.model_copy(update={"kind": "transformers", "urls": "", "model": ""})
+    kind = kind or ("vllm" if url or settings.kind == "vllm" else "transformers")
+    named = {"urls": url, "model": ""} if url or kind == "transformers" else {}
+    return settings.model_copy(update={"kind": kind, **named})
 
 
 def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None = None) -> Speaker:

@@ -96,7 +96,5 @@ def _other_base(config: AgentConfig, served: str) -> str:
 
 def _is_snapshot(served: Path, config: AgentConfig) -> bool:
     """Whether `served` is the hub's cache of the base: with HF_HUB_OFFLINE=1, vLLM takes that folder for the name."""
-    *_, repository, kind, revision = ("", "", "", *served.parts)
-    if (repository, kind) != (f"models--{config.base.replace('/', '--')}", "snapshots"):
-        return False
-    return not config.base_revision or revision == config.base_revision
+    folder = Path(f"models--{config.base.replace('/', '--')}", "snapshots", config.base_revision or served.name)
+    return served.parts[-3:] == folder.parts

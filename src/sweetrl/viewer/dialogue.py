@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TokenRatios, Trajectory
+from sweetrl.types import AgentTurn, Judgment, Message, Preference, RankedState, Task, TokenRatios, Trajectory
 from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.overview import TrackedRuns
@@ -106,9 +106,7 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
             {
                 "message": index,
                 "raw": None if turn.raw == one.messages[index].content else turn.raw,
-                "kind": domain.reply_type(turn.raw),
-                "verdict": judgment.verdict if judgment else "",
-                "fault": is_fault(judgment),
+                **_judged(turn.raw, judgment, domain),
                 "tokens": len(turn.token_ids),
                 "perplexity": turn.perplexity,
                 "cut": turn.finish_reason == "length",
@@ -118,6 +116,12 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _judged(reply: str, judgment: Judgment | None, domain: Domain) -> dict[str, Any]:
+    """What kind of reply it is, and what it was worth."""
+    verdict = judgment.verdict if judgment else ""
+    return {"kind": domain.reply_type(reply), "verdict": verdict, "fault": is_fault(judgment)}
 
 
 def pages_of(one: Trajectory, domain: Domain) -> list[str | None]:
@@ -195,10 +199,8 @@ def _state(
         candidates.append(
             {
                 "text": reply.text,
-                "kind": domain.reply_type(reply.text),
-                "verdict": judgment.verdict if judgment else "",
+                **_judged(reply.text, judgment, domain),
                 "worth": judgment.worth if judgment else None,
-                "fault": is_fault(judgment),
                 "count": reply.count,
                 "advantage": finite(reply.advantage),
                 "said": reply.token_ids == said and bool(said),

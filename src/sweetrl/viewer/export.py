@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
@@ -59,27 +60,21 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     for number, first in enumerate(range(0, catalogue.count, WORDS)):
         _script(folder / f"data/words-{number}.js", f"words-{number}", catalogue.words(first, WORDS))
     chosen = set(range(0, catalogue.count, max(1, catalogue.count // sample))[:sample]) if sample else set()
-    part: list[dict[str, Any]] = []
+    every = viewer.dialogues.every()
     with Meter("export", catalogue.count, "dialogues") as meter:
-        for row, one, shown in viewer.dialogues.every():
-            if one is not None and row in chosen:
-                shown["computed"] = _computed(viewer, one)
-            part.append(shown)
-            if len(part) == DIALOGUES or row == catalogue.count - 1:
-                name = f"dialogues-{row // DIALOGUES}"
-                _script(folder / f"data/{name}.js", name, part)
-                meter(len(part))
-                part = []
+        for number in range(-(-catalogue.count // DIALOGUES)):
+            part = []
+            for row, one, shown in islice(every, DIALOGUES):
+                computed = {"computed": _computed(viewer, one)} if one is not None and row in chosen else {}
+                part.append(shown | computed)
+            _script(folder / f"data/dialogues-{number}.js", f"dialogues-{number}", part)
+            meter(len(part))
 
 
 def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
     """What the server says when it is asked: about one dialogue, for the folder. What cannot be had is left out."""
     domain = viewer.dialogues.catalogue.domains.of(one.task.suite)
-    possible: dict[Literal["run", "pictures", "heat"], bool] = {
-        "run": can_run(one),
-        "pictures": any(pages_of(one, domain)),
-        "heat": viewer.heat.there and bool(one.turns),
-    }
+    possible = {"run": can_run(one), "pictures": any(pages_of(one, domain)), "heat": viewer.heat.there and one.turns}
     return {what: viewer.compute(what, one, domain) for what, there in possible.items() if there}
 
 

@@ -85,27 +85,27 @@ class TrackedRuns:
         training = {stage: run_id for stage, run_id in sorted(self._ids.items()) if stage.startswith("train-")}
         names = tuple(CURVES)
         histories = self._ask(
-            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}, {}
+            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}
         )
-        for stage, metrics in histories.items():
+        for stage, metrics in (histories or {}).items():
             for metric, label in CURVES.items():
                 points = metrics.get(metric, [])
                 if len(points) > 1:
                     step = -(-len(points) // POINTS)
                     yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
 
-    def _ask(self, question: Callable[[Records], Answer], otherwise: Answer) -> Answer:
+    def _ask(self, question: Callable[[Records], Answer]) -> Answer | None:
         from sweetrl.tracking.lineage import Records
 
         try:
             return question(Records(self.settings.tracking))
         except (UserError, ImportError):
-            return otherwise
+            return None
 
     @cached_property
     def _facts(self) -> dict[str, RunFacts]:
-        runs = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()}, {})
-        return {stage: run for stage, run in runs.items() if run is not None}
+        runs = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()})
+        return {stage: run for stage, run in (runs or {}).items() if run is not None}
 
     @cached_property
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
@@ -119,7 +119,7 @@ class TrackedRuns:
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
                 ask = partial(_cost_files, self._ids[stage], Path(scratch))
                 # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
-                for path in self._ask(ask, []):
+                for path in self._ask(ask) or []:
                     parts = path.stem.split("-")
                     method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
                     for cost in Ledger(path).read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.find import find_domain
@@ -72,12 +73,11 @@ class Contrasts:
 
     def add(self, domain: Domain, judged: Sequence[tuple[str, float]]) -> None:
         """Count the pairs of one state; `judged` are (verdict, advantage) of its candidates. Ties count half."""
-        for better, worse in domain.contrasts:
-            for high in (value for verdict, value in judged if verdict == better):
-                for low in (value for verdict, value in judged if verdict == worse):
-                    found = self.counts.setdefault(f"{better}/{worse}", [0.0, 0])
-                    found[0] += (high > low) + 0.5 * (high == low)
-                    found[1] += 1
+        for (kind, high), (other, low) in product(judged, judged):
+            if (kind, other) in domain.contrasts:
+                sums = self.counts.setdefault(f"{kind}/{other}", [0.0, 0])
+                sums[0] += (high > low) + 0.5 * (high == low)
+                sums[1] += 1
 
 
 class Domains:
@@ -149,12 +149,9 @@ def row_of_result(result: Result, source: Source) -> dict[str, Any]:
         "scored": result.reward is not None,
         "words": False,
     }
-    same = ("reward", "success", "turns", "questions", "held_out", "details", *FAULTS)
-    return (
-        row
-        | {name: getattr(result, name) for name in same}
-        | {"premature": None if result.premature is None else int(result.premature)}
-    )
+    row |= {name: getattr(result, name) for name in ("reward", "success", "turns", "questions", "held_out", "details")}
+    row |= {name: getattr(result, name) for name in FAULTS}
+    return row | {"premature": None if result.premature is None else int(result.premature)}
 
 
 def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:
@@ -180,15 +177,15 @@ def _ranked(
     own: list[float] = []
     needed_last = 0
     for state in states:
-        said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
-        own += [reply.advantage for reply in state.candidates if reply.token_ids == said]
+        spoken = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
+        own += [reply.advantage for reply in state.candidates if reply.token_ids == spoken]
         earlier = one.messages[: 2 * state.turn + 1]
-        judged = []
-        for reply in state.candidates:
-            found = domain.judge(one.task, earlier, reply.text)
-            judged.append((found.verdict if found else "", reply.advantage))
+        judgments = [domain.judge(one.task, earlier, reply.text) for reply in state.candidates]
+        verdict_of = [judgment.verdict if judgment else "" for judgment in judgments]
+        judged = [(verdict, reply.advantage) for verdict, reply in zip(verdict_of, state.candidates, strict=True)]
         contrasts.add(domain, judged)
-        needed_last += _needed_is_last(judged)
+        # The least advantage has a needed question, and another kind of reply lies above it.
+        needed_last += len(set(verdict_of)) > 1 and min(judged, key=lambda reply: reply[1])[0] == NEEDED
     return {
         "advantage": sum(own) / len(own) if own else None,
         "least_advantage": min(own, default=None),
@@ -196,9 +193,3 @@ def _ranked(
         "pairs": pairs,
         "needed_last": needed_last,
     }
-
-
-def _needed_is_last(judged: Sequence[tuple[str, float]]) -> bool:
-    """Whether the reply with the least advantage is a needed question, and another kind of reply lies above it."""
-    kinds = {verdict for verdict, _ in judged}
-    return len(kinds) > 1 and min(judged, key=lambda reply: reply[1])[0] == NEEDED

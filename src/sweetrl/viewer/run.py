@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +26,9 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
     """Return the viewer of what `name` means (sources.find_target); the table is made if it is not in the cache."""
     from sweetrl.viewer.server import Viewer
 
-    target = find_target(name, settings, scratch)
-    domains = Domains(settings)
-    catalogue = open_catalogue(find_sources(target.folder), domains)
-    heat = Heat(domains, target.folder / CRITIC)
-    tracked = TrackedRuns(settings, target.runs)
-    return Viewer(target, Dialogues(catalogue, tracked), settings, heat)
+    target, domains = find_target(name, settings, scratch), Domains(settings)
+    dialogues = Dialogues(open_catalogue(find_sources(target.folder), domains), TrackedRuns(settings, target.runs))
+    return Viewer(target, dialogues, settings, Heat(domains, target.folder / CRITIC))
 
 
 def open_browser(address: str) -> None:
@@ -42,7 +38,7 @@ def open_browser(address: str) -> None:
     except webbrowser.Error:
         return
     if sys.stdout.isatty() and type(found) is not webbrowser.GenericBrowser:
-        threading.Thread(target=found.open, args=(address,), daemon=True).start()
+        found.open(address)
 
 
 def view(

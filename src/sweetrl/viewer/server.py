@@ -53,8 +53,8 @@ class Viewer:
     settings: Settings
     heat: Heat
 
-    def compute(self, what: Literal["run", "heat", "pictures"], one: Trajectory, domain: Domain) -> Any:
-        """Return what is computed of a dialogue on demand: test runs, token log-ratios, or pictures of pages."""
+    def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
+        """Return what is computed of a dialogue on demand: "run" (tests), "heat" (token log-ratios), or "pictures"."""
         if what == "heat":
             return self.heat.ratios(one)
         return runs(one, domain) if what == "run" else pictures(one, domain)
