@@ -30,10 +30,10 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     gate = GateResult("3", True, "3", "2", "it wins by 3 points.")
     ended.finish([], Registration("agent", "3", True), gate, evaluated=True)
-    note = ended.log._new_tags[NOTE]
+    note = ended.log._pending.tags[NOTE]
     assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
     assert "| **tasks solved** | 25.0 % | **50.0 %** |" in note
-    logged = {name for name, *_ in ended.log._metrics}
+    logged = {name for name, *_ in ended.log._pending.metrics}
     assert logged == {"tasks", "success_before", "success_after"}, "settings are no results"
 
 
