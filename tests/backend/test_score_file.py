@@ -29,7 +29,7 @@ def tasks(tmp_path: Path) -> Path:
     ("row", "message"),
     [
         ("{broken", "line 2"),
-        ({"index": 5, "answer": ""}, "line 2: this task is not in .*, which holds tasks 0 to 1"),
+        ({"index": 5, "answer": ""}, "line 2: `index` is 5, but .* holds tasks 0 to 1"),
         ({"index": 1}, "line 2: the key `answer` is missing"),
         ({"task": {"problem_description": "x", "ground_truth": "y"}, "answer": ""}, "line 2: this task is not in"),
     ],
