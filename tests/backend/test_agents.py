@@ -11,11 +11,9 @@ from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import (
-    Demonstrator,
     Dialogue,
     OracleAgent,
     ScriptedAgent,
-    Skill,
     demonstrate,
     read_request,
     write_answer,
@@ -134,34 +132,6 @@ def test_what_was_told_in_part_is_open_and_refusals_tell_nothing(some_tasks: lis
 
 
 # Demonstrators
-
-
-def habits(skill: Skill, tasks: list[Task], **options: Any) -> dict[str, float]:
-    demonstrator = Demonstrator(skill, TURNS, random.Random(0), **options)
-    found = dict.fromkeys(("won", "unhinted", "irrelevant", "early", "full", "turns"), 0.0)
-    for task in tasks:
-        environment = play(demonstrator, task)
-        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
-        asked = asked_in(environment)
-        found["won"] += won(environment)
-        found["unhinted"] += any(name in request.domain.relevant and name not in request.named for name in asked)
-        found["irrelevant"] += any(name not in request.domain.relevant for name in asked)
-        found["early"] += environment.turn < TURNS and not facts.keys() <= set(asked)
-        found["full"] += environment.turn == TURNS
-        found["turns"] += environment.turn
-        assert environment.outcome == "answered"
-    return {name: value / len(tasks) for name, value in found.items()}
-
-
-def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks: list[Task]) -> None:
-    found = habits(Skill(0.25), some_tasks)
-    assert 0.1 < found["won"] < 0.5
-    assert found["unhinted"] > 0.6 and found["irrelevant"] > 0.05 and found["early"] > 0.1 and found["full"] > 0.3
-
-
-def test_a_heedful_demonstrator_that_follows_up_asks_for_hints_only_and_wins(some_tasks: list[Task]) -> None:
-    found = habits(Skill(1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), some_tasks)
-    assert (found["won"], found["unhinted"], found["irrelevant"], found["early"]) == (1.0, 0.0, 0.0, 0.0)
 
 
 def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task]) -> None:

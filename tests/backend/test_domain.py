@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sweetrl.backend import Backend
 from sweetrl.backend.suite.agents import OracleAgent, ScriptedAgent, read_request
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.colbench.find import find_domain
 from sweetrl.config.settings import Settings
-from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.types import Task, Trajectory
 
@@ -52,11 +48,3 @@ def test_a_diagnosis_fills_columns_of_a_result() -> None:
         assert found.keys() <= set(COLUMNS) and {"unhinted", "held_out", "topic"} <= found.keys()
         request = read_request(task.problem_description)
         assert (found["topic"], found["held_out"]) == (request.domain.name, request.domain.held_out)
-
-
-def test_a_program_needs_tests() -> None:
-    row = {"problem_description": "halve", "ground_truth": FOREIGN.ground_truth, "test_cases": {"a": "f(1)"}}
-    assert BACKEND.parse_task(row, "here", "x").suite == "backend"
-    with pytest.raises(UserError, match="here: `test_cases` is missing or empty"):
-        BACKEND.parse_task({key: row[key] for key in ("problem_description", "ground_truth")}, "here", "x")
-    assert isinstance(find_domain("backend"), Backend)

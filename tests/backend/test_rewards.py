@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sweetrl.backend.checks import parse_check
 from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.config.settings import RewardSettings
@@ -73,15 +72,6 @@ def test_the_right_hand_side_of_an_equality_stays_here() -> None:
     other = "def f(x):\n    return 2 * x if x != 3 else 'six'"
     assert [r for r, _ in rewards("official", (EQUALITY, six), (EQUALITY, other))] == [1.0, 1.0]
     assert [r for r, _ in rewards("fixed", (EQUALITY, six), (EQUALITY, other))] == [1.0, pytest.approx(2 / 3)]
-
-
-def test_checks_show_calls_only() -> None:
-    check = parse_check("a", "f(2) == g(1) == [4, {'a': 1}]", official=True, function="f")
-    assert check.calls == ("f(2)", "g(1)") and check.operands[2] == ("constant", ["l", 4, ["d", "a", 1]])
-    assert parse_check("a", "5 == f(2)", official=False, function="f").calls == ("f(2)",)
-    assert parse_check("a", "print(f(2)) == 10", official=False, function="f").calls == ("f(2)",)
-    assert parse_check("a", "f(2) > 3", official=True, function="f").calls == ("f(2) > 3",)
-    assert parse_check("a", "f(", official=True, function="f").calls == ("f(",)
 
 
 @pytest.mark.parametrize(

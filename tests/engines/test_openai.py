@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access, Busy
+from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
@@ -27,23 +27,6 @@ def make_engine(*urls: str, retry_policy: RetryPolicy = QUICK, concurrency: int 
 
 def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
     return Prompt((), seed, (("system", "Ask."), ("user", text)))
-
-
-def test_what_is_under_way_together_shares_the_time() -> None:
-    now = [10.0]
-    busy = Busy(lambda: now[0])
-    first = busy.enter()
-    now[0] = 12.0  # alone: 2
-    second = busy.enter()
-    now[0] = 16.0  # both: 2 each
-    assert busy.leave(first) == 4.0
-    assert busy.seconds == 6.0
-    now[0] = 17.0  # alone: 1
-    assert busy.seconds == 7.0
-    assert busy.leave(second) == 3.0
-    now[0] = 99.0  # nobody
-    assert busy.leave(busy.enter()) == 0.0
-    assert busy.seconds == 7.0
 
 
 def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
 from sweetrl.lm.forest import build_forest, fed, forest_tokens, split_rows
-from sweetrl.lm.tree_attention import plan_blocks, seen_blocks
+from sweetrl.lm.tree_attention import seen_blocks
 
 
 @st.composite
@@ -52,20 +52,6 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
     assert (np.diff(forest.slot) >= 0).all() and (np.diff(forest.predicting) > 0).all()
     if merge:
         assert len(forest.slot) == len(set(asked)) and len(forest.predicting) == len({before for before, _ in asked})
-
-
-@given(row_sets(), st.booleans())
-def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: bool) -> None:
-    forest = build_forest(rows, merge)
-    blocks = plan_blocks(forest)
-    count = np.zeros((len(forest.end), len(forest.end)), dtype=int)
-    for first, last in blocks.paths:
-        count[first:last, first:last] += np.tri(last - first, dtype=int)
-    for first, last, start, stop in blocks.branches:
-        count[first:last, start:stop] += 1
-    assert (count == forest.ancestors()).all()
-    # Few blocks: as many paths as there are leaves at most, and branches where something branches.
-    assert len(blocks.paths) <= len(rows) and len(blocks.branches) < len(rows)
 
 
 @given(row_sets(), st.integers(1, 5))

@@ -11,7 +11,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from sweetrl.backend.suite import generate
-from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table, write_task_table
 from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.engines.openai import SEEDS
@@ -19,11 +18,10 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation import best_of_n as core
 from sweetrl.io import read_json
 from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-from sweetrl.methods.critics import JudgeCritic, make_critic
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.stages import best_of_n as stage
-from sweetrl.types import Message, Reply, Score, Trajectory
+from sweetrl.types import Score, Trajectory
 
 
 class LongScorer:
@@ -147,18 +145,3 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
     stage.best_of_n(settings)
     assert done == [2, 1, 2], "of two batches that with lost dialogues is done again"
     assert len(read_json(BEST_OF_N)["points"]) == 4 * 3 * 3
-
-
-def test_a_real_engine_judges(settings: Settings) -> None:
-    judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
-    rank = settings.rank.model_copy(update={"critic": "judge"})
-    settings = settings.model_copy(update={"judge": judge, "rank": rank})
-    domain = load_domain(settings)
-    critic = make_critic(domain, settings, Path("no such critic"))
-    assert isinstance(critic, JudgeCritic)
-    task = read_task_table(TEST_TASKS)[0]
-    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))
-    replies = [Reply((number,), text) for number, text in enumerate(("What is the rate?", "Is there a limit?", "Hm"))]
-    found = critic.rate([(dialogue, [replies])])
-    assert found == critic.rate([(dialogue, [replies])])
-    assert len(found[0][0]) == 3 and sum(found[0][0]) == pytest.approx(1.5), "each comparison is won once"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,30 +136,6 @@ def test_every_reply_meets_equally_many_rivals(count: int, comparisons: int, see
 )
 def test_verdicts_are_read_from_their_end(text: str, share: float) -> None:
     assert first_wins(text) == share
-
-
-def test_a_head_is_saved_and_loaded_with_its_adapter(tiny_model: Path, tmp_path: Path) -> None:
-    import torch
-
-    from sweetrl.config.settings import LoraSettings, ModelSettings
-    from sweetrl.lm.adapters import attach_adapter, load_adapter, load_base, save_adapter
-    from sweetrl.lm.data import Row, collate
-    from sweetrl.lm.heads import turn_values
-
-    settings = ModelSettings(base=str(tiny_model), device="cpu", threads=1)
-    model = attach_adapter(load_base(settings)[0], LoraSettings(rank=2), seed=0, head=True).eval()
-    batch = collate([Row(tuple(range(5, 25)), ((3, 6), (9, 20)))])
-    assert turn_values(model, batch, "mean").tolist() == [0.0, 0.0]
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.data = 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
-    save_adapter(model, tmp_path, "models/base")
-    loaded = load_adapter(load_base(settings)[0], tmp_path)
-    assert not any(parameter.requires_grad for parameter in loaded.parameters())
-    for pooling in ("mean", "last"):
-        with torch.no_grad():
-            expected = turn_values(model, batch, pooling)
-            assert expected.abs().min() > 0 and torch.equal(turn_values(loaded, batch, pooling), expected)
 
 
 def test_replies_that_are_known_as_text_alone_have_their_places_too(

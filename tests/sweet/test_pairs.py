@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
-from sweetrl.sweet.pairs import index_pairs, read_pairs, trajectory_pairs, write_pairs
+from sweetrl.sweet.pairs import index_pairs, trajectory_pairs
 from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
@@ -50,16 +49,6 @@ def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
     assert counts.trajectories == len(trajectories)
     assert counts.unusable == sum(r is None or o == "lost" for tries in attempts for r, o in tries)
     assert counts.tasks_with_pairs == len({pair.task_id for pair in pairs})
-
-
-def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
-    pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "max_turns_reached")]]), "all", 0.1)
-    write_pairs(tmp_path / "a.parquet", pairs)
-    write_pairs(tmp_path / "b.parquet", pairs)
-    assert read_pairs(tmp_path / "a.parquet") == pairs
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    write_pairs(tmp_path / "empty.parquet", [])
-    assert read_pairs(tmp_path / "empty.parquet") == []
 
 
 def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[..., Trajectory]) -> None:
