@@ -114,6 +114,20 @@ def fake_server() -> Any:
 
 
 @pytest.fixture(scope="session")
+def browser() -> None:
+    """Skips where no browser is found, or none starts."""
+    from sweetrl.browser.renderer import Renderer
+    from sweetrl.config.settings import BrowserSettings
+    from sweetrl.errors import UserError
+
+    try:
+        with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
+            renderer.render("<html><body>x</body></html>")
+    except UserError as error:
+        pytest.skip(f"no browser here: {error}")
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random two-layer Llama and its tokenizer with chat template: loads with the Auto classes."""
     import torch

@@ -77,22 +77,6 @@ def test_splitting_keeps_every_row_and_the_budget(rows: list[Row], limit: int, c
     assert (same.token_ids == build_forest(rows).token_ids).all() and (same.end == build_forest(rows).end).all()
 
 
-def test_a_dialogue_is_laid_out_trunk_first_and_split_at_its_turns() -> None:
-    trunk = tuple(range(100, 160))
-    turns = (10, 30, 50)
-    rows = [
-        Row(trunk[:start] + tuple(10 * turn + n + 1000 * k for n in range(5)), ((start, start + 5),))
-        for turn, start in enumerate(turns)
-        for k in range(1, 5)
-    ]
-    forest = build_forest(rows)
-    assert forest.token_ids[:50].tolist() == list(trunk[:50])
-    assert len(forest.token_ids) == 50 + 3 * 4 * 4  # the last token of a reply is only predicted
-    groups = split_rows(rows, 50 + 16)
-    assert [{index // 4 for index in group} for group in groups] == [{2}, {1, 0}]  # 30 + 16 + 16 fit
-    assert len(forest.token_ids) / sum(map(fed, rows)) < 0.25
-
-
 def test_a_reply_needs_something_before_it() -> None:
     with pytest.raises(UserError, match="nothing would predict"):
         build_forest([Row((1, 2), ((0, 2),))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,44 +12,27 @@ from transformers import AutoTokenizer
 
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import read_task_table, write_task_table
-from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
 from sweetrl.evaluation import best_of_n as core
 from sweetrl.io import read_json
-from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.stages import best_of_n as stage
-from sweetrl.types import Score, Trajectory
-
-
-class LongScorer:
-    """Scores without a sandbox: the longer the better."""
-
-    def __init__(self, settings: Any) -> None:
-        """Needs nothing."""
-
-    def __enter__(self) -> LongScorer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to free."""
-
-    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        return [Score(min(1.0, len(one.answer or "") / 50), semantics="fixed", isolation="none") for one in dialogues]
 
 
 @pytest.fixture
-def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    long_answers_win: None,
+    changing_adapter: Callable[[Path], None],
+) -> Settings:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
-    model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
-    for name, value in model.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(0.3)
-    save_adapter(model, CRITIC, str(tiny_model))
+    changing_adapter(CRITIC)
     return parse_settings(
         {
             "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},

@@ -264,27 +264,14 @@ def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
     assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0))[-1].candidates) == 4
 
 
-def test_files_keep_everything_and_equal_bytes(
-    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
+def test_a_table_that_is_missing_or_of_something_else_is_one_sentence(
+    trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:
-    states, _ = ranked
-    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
-    replay = list(rank.find_replay(trajectories, chat, SYSTEM))
-    assert preferences and len(replay) == sum(one.success for one in trajectories)
-    written: list[list[bytes]] = []
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        write_table(folder / files.CANDIDATES, RankedState, states)
-        write_table(folder / files.PREFERENCES, Preference, preferences)
-        write_table(folder / files.SFT_REPLAY, files.Replay, replay)
-        written.append([path.read_bytes() for path in sorted(folder.iterdir())])
-    assert written[0] == written[1]
-    assert Table(tmp_path / "a" / files.CANDIDATES, RankedState) == states
-    assert Table(tmp_path / "a" / files.PREFERENCES, Preference) == preferences
-    assert Table(tmp_path / "a" / files.SFT_REPLAY, files.Replay) == replay
     with pytest.raises(UserError, match="run the stage `rank` first"):
         Table(tmp_path / "no.parquet", Preference)
+    write_table(tmp_path / files.SFT_REPLAY, files.Replay, list(rank.find_replay(trajectories, chat, SYSTEM)))
     with pytest.raises(UserError, match="column `turn` is missing"):
-        Table(tmp_path / "a" / files.SFT_REPLAY, Preference)
+        Table(tmp_path / files.SFT_REPLAY, Preference)
 
 
 def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:

@@ -144,9 +144,6 @@ def test_ranking_reads_dialogues_block_by_block(
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
 
 
-# Memory: what is kept of a dialogue of 400 tokens, which would be 14 KB as a tuple of numbers
-
-
 def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large files have several row groups, which are read alike; a table stays what it was when it is replaced."""
     import pyarrow.parquet as pq

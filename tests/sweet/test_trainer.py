@@ -60,7 +60,7 @@ def test_the_critic_learns_its_pairs_and_says_how(
     assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-3)
     assert first["reward/margin"] == pytest.approx(0.0, abs=1e-4)
     assert first["reference_kl"] == pytest.approx(0.0, abs=1e-4)
-    assert last["loss/preference"] < 0.5 and last["accuracy"] > 0.7
+    assert last["reference_kl"] > 0.0 and last["loss/preference"] < 0.5 and last["accuracy"] > 0.7
     for name in (
         *("loss", "grad_norm", "learning_rate", "tokens_per_second", "accuracy", "reward/margin", "loss/nll"),
         *("advantage/chosen", "advantage/rejected", "advantage/chosen/turn_01", "reply_length/chosen"),
