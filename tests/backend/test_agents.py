@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import (
-    Dialogue,
     OracleAgent,
     ScriptedAgent,
     demonstrate,
@@ -21,10 +19,10 @@ from sweetrl.backend.suite.agents import (
 from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
-from sweetrl.backend.suite.users import REFUSAL, Persona
+from sweetrl.backend.suite.users import Persona
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.config.settings import PretrainSettings, RewardSettings
-from sweetrl.types import ANSWER_MARKER, Message, Task
+from sweetrl.types import ANSWER_MARKER, Task
 
 TURNS = 7  # agent.max_turns of params.yaml
 BACKEND = Backend()
@@ -106,29 +104,6 @@ def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None
         assert asked_in(environment) == [name for name in facts for _ in range(BY_NAME[name].parts)]
         assert won(environment) and environment.outcome == "answered"
     assert all(play(OracleAgent(), task).outcome == "answered" for task in some_tasks), "seven turns are enough"
-
-
-# What an agent has read and heard
-
-
-def test_what_was_told_in_part_is_open_and_refusals_tell_nothing(some_tasks: list[Task]) -> None:
-    task = next(task for task in some_tasks if {"tier", "base"} <= read_facts(task.hidden_information).keys())
-    facts, tier = read_facts(task.hidden_information), BY_NAME["tier"]
-
-    def heard(*said: str) -> Dialogue:
-        texts = (task.problem_description, *said)
-        return Dialogue.of(task, [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)])
-
-    first = heard(tier.questions[0], tier.answers[0].format(*facts["tier"]))
-    assert (first.open, first.heard, first.asked, first.turn) == (["tier"], {}, {"tier"}, 1)
-    assert first.ask("tier") == tier.follow_ups[0] and first.ask("base") == BY_NAME["base"].questions[0]
-    assert first.ask("tier", random.Random(1)) in tier.follow_ups
-    second = heard(tier.questions[0], "...", tier.follow_ups[0], tier.rest[0].format(*facts["tier"]))
-    assert (second.open, second.heard) == ([], {"tier": facts["tier"]})
-    refused = heard(tier.questions[0], "...", tier.follow_ups[0], REFUSAL)
-    assert (refused.open, refused.heard, refused.asked) == ([], {}, {"tier"})
-    wrong = heard(BY_NAME["base"].questions[0], "The fixed amount is 1000.")
-    assert wrong.heard == {"base": ("1000",)}, "what was told, right or wrong"
 
 
 # Demonstrators

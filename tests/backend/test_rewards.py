@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend import Backend
 from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.backend.rewards import CodeScorer
-from sweetrl.config.settings import RewardSettings
+from sweetrl.config.settings import RewardSettings, Settings
 from sweetrl.types import Message, Task, Trajectory
 
 REFERENCE = "def f(x):\n    return {'half': x / 2}"
@@ -30,6 +31,15 @@ def test_semantics_differ_where_they_should() -> None:
     assert [r for r, _ in rewards("fixed", *items)] == [1.0, 1.0, 1.0, 1.0]
     assert [r for r, _ in rewards("official", *items)] == [0.0, 0.0, 0.0, 1.0]
     assert [r for r, _ in rewards("official-noblacklist", *items)] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_the_semantics_are_a_setting() -> None:
+    backend = Backend()
+    official = backend.configured(Settings.model_validate({"reward": {"semantics": "official"}}))
+    banned = f"{TASK.ground_truth}\n# sudo"
+    assert (backend.scoring(), backend.evaluation_rules()) == ("fixed", ["fixed"])
+    assert (official.scoring(), official.evaluation_rules()) == ("official", ["official"])
+    assert (backend.score(TASK, banned).reward, official.score(TASK, banned).reward) == (1.0, 0.0)
 
 
 def test_reasons() -> None:

@@ -153,16 +153,6 @@ def test_the_dialogues_shown_are_of_different_tasks():
     assert len(chosen(pairs[0][:1], pairs[1][:1])) == 1
 
 
-def test_training_helped_only_where_interval_and_test_say_so(report, pages):
-    def said(low, p_value):
-        change = {**report.comparison["difference"]["reward"], "low": low, "p_value": p_value}
-        difference = {**report.comparison["difference"], "reward": change}
-        return FRONTEND.report(replace(report, comparison={**report.comparison, "difference": difference}), pages)
-
-    assert "Training helped: the mean reward" in said(0.01, 0.01)
-    assert "No difference is shown" in said(0.01, 0.2) and "No difference is shown" in said(-0.01, 0.01)
-
-
 def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
     html = FRONTEND.report(report, pages)
     checker = Checker(html)

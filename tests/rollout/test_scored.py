@@ -16,8 +16,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import AgentSettings
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout, rollout_scored
-from sweetrl.rollout.scored import scored, summarize
+from sweetrl.rollout.run import rollout_scored
 
 AGENT = AgentSettings(max_turns=3, max_new_tokens=16)
 
@@ -70,17 +69,6 @@ def test_what_earlier_runs_lost_counts_and_gets_another_chance(
     collect(attempts, mute, tmp_path / "strict", lost_share=0.2)
     collect(attempts, whole, tmp_path / "strict", lost_share=0.1)
     assert contents(tmp_path / "strict") == contents(tmp_path / "whole")
-
-
-def test_summary_means(context: RolloutContext, cast: Any) -> None:
-    attempts = [(cast.task(number), 0) for number in (2, 3)]
-    spoken = rollout(attempts, context)
-    numbers = summarize(scored(spoken, context.scorer))
-    assert numbers["dialogues"] == 2
-    assert numbers["reward"] == pytest.approx(2 / 3)
-    assert (numbers["success"], numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.5, 0.5)
-    assert numbers["turns"] == 1.5
-    assert summarize([])["dialogues"] == 0
 
 
 RUN = """

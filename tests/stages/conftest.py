@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.types import Score, TestResult, Trajectory
 
 
@@ -41,18 +39,3 @@ class LongScorer:
 @pytest.fixture
 def long_answers_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
-
-
-@pytest.fixture
-def changing_adapter(tiny_model: Path) -> Callable[[Path], None]:
-    """A function that writes into a folder an adapter that changes what the tiny model says."""
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    def write(folder: Path) -> None:
-        model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
-        for name, value in model.named_parameters():
-            if "lora_B" in name:
-                value.data.fill_(0.4)
-        save_adapter(model, folder, str(tiny_model))
-
-    return write

@@ -28,11 +28,11 @@ def settings(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     long_answers_win: None,
-    changing_adapter: Callable[[Path], None],
+    write_adapter: Callable[..., Path],
 ) -> Settings:
     monkeypatch.chdir(tmp_path)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
-    changing_adapter(CRITIC)
+    write_adapter(tiny_model, CRITIC, 0.3, name=str(tiny_model))
     return parse_settings(
         {
             "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},

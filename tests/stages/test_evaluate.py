@@ -17,10 +17,10 @@ TASKS = 5
 
 
 @pytest.fixture
-def settings(tiny_model, tmp_path, monkeypatch, long_answers_win, changing_adapter):
+def settings(tiny_model, tmp_path, monkeypatch, long_answers_win, write_adapter):
     monkeypatch.chdir(tmp_path)
     write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
-    changing_adapter(POLICY)
+    write_adapter(tiny_model, POLICY, 0.5, name=str(tiny_model))
     return make_settings(tiny_model)
 
 
