@@ -118,7 +118,9 @@ TASKS = st.builds(
     id=st.text(min_size=1),
     problem_description=st.text(),
     ground_truth=st.text(),
-    test_cases=st.dictionaries(st.text(), st.text(), min_size=1, max_size=4).map(lambda calls: tuple(calls.items())),
+    test_cases=st.dictionaries(st.text(), st.text().map(lambda said: f"f({said!r})"), min_size=1, max_size=4).map(
+        lambda calls: tuple(calls.items())
+    ),
     hidden_information=st.none() | st.text(),
 )
 

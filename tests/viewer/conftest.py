@@ -30,8 +30,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the project's cache."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("index", "heat"):
-            patch.setattr(f"sweetrl.viewer.{module}.cache_folder", lambda: folder)
+        patch.setattr("sweetrl.viewer.index.cache_folder", lambda: folder)
         yield
 
 
