@@ -98,7 +98,8 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(
     Path("params.yaml").write_text("seed: 7\n")
     larger.SMALL.symlink_to(shipped_base)
     sizes = {"layers": 5, "steps": 10, "batch_size": 2}
-    larger.larger(parse_settings({"model": {"device": "cpu", "threads": 1}, "pretrain": sizes}))
+    settings = parse_settings({"model": {"device": "cpu", "threads": 1}, "pretrain": sizes})
+    module.pretrain(settings, larger.SMALL, larger.grown)
     ours, theirs = load_tokenizer(Path("models/base")), load_tokenizer(shipped_base)
     assert ours.get_vocab() == theirs.get_vocab()
     assert ours.chat_template == theirs.chat_template
