@@ -114,6 +114,20 @@ def fake_server() -> Any:
 
 
 @pytest.fixture(scope="session")
+def browser() -> None:
+    """Skips where no browser is found, or none starts."""
+    from sweetrl.browser.renderer import Renderer
+    from sweetrl.config.settings import BrowserSettings
+    from sweetrl.errors import UserError
+
+    try:
+        with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
+            renderer.render("<html><body>x</body></html>")
+    except UserError as error:
+        pytest.skip(f"no browser here: {error}")
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random two-layer Llama and its tokenizer with chat template: loads with the Auto classes."""
     import torch
@@ -140,6 +154,44 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def write_adapter() -> Callable[..., Path]:
+    """A function that writes an adapter that changes what `base` says, and returns its folder."""
+
+    def write(
+        base: Path,
+        folder: Path,
+        scale: float,
+        seed: int = 1,
+        head: bool = False,
+        name: str = "models/base",
+        **lora: Any,
+    ) -> Path:
+        import torch
+
+        from sweetrl.config.settings import LoraSettings, ModelSettings
+        from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+
+        loaded, _ = load_base(ModelSettings(base=str(base), device="cpu"))
+        model: Any = attach_adapter(loaded, LoraSettings(**{"rank": 4} | lora), seed, head)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter_name, parameter in model.named_parameters():
+            if any(part in parameter_name for part in ("lora_B", "lora_embedding_A", "score.modules_to_save")):
+                parameter.data = scale * torch.randn(parameter.shape, generator=generator)
+        save_adapter(model, folder, name)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def shipped_base() -> Path:
+    """The base model that the project ships; skips where it is missing."""
+    if not (REPOSITORY / "models/base/config.json").exists():
+        pytest.skip("models/base is missing: git pull, or make base-model")
+    return REPOSITORY / "models/base"
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -11,11 +10,8 @@ from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import (
-    Demonstrator,
-    Dialogue,
     OracleAgent,
     ScriptedAgent,
-    Skill,
     demonstrate,
     read_request,
     write_answer,
@@ -23,10 +19,10 @@ from sweetrl.backend.suite.agents import (
 from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
-from sweetrl.backend.suite.users import REFUSAL, Persona
+from sweetrl.backend.suite.users import Persona
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.config.settings import PretrainSettings, RewardSettings
-from sweetrl.types import ANSWER_MARKER, Message, Task
+from sweetrl.types import ANSWER_MARKER, Task
 
 TURNS = 7  # agent.max_turns of params.yaml
 BACKEND = Backend()
@@ -110,58 +106,7 @@ def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None
     assert all(play(OracleAgent(), task).outcome == "answered" for task in some_tasks), "seven turns are enough"
 
 
-# What an agent has read and heard
-
-
-def test_what_was_told_in_part_is_open_and_refusals_tell_nothing(some_tasks: list[Task]) -> None:
-    task = next(task for task in some_tasks if {"tier", "base"} <= read_facts(task.hidden_information).keys())
-    facts, tier = read_facts(task.hidden_information), BY_NAME["tier"]
-
-    def heard(*said: str) -> Dialogue:
-        texts = (task.problem_description, *said)
-        return Dialogue.of(task, [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)])
-
-    first = heard(tier.questions[0], tier.answers[0].format(*facts["tier"]))
-    assert (first.open, first.heard, first.asked, first.turn) == (["tier"], {}, {"tier"}, 1)
-    assert first.ask("tier") == tier.follow_ups[0] and first.ask("base") == BY_NAME["base"].questions[0]
-    assert first.ask("tier", random.Random(1)) in tier.follow_ups
-    second = heard(tier.questions[0], "...", tier.follow_ups[0], tier.rest[0].format(*facts["tier"]))
-    assert (second.open, second.heard) == ([], {"tier": facts["tier"]})
-    refused = heard(tier.questions[0], "...", tier.follow_ups[0], REFUSAL)
-    assert (refused.open, refused.heard, refused.asked) == ([], {}, {"tier"})
-    wrong = heard(BY_NAME["base"].questions[0], "The fixed amount is 1000.")
-    assert wrong.heard == {"base": ("1000",)}, "what was told, right or wrong"
-
-
 # Demonstrators
-
-
-def habits(skill: Skill, tasks: list[Task], **options: Any) -> dict[str, float]:
-    demonstrator = Demonstrator(skill, TURNS, random.Random(0), **options)
-    found = dict.fromkeys(("won", "unhinted", "irrelevant", "early", "full", "turns"), 0.0)
-    for task in tasks:
-        environment = play(demonstrator, task)
-        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
-        asked = asked_in(environment)
-        found["won"] += won(environment)
-        found["unhinted"] += any(name in request.domain.relevant and name not in request.named for name in asked)
-        found["irrelevant"] += any(name not in request.domain.relevant for name in asked)
-        found["early"] += environment.turn < TURNS and not facts.keys() <= set(asked)
-        found["full"] += environment.turn == TURNS
-        found["turns"] += environment.turn
-        assert environment.outcome == "answered"
-    return {name: value / len(tasks) for name, value in found.items()}
-
-
-def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks: list[Task]) -> None:
-    found = habits(Skill(0.25), some_tasks)
-    assert 0.1 < found["won"] < 0.5
-    assert found["unhinted"] > 0.6 and found["irrelevant"] > 0.05 and found["early"] > 0.1 and found["full"] > 0.3
-
-
-def test_a_heedful_demonstrator_that_follows_up_asks_for_hints_only_and_wins(some_tasks: list[Task]) -> None:
-    found = habits(Skill(1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), some_tasks)
-    assert (found["won"], found["unhinted"], found["irrelevant"], found["early"]) == (1.0, 0.0, 0.0, 0.0)
 
 
 def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task]) -> None:

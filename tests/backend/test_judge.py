@@ -78,17 +78,6 @@ def test_a_step_that_nobody_told_is_a_mistake() -> None:
                 assert verdict == "mistaken", kind.name
 
 
-def test_code_statements_and_thoughts_ask_for_nothing() -> None:
-    for task in TASKS:
-        first = next(iter(read_facts(task.hidden_information)))
-        question, start = BY_NAME[first].questions[0], ask(task, [])
-        for reply in (f"```\n{question}\n```", f"`{question}`", f"# {question}", f"I will add {first} and a tax."):
-            assert judge_reply(task, start, reply) == "unclear", reply
-            assert judge_reply(task, start, f"{reply}\n{question}") == "needed"
-        assert judge_reply(task, start, f"{question} OUTPUT: How are you?") == "unclear", "the user sees no thoughts"
-        assert judge_reply(task, start, f"Hm. OUTPUT: {question}") == "needed"
-
-
 def test_what_a_user_refused_to_tell_was_not_told() -> None:
     task = next(task for task in TASKS if len(read_facts(task.hidden_information)) >= 2)
     facts, request = read_facts(task.hidden_information), read_request(task.problem_description)

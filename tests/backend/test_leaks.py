@@ -10,8 +10,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.backend.leaks import find_leak
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.leaks import leaks_of
-from sweetrl.types import Message, Task
+from sweetrl.types import Task
 
 REFERENCE = '''def withdraw(balance, amount):
     """Take money out of an account."""
@@ -74,12 +73,6 @@ def test_the_reference_word_for_word_is_a_leak() -> None:
 )
 def test_facts_in_plain_words_are_not(reply: str) -> None:
     assert find_leak(TASK, reply) is None
-
-
-def test_leaks_are_looked_for_in_what_the_user_said_later() -> None:
-    said = ["x = f(1)", "Why?", "It is 7.", "And?", "rate = 7"]
-    messages = [Message("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(said)]
-    assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages, find_leak)] == [(4, "code")]
 
 
 def test_real_references_are_recognised_and_real_requests_are_no_leaks(real_backend_tasks: Path) -> None:

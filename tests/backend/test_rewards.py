@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sweetrl.backend.checks import parse_check
+from sweetrl.backend import Backend
 from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.backend.rewards import CodeScorer
-from sweetrl.config.settings import RewardSettings
+from sweetrl.config.settings import RewardSettings, Settings
 from sweetrl.types import Message, Task, Trajectory
 
 REFERENCE = "def f(x):\n    return {'half': x / 2}"
@@ -31,6 +31,15 @@ def test_semantics_differ_where_they_should() -> None:
     assert [r for r, _ in rewards("fixed", *items)] == [1.0, 1.0, 1.0, 1.0]
     assert [r for r, _ in rewards("official", *items)] == [0.0, 0.0, 0.0, 1.0]
     assert [r for r, _ in rewards("official-noblacklist", *items)] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_the_semantics_are_a_setting() -> None:
+    backend = Backend()
+    official = backend.configured(Settings.model_validate({"reward": {"semantics": "official"}}))
+    banned = f"{TASK.ground_truth}\n# sudo"
+    assert (backend.scoring(), backend.evaluation_rules()) == ("fixed", ["fixed"])
+    assert (official.scoring(), official.evaluation_rules()) == ("official", ["official"])
+    assert (backend.score(TASK, banned).reward, official.score(TASK, banned).reward) == (1.0, 0.0)
 
 
 def test_reasons() -> None:
@@ -73,15 +82,6 @@ def test_the_right_hand_side_of_an_equality_stays_here() -> None:
     other = "def f(x):\n    return 2 * x if x != 3 else 'six'"
     assert [r for r, _ in rewards("official", (EQUALITY, six), (EQUALITY, other))] == [1.0, 1.0]
     assert [r for r, _ in rewards("fixed", (EQUALITY, six), (EQUALITY, other))] == [1.0, pytest.approx(2 / 3)]
-
-
-def test_checks_show_calls_only() -> None:
-    check = parse_check("a", "f(2) == g(1) == [4, {'a': 1}]", official=True, function="f")
-    assert check.calls == ("f(2)", "g(1)") and check.operands[2] == ("constant", ["l", 4, ["d", "a", 1]])
-    assert parse_check("a", "5 == f(2)", official=False, function="f").calls == ("f(2)",)
-    assert parse_check("a", "print(f(2)) == 10", official=False, function="f").calls == ("f(2)",)
-    assert parse_check("a", "f(2) > 3", official=True, function="f").calls == ("f(2) > 3",)
-    assert parse_check("a", "f(", official=True, function="f").calls == ("f(",)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.users import LlmSimulator
-from sweetrl.config.settings import CriticSettings, Settings
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak
 from sweetrl.types import Leak, Message, Score, Split, Task, Trajectory
@@ -39,7 +39,6 @@ class Bare(Domain):
 
 
 ECHO, BARE = Echo(), Bare()
-VISION_HEAD = CriticSettings(parameterization="vision-head")
 TASK = next(ECHO.tasks("train", 1, 0, 1))
 RECIPE = Task("r", "What do I cook?", "mix(flour, 200) + mix(water, 120)\nbake(30, at=220)\nand then eat all of it")
 
@@ -184,19 +183,6 @@ def test_a_missing_part_is_one_sentence(ask: Callable[[], Any], sentence: str) -
     with pytest.raises(UserError) as caught:
         ask()
     assert str(caught.value) == f"{Bare.__module__}:Bare: {sentence}"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: BARE.model_user("vision", pytest.fail, None),
-        lambda: BARE.fit_critic(VISION_HEAD, [], [], Path("none"), "pairs"),
-        lambda: BARE.load_critic(VISION_HEAD, Path("none")),
-    ],
-)
-def test_pages_are_for_domains_that_have_some(ask: Callable[[], Any]) -> None:
-    with pytest.raises(UserError, match=r"`vision(-head)?` looks at pages; set `suite: frontend` or take"):
-        ask()
 
 
 def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:

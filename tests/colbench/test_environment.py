@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.errors import SimulatorError, UserError, UserLeft
+from sweetrl.errors import UserError
 from sweetrl.seeds import simulator_seed
 from sweetrl.types import Message, Task
 
@@ -32,21 +32,6 @@ class User:
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         self.heard.append((task, tuple(messages), seed))
         return self.text
-
-
-def test_a_dialogue_of_two_turns() -> None:
-    user = User("Seven.")
-    environment = Environment(TASK, DOMAIN, user)
-    assert environment.messages == (Message("user", "Write f."),)
-    assert (environment.done, environment.answer, environment.outcome) == (False, None, None)
-    environment.step("How many?")
-    assert environment.messages[1:] == (Message("assistant", "How many?"), Message("user", "Seven."))
-    assert (environment.done, environment.answer, environment.outcome) == (False, None, None)
-    environment.step("I WANT TO ANSWER:\n```python\ndef f(): return 7\n```")
-    assert (environment.done, environment.outcome) == (True, "answered")
-    assert environment.answer == "\n```python\ndef f(): return 7\n```"
-    assert [message.role for message in environment.messages] == ["user", "assistant", "user", "assistant"]
-    assert len(user.heard) == 1 and user.heard[0][:2] == (TASK, environment.messages[:2])
 
 
 @pytest.mark.parametrize(
@@ -135,29 +120,6 @@ def test_every_turn_has_its_own_seed_and_equal_dialogues_equal_seeds() -> None:
     assert heard[0] == heard[1] == [simulator_seed(5, turn) for turn in (1, 2, 3, 4)]
     assert len(set(heard[0])) == 4 and simulator_seed(6, 1) not in heard[0]
     assert simulator_seed(0, 1) == 4925445270313286572  # stable: changes would change every run
-
-
-def test_a_user_who_cannot_reply_loses_the_dialogue() -> None:
-    class Silent(User):
-        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-            raise SimulatorError("the server is gone")
-
-    environment = Environment(TASK, DOMAIN, Silent())
-    environment.step("How many?")
-    assert (environment.done, environment.outcome, environment.answer) == (True, "lost", None)
-    assert environment.error == "the server is gone"
-    assert DOMAIN.outcome(environment.messages[:1]) == "lost"
-
-
-def test_a_user_who_leaves_makes_the_last_reply_the_answer() -> None:
-    class Leaving(User):
-        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-            raise UserLeft
-
-    environment = Environment(TASK, DOMAIN, Leaving())
-    environment.step("thought OUTPUT:def f(): return 7")
-    assert (environment.done, environment.outcome, environment.error) == (True, "user_left", "")
-    assert environment.answer == "def f(): return 7" and len(environment.messages) == 2
 
 
 def test_a_domain_may_end_a_dialogue_in_its_own_way() -> None:

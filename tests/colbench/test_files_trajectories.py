@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.backend import Backend
-from sweetrl.colbench.files import read_trajectories, trajectory_row, write_trajectories
+from sweetrl.colbench.files import read_trajectories, write_trajectories
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
@@ -136,19 +136,6 @@ def test_success_is_said_where_the_reward_does_not_say_it(tmp_path: Path) -> Non
     assert [one.success for one in read] == [one.success for one in given] == [True, False, True, False, True]
     path.write_text(json.dumps(rows(path)[0] | {"solved": "yes"}))
     assert "`solved` must be a valid boolean" in complaint(path)
-
-
-# Files in another order, and attempts that make no blocks
-
-
-def test_attempts_are_counted_as_they_come(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    given = [trajectory(number, attempt) for number, attempt in ((0, 0), (0, 1), (1, 0), (0, 2), (2, 0), (1, 1))]
-    path.write_text("".join(json.dumps(trajectory_row(one)) + "\n" for one in given))
-    assert list(read_trajectories(path, BACKEND)) == given
-    others = [trajectory(0, 0), trajectory(1, 0, task=replace(task(1), id="task-0"))]
-    path.write_text("".join(json.dumps(trajectory_row(one)) + "\n" for one in others))
-    assert "line 2: two tasks are called 'task-0'" in complaint(path)
 
 
 def test_an_attempt_that_is_missing_is_not_written(tmp_path: Path) -> None:

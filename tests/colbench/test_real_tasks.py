@@ -1,20 +1,17 @@
-"""The 300 real backend tasks (where they are) through loader, store, environment and both directions of the files."""
+"""The 300 real backend tasks (where they are) through loader, environment and scorer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
-from sweetrl.cli.score import score_file
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_trajectories
-from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.colbench.files import read_tasks, task_row
 from sweetrl.colbench.users import simulator_prompt
 from sweetrl.config.settings import RewardSettings
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
@@ -61,45 +58,9 @@ def test_the_loader_keeps_every_field(real_backend_tasks: Path, tasks: list[Task
         assert list(row["test_cases"]) == [name for name, _ in task.test_cases]
 
 
-def test_a_scripted_agent_submits_the_reference(tmp_path: Path, tasks: list[Task]) -> None:
-    made = [submit_reference(task, attempt) for task in tasks for attempt in (0, 1)]
-    assert all(one.outcome == "answered" and len(one.messages) == 4 for one in made)
-    assert all(one.task.ground_truth in (one.answer or "") for one in made)
-    assert all(one.task.ground_truth not in message.content for one in made for message in one.messages[:-1])
-
-    path = tmp_path / "trajectories.jsonl"
-    assert write_trajectories(path, made, 2) == 600
-    block_by_block = [one for attempt in (0, 1) for one in made if one.attempt == attempt]
-    assert list(read_trajectories(path, BACKEND)) == block_by_block
-
-    store = TrajectoryStore(tmp_path / "shards")
-    store.write_shard(0, made[:400])
-    store.write_shard(1, made[400:])
-    assert list(store.read()) == made
-
-
-def test_official_rows_without_ids_or_rewards(tmp_path: Path, tasks: list[Task]) -> None:
-    """As the official code leaves them: no ids, no rewards, the whole prompt in every `input`."""
-    path, official = tmp_path / "backend.jsonl", tmp_path / "official.jsonl"
-    made = [submit_reference(task) for task in tasks[:20]]
-    prompt = BACKEND.system_prompt("full")
-    write_trajectories(path, made, 1, lambda messages: prompt + repr(messages))
-    with official.open("w", encoding="utf-8") as target:
-        for _ in range(3):
-            for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-                row = json.loads(line)
-                del row["task"]["id"]
-                target.write(json.dumps(row) + "\n")
-    read = list(read_trajectories(official, BACKEND))
-    assert [one.attempt for one in read] == [0] * 20 + [1] * 20 + [2] * 20
-    named = [replace(one.task, id=f"official-{index:05d}") for index, one in enumerate(made)]
-    assert read[20:40] == [replace(one, task=task, attempt=1) for one, task in zip(made, named, strict=True)]
-
-
-@pytest.mark.parametrize("semantics", ["fixed", "official"])
-def test_the_submitted_references_are_scored(tasks: list[Task], semantics: str) -> None:
+def test_the_submitted_references_are_scored(tasks: list[Task]) -> None:
     made = [submit_reference(task) for task in tasks]
-    with CodeScorer(PATIENT.model_copy(update={"semantics": semantics})) as scorer:
+    with CodeScorer(PATIENT) as scorer:
         scores = scorer.score(made)
     failed = [
         (one.task.id, test) for one, score in zip(made, scores, strict=True) for test in score.tests if not test.passed
@@ -108,14 +69,3 @@ def test_the_submitted_references_are_scored(tasks: list[Task], semantics: str) 
     assert [score.reward for score in scores] == [1.0] * 300
     for one, score in zip(made, scores, strict=True):
         assert [test.name for test in score.tests] == [name for name, _ in one.task.test_cases]
-
-
-def test_an_exported_file_of_attempts_is_scored_like_the_attempts(
-    tmp_path: Path, real_backend_tasks: Path, tasks: list[Task]
-) -> None:
-    made = [submit_reference(task, attempt) for task in tasks[:5] for attempt in (0, 1)]
-    made[3] = replace(made[3], answer=None)
-    write_trajectories(tmp_path / "t.jsonl", made, 2)
-    report = score_file(real_backend_tasks, tmp_path / "t.jsonl", "fixed", reward=PATIENT)
-    assert [row["index"] for row in report["results"]] == [0, 1, 2, 3, 4] * 2
-    assert [row["score"] for row in report["results"]] == [1, 1, 1, 1, 1, 1, 0, 1, 1, 1]

@@ -103,18 +103,6 @@ def test_a_reward_that_fails_says_at_which_task() -> None:
     assert not hasattr(refused.value, "__notes__")
 
 
-def test_a_domains_reward_has_the_domains_range() -> None:
-    class Wide(Domain):
-        reward_range = (-1.0, 1.0)
-
-        def reward(self, task: Task, dialogue: Trajectory) -> float:
-            return -0.5 if dialogue.answer is None else 2.0
-
-    assert Wide().score(DIALOGUES[0].task, None) == Score(-0.5, semantics="wide")
-    with pytest.raises(UserError, match=r"task t-0: the reward wide returned 2, outside -1 to 1"):
-        Wide().score(DIALOGUES[0].task, "")
-
-
 # Over a domain's own scorer
 
 

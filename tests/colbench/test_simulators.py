@@ -49,15 +49,6 @@ def test_a_recording_replays_word_for_word() -> None:
         assert environment.messages == recording.messages and environment.done
 
 
-def test_leaving_the_recording_loses_the_dialogue() -> None:
-    user = ReplaySimulator(Recording.of([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")]))
-    with pytest.raises(SimulatorError, match="left the recording"):
-        user.reply(TASK, recorded("Why?").messages, 0)
-    environment = Environment(TASK, Domain(), user)
-    environment.step("Why?")
-    assert environment.outcome == "lost" and "task 'a'" in environment.error
-
-
 def test_the_prompt_holds_everything_once_and_as_it_is() -> None:
     dialogue = [Message("user", "Write f."), Message("assistant", "What of {dialogue} and {0}?")]
     text = simulator_prompt(TASK, dialogue, "backend_simulator")

@@ -17,14 +17,6 @@ def test_streams_are_functions_of_seed_and_sample() -> None:
     assert len({tuple(values) for values in seen}) == len(seen)
 
 
-def test_greedy_takes_the_likeliest() -> None:
-    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
-    ids, logprobs = draw(logits, torch.tensor([0.99, 0.99]), Sampling(1, temperature=0.0))
-    assert ids.tolist() == [1, 0]
-    expected = torch.log_softmax(logits, -1)[[0, 1], [1, 0]]
-    assert torch.allclose(logprobs, expected)
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_frequencies_follow_the_distribution(temperature: float) -> None:
     logits = torch.tensor([0.3, -1.0, 1.2, 0.0])

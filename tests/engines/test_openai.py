@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access, Busy
+from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
@@ -21,29 +22,23 @@ IMPATIENT = RetryPolicy(timeout=1.0, attempts=6, budget=300.0, backoff=0.01)
 FAULTS = ["429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish"]
 
 
+OPENED: list[OpenAIEngine] = []
+
+
 def make_engine(*urls: str, retry_policy: RetryPolicy = QUICK, concurrency: int = 8, **more: str) -> OpenAIEngine:
-    return OpenAIEngine(Access(urls, "a-model", concurrency=concurrency, retry_policy=retry_policy, **more))
+    OPENED.append(OpenAIEngine(Access(urls, "a-model", concurrency=concurrency, retry_policy=retry_policy, **more)))
+    return OPENED[-1]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
     return Prompt((), seed, (("system", "Ask."), ("user", text)))
-
-
-def test_what_is_under_way_together_shares_the_time() -> None:
-    now = [10.0]
-    busy = Busy(lambda: now[0])
-    first = busy.enter()
-    now[0] = 12.0  # alone: 2
-    second = busy.enter()
-    now[0] = 16.0  # both: 2 each
-    assert busy.leave(first) == 4.0
-    assert busy.seconds == 6.0
-    now[0] = 17.0  # alone: 1
-    assert busy.seconds == 7.0
-    assert busy.leave(second) == 3.0
-    now[0] = 99.0  # nobody
-    assert busy.leave(busy.enter()) == 0.0
-    assert busy.seconds == 7.0
 
 
 def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: Any) -> None:
@@ -51,7 +46,6 @@ def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: A
         engine = make_engine(server.url, key="secret")
         assert isinstance(engine, AsyncEngine) and not engine.speaks_tokens
         ((one,),) = engine.sample([prompt(2**40 + 5)], Sampling(64, temperature=0.5, top_p=0.9))
-        engine.close()
     (body,) = server.bodies
     assert body == {
         "model": "a-model",
@@ -75,7 +69,6 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
     with fake_server() as server:
         engine = make_engine(server.url)
         first, again, other = engine.sample([prompt(1), prompt(1), prompt(2)], Sampling(64, n=3))
-        engine.close()
     assert server.requests == 3
     assert first == again
     assert len({one.text for one in first}) == 3
@@ -111,7 +104,6 @@ def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
         engine = make_engine(server.url)
         ((one, *others),) = engine.sample([prompt(1)], Sampling(64, temperature=0.0, n=3))
         usage = engine.usage()
-        engine.close()
     assert ["n" in body for body in server.bodies] == [False]
     assert [other.text for other in others] == [one.text] * 2
     assert (usage.prompt_tokens, usage.generated_tokens) == (one.prompt_tokens, one.generated_tokens) == (5, 6)
@@ -126,7 +118,6 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
         server.scripted = [fault, fault]
         assert engine.sample([prompt(3)], SAMPLING) == undisturbed
         usage = engine.usage()
-        engine.close()
     assert (server.seen[fault], usage.failures, usage.requests - usage.retries) == (2, 0, 2)
 
 
@@ -148,7 +139,6 @@ def test_the_last_attempt_ends_with_the_cause(fake_server: Any, fault: str, said
         with pytest.raises(EngineError, match=said):
             engine.sample([prompt()], SAMPLING)
         usage = engine.usage()
-        engine.close()
     assert (usage.requests, usage.retries, usage.failures) == (6, 5, 1)
 
 
@@ -158,7 +148,6 @@ def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
         started = time.monotonic()
         with pytest.raises(EngineError, match="status 500"):
             engine.sample([prompt()], SAMPLING)
-        engine.close()
     assert time.monotonic() - started < 30.0  # a thousand attempts would take hours
     assert 2 <= server.requests < 12
 
@@ -175,7 +164,6 @@ def test_waiting_for_others_takes_nothing_from_the_budget(fake_server: Any) -> N
         engine = make_engine(server.url, concurrency=1, retry_policy=RetryPolicy(60.0, budget=1.9, backoff=0.01))
         assert len(engine.sample([prompt(seed) for seed in range(3)], SAMPLING)) == 3
         assert engine.usage().retries == 1
-        engine.close()
 
 
 def test_retry_after_is_obeyed_by_all_that_ask(fake_server: Any) -> None:
@@ -185,7 +173,6 @@ def test_retry_after_is_obeyed_by_all_that_ask(fake_server: Any) -> None:
         started = time.monotonic()
         replies = engine.sample([prompt(seed) for seed in range(10)], SAMPLING)
         usage = engine.usage()
-        engine.close()
     assert time.monotonic() - started > 0.6
     assert len(replies) == 10 and usage.retries == 2 and server.requests == 12
 
@@ -195,7 +182,6 @@ def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
         engine = make_engine(busy.url, free.url)
         started = time.monotonic()
         engine.sample([prompt(seed) for seed in range(40)], SAMPLING)
-        engine.close()
     assert time.monotonic() - started < 300
     assert busy.requests <= 8 and free.requests >= 33  # 8 may have been under way when it said so
     assert busy.seen["429"] == 1
@@ -207,7 +193,6 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
         started = time.monotonic()
         with pytest.raises(EngineError, match=r"status 429 \(busy\) \(after 1 attempt\)"):
             engine.sample([prompt()], SAMPLING)
-        engine.close()
     assert time.monotonic() - started < 300 and server.requests == 1
 
 
@@ -233,7 +218,6 @@ def test_what_asking_again_cannot_fix_is_said_at_once(
         else:
             with pytest.raises(kind, match=said):
                 engine.sample([prompt()], SAMPLING)
-        engine.close()
     assert server.requests == 1
 
 
@@ -249,14 +233,12 @@ def test_what_a_server_does_not_take_is_left_out_by_all_who_have_said_it(fake_se
         if key == "top_p":
             with pytest.raises(EngineError, match="top_p is not known"):
                 engine.sample([prompt(1)], replace(SAMPLING, top_p=0.5))
-        engine.close()
 
 
 def test_no_more_than_so_many_requests_are_under_way(fake_server: Any) -> None:
     with fake_server(latency=lambda body: 0.03) as server:
         engine = make_engine(server.url, concurrency=3)
         engine.sample([prompt(seed) for seed in range(12)], SAMPLING)
-        engine.close()
     assert server.most_active == 3
 
 
@@ -264,7 +246,6 @@ def test_half_a_surrogate_pair_is_no_reason_to_stop(fake_server: Any) -> None:
     with fake_server(reply=lambda body: "a\ud83db") as server:
         engine = make_engine(server.url)
         ((one,),) = engine.sample([prompt()], SAMPLING)
-        engine.close()
     assert one.text == "a?b"
 
 
@@ -274,7 +255,6 @@ def test_a_server_that_is_gone_is_replaced_by_the_other(fake_server: Any) -> Non
     with fake_server() as server:
         engine = make_engine(gone.url, server.url)
         replies = engine.sample([prompt(seed) for seed in range(8)], SAMPLING)
-        engine.close()
     assert server.requests == len(replies) == 8
 
 
@@ -288,7 +268,6 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     with fake_server() as server:
         engine = make_engine(server.url, retry_policy=replace(QUICK, attempts=1))
         assert engine.sample([prompt(1)], SAMPLING)[0][0].text
-        engine.close()
 
 
 def test_what_is_missing_is_one_sentence() -> None:
@@ -301,7 +280,6 @@ def test_what_is_missing_is_one_sentence() -> None:
         engine.sample([prompt()], SAMPLING)
     with pytest.raises(UserError, match="no token ids to stop at"):
         engine.sample([prompt()], replace(SAMPLING, stop_ids=(7,)))
-    engine.close()
 
 
 def test_the_official_client_understands_the_fake_server(fake_server: Any) -> None:

@@ -12,7 +12,6 @@ import torch
 from sweetrl.engines import decoding
 from sweetrl.engines.decoding import uniforms
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.errors import UserError
 from sweetrl.types import Completion, Prompt, Sampling
 
 SAMPLING = Sampling(max_new_tokens=24)
@@ -230,17 +229,3 @@ def test_an_adapter_changes_the_distribution(tiny_model: Path, tmp_path: Path) -
     assert tokens_of(completions) != tokens_of(plain)
     lower = TransformersEngine(tiny_model, tmp_path / "adapter", dtype="bfloat16", device="cpu", threads=1)
     assert tokens_of(lower.sample(prompts, SAMPLING)) == tokens_of(lower.sample(prompts, SAMPLING))
-
-
-def test_missing_parts_are_one_sentence(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"models/base: there is no folder here"):
-        TransformersEngine("models/base", device="cpu")
-    with pytest.raises(UserError, match=r"empty: there is no config.json here"):
-        TransformersEngine("empty", device="cpu")
-    with pytest.raises(UserError, match=r"nobody/nothing: there is no"):
-        TransformersEngine("nobody/nothing", device="cpu")
-    with pytest.raises(UserError, match=r"adapter_config\.json"):
-        TransformersEngine(tiny_model, tmp_path / "empty", device="cpu")

@@ -9,7 +9,6 @@ import pytest
 
 from sweetrl.browser import Renderer
 from sweetrl.config.settings import AgentSettings, BrowserSettings
-from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.context import RolloutContext
@@ -18,14 +17,9 @@ from sweetrl.types import Task
 
 
 @pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
-    """A renderer without a cache; skips where no browser is found, or none starts."""
-    try:
-        made = Renderer(BrowserSettings(cache="", tabs=2))
-        made.render("<html><body>x</body></html>")
-    except UserError as error:
-        pytest.skip(f"no browser here: {error}")
-    with made:
+def renderer(browser: None) -> Iterator[Renderer]:
+    """A renderer without a cache."""
+    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
         yield made
 
 

@@ -14,27 +14,6 @@ from sweetrl.frontend.suite.designs import RGB
 colors = st.tuples(*[st.integers(0, 255)] * 3)
 
 
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("ffffff", "white"),
-        ("f3f4f6", "light gray"),
-        ("111827", "black"),
-        ("ef4444", "red"),
-        ("fbbf24", "yellow"),
-        ("78350f", "brown"),
-        ("ffa500", "orange"),
-        ("3b82f6", "blue"),
-        ("000080", "dark blue"),
-        ("8b5cf6", "purple"),
-        ("008080", "teal"),
-    ],
-)
-def test_names(code: str, name: str) -> None:
-    red, green, blue = bytes.fromhex(code)
-    assert color_name((red, green, blue)) == name
-
-
 def test_the_suites_colours_are_called_what_the_suite_calls_them_and_can_be_told_apart() -> None:
     assert {name: color_name(color) for name, color in RGB.items()} == {name: name for name in RGB}
     for one, other in itertools.permutations(RGB, 2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 from dataclasses import replace
@@ -152,22 +151,6 @@ def test_the_dialogues_shown_are_of_different_tasks():
         ("won", "page-03"), ("lost", "page-01"), ("neither", "page-05"), ("neither", "page-04"),
     ]  # fmt: skip
     assert len(chosen(pairs[0][:1], pairs[1][:1])) == 1
-
-
-def test_a_picture_is_small_and_the_same_each_time():
-    with Image.open(io.BytesIO(base64.b64decode(PICTURE.partition(",")[2]))) as image:
-        assert image.size == (360, 600)
-    assert thumbnail(PNG.getvalue()) == PICTURE
-
-
-def test_training_helped_only_where_interval_and_test_say_so(report, pages):
-    def said(low, p_value):
-        change = {**report.comparison["difference"]["reward"], "low": low, "p_value": p_value}
-        difference = {**report.comparison["difference"], "reward": change}
-        return FRONTEND.report(replace(report, comparison={**report.comparison, "difference": difference}), pages)
-
-    assert "Training helped: the mean reward" in said(0.01, 0.01)
-    assert "No difference is shown" in said(0.01, 0.2) and "No difference is shown" in said(-0.01, 0.01)
 
 
 def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.files import read_tasks, read_trajectories, write_trajectories
-from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
@@ -41,20 +40,6 @@ def test_a_task_without_a_page_is_one_sentence(tmp_path: Path) -> None:
     path = write(tmp_path / "pages.jsonl", {"problem_description": "A page.", "ground_truth": "def f(): pass"})
     with pytest.raises(UserError, match="line 1: `ground_truth` holds no HTML"):
         list(read_tasks(path, FRONTEND))
-
-
-def test_trajectories_both_ways(tmp_path: Path) -> None:
-    attempts = [trajectory(0), trajectory(1, None)]
-    path = tmp_path / "dialogues.jsonl"
-    assert write_trajectories(path, attempts, 2) == 2
-    first, second = (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line)
-    assert first["answer"] == PAGE and second["answer"] == "No answer"
-    assert "test_cases" not in first["task"] and first["dialogue_history"][3]["output"].startswith("hm OUTPUT:")
-    found = list(read_trajectories(path, FRONTEND))
-    assert found == attempts and [one.attempt for one in found] == [0, 1]
-    store = TrajectoryStore(tmp_path / "shards")
-    store.write_shard(0, attempts)
-    assert list(store.read()) == attempts
 
 
 def test_where_a_file_names_a_picture_the_answer_is_the_last_page(tmp_path: Path) -> None:

@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 
 from sweetrl.browser.renderer import Renderer
-from sweetrl.colbench.dialogue import Environment
-from sweetrl.frontend import Frontend
 from sweetrl.frontend.canvas import DRAWN
 from sweetrl.frontend.differences import Difference, compare
 from sweetrl.frontend.outline import Outline, outline_of, words_of
 from sweetrl.frontend.suite import generate
-from sweetrl.frontend.suite.agents import OracleAgent
 from sweetrl.frontend.suite.sketch import sketch
-from sweetrl.frontend.users import PageUser
 
 TASKS = list(generate("test", 12, 5))
 
@@ -34,14 +30,6 @@ def test_a_browser_shows_what_the_sketch_says(renderer: Renderer) -> None:
     for task, page in zip(TASKS, renderer.render_many([task.ground_truth for task in TASKS]), strict=True):
         assert page.status == "ok" and page.flags == ()
         assert looks(outline_of(page)) == looks(outline_of(sketch(task.ground_truth)))
-
-
-def test_whoever_listens_arrives_at_the_rendered_page(renderer: Renderer) -> None:
-    for task in TASKS[:4]:
-        environment = Environment(task, Frontend(), PageUser(renderer.render), reply_characters=1000)
-        while not environment.done:
-            environment.step(OracleAgent().act(task, environment.messages))
-        assert environment.answer == task.ground_truth
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import PretrainSettings, Settings, parse_settings
@@ -50,14 +49,13 @@ def collected() -> tuple[Trajectory, Trajectory]:
 
 
 def test_it_is_trained_and_ranks(
-    tiny_vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    browser: None,
+    tiny_vision: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wanted = settings(str(tiny_vision))
-    try:
-        with Renderer(wanted.browser) as renderer:
-            renderer.render("<p>x</p>")
-    except UserError as error:
-        pytest.skip(f"no browser here: {error}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     good, bad = collected()

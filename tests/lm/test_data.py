@@ -85,18 +85,6 @@ def test_a_cut_reply_gets_its_end_of_turn_from_the_context(
     assert row.token_ids[whole[1] - 1] == chat.end_of_turn and row.token_ids[whole[1]] != chat.end_of_turn
 
 
-def test_c_is_in_the_critics_context_alone(
-    make_trajectory: Callable[..., Trajectory], chat: ChatFormat, tokenizer: Any
-) -> None:
-    trajectory = make_trajectory(3, 0)
-    prefix = Backend().privileged_prompt(trajectory.task)
-    with_c = encode(trajectory, chat, critic_system(prefix, SYSTEM))
-    without = encode(trajectory, chat, critic_system(None, SYSTEM))
-    assert trajectory.task.ground_truth in tokenizer.decode(with_c.token_ids)
-    assert trajectory.task.ground_truth not in tokenizer.decode(without.token_ids)
-    assert replies(with_c) == replies(without)
-
-
 def test_broken_dialogues_are_named(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:
     good = make_trajectory(1, 2)
     request, *rest = good.messages
@@ -108,17 +96,6 @@ def test_broken_dialogues_are_named(make_trajectory: Callable[..., Trajectory], 
         with pytest.raises(UserError, match=problem) as error:
             encode(dataclasses.replace(good, messages=messages, turns=()), chat, SYSTEM)
         assert "task train-00001, attempt 2" in str(error.value)
-
-
-def test_collating_numbers_turns_through_the_batch() -> None:
-    batch = collate([Row((5, 6, 7, 8), ((1, 2), (3, 4))), Row((5, 9, 9), ((1, 3),))], pad_id=1)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [5, 9, 9, 1]]
-    assert batch["position"].tolist() == [0, 2, 4, 5]
-    assert batch["target"].tolist() == [6, 8, 9, 9]
-    assert batch["turn"].tolist() == [0, 1, 2, 2]
-    assert batch["turn_row"].tolist() == [0, 0, 1]
-    assert batch["turn_index"].tolist() == [0, 1, 0]
-    assert batch["tokens"].tolist() == [4, 3]
 
 
 def data(pairs: int, replay: int = 0) -> PreferenceData:
@@ -190,20 +167,6 @@ def test_nothing_that_fits_is_another_sentence() -> None:
     some = PreferenceData((Row((1, 2, 3, 4), ((2, 4),)), Row((1, 2, 3, 5), ((2, 4),))), ((0, 1), (1, 0)))
     with pytest.raises(UserError, match=r"none of the 2 .* fits into the model's context of 3 tokens"):
         fitting(some, model)
-
-
-def test_a_row_in_several_pairs_is_computed_once() -> None:
-    import torch
-
-    rows = tuple(Row(tuple(range(10 * i, 10 * i + 4 + i)), ((2, 4),)) for i in range(4))
-    reference = [torch.full((2,), float(i)) for i in range(4)]
-    batch = collate_pairs(PreferenceData(rows, ()), MicroBatch(((2, 0), (2, 3)), (0, 1)), reference)
-    assert batch["rows"]["input_ids"].shape[0] == 4
-    assert batch["chosen"].tolist() == [0, 0]
-    assert batch["rejected"].tolist() == [1, 2]
-    assert batch["replay"].tolist() == [1, 3]
-    assert batch["reference"].tolist() == [2, 2, 0, 0, 3, 3, 1, 1]
-    assert batch["rows"]["input_ids"][:, 0].tolist() == [20, 0, 30, 10]
 
 
 def test_rows_of_single_replies_know_their_turn() -> None:

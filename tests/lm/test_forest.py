@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
 from sweetrl.lm.forest import build_forest, fed, forest_tokens, split_rows
-from sweetrl.lm.tree_attention import plan_blocks, seen_blocks
+from sweetrl.lm.tree_attention import seen_blocks
 
 
 @st.composite
@@ -54,20 +54,6 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
         assert len(forest.slot) == len(set(asked)) and len(forest.predicting) == len({before for before, _ in asked})
 
 
-@given(row_sets(), st.booleans())
-def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: bool) -> None:
-    forest = build_forest(rows, merge)
-    blocks = plan_blocks(forest)
-    count = np.zeros((len(forest.end), len(forest.end)), dtype=int)
-    for first, last in blocks.paths:
-        count[first:last, first:last] += np.tri(last - first, dtype=int)
-    for first, last, start, stop in blocks.branches:
-        count[first:last, start:stop] += 1
-    assert (count == forest.ancestors()).all()
-    # Few blocks: as many paths as there are leaves at most, and branches where something branches.
-    assert len(blocks.paths) <= len(rows) and len(blocks.branches) < len(rows)
-
-
 @given(row_sets(), st.integers(1, 5))
 def test_blocks_are_seen_wholly_in_part_or_not_at_all(rows: list[Row], block: int) -> None:
     forest = build_forest(rows)
@@ -89,22 +75,6 @@ def test_splitting_keeps_every_row_and_the_budget(rows: list[Row], limit: int, c
     mixed = chance.sample(rows, len(rows))
     same = build_forest(mixed)
     assert (same.token_ids == build_forest(rows).token_ids).all() and (same.end == build_forest(rows).end).all()
-
-
-def test_a_dialogue_is_laid_out_trunk_first_and_split_at_its_turns() -> None:
-    trunk = tuple(range(100, 160))
-    turns = (10, 30, 50)
-    rows = [
-        Row(trunk[:start] + tuple(10 * turn + n + 1000 * k for n in range(5)), ((start, start + 5),))
-        for turn, start in enumerate(turns)
-        for k in range(1, 5)
-    ]
-    forest = build_forest(rows)
-    assert forest.token_ids[:50].tolist() == list(trunk[:50])
-    assert len(forest.token_ids) == 50 + 3 * 4 * 4  # the last token of a reply is only predicted
-    groups = split_rows(rows, 50 + 16)
-    assert [{index // 4 for index in group} for group in groups] == [{2}, {1, 0}]  # 30 + 16 + 16 fit
-    assert len(forest.token_ids) / sum(map(fed, rows)) < 0.25
 
 
 def test_a_reply_needs_something_before_it() -> None:

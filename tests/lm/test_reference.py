@@ -67,18 +67,6 @@ def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
         assert (pieces - expected).abs().max().item() <= tolerance
 
 
-def test_chunks_of_the_head_change_nothing(
-    adapted: Any, rows: tuple[Row, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sweetrl.lm import head
-
-    model, tolerance = adapted
-    batch = collate(rows[:3])
-    whole = head.flat_logprobs(model, batch).sum()
-    monkeypatch.setattr(head, "CHUNK_ROWS", 7)
-    same(model, head.flat_logprobs(model, batch).sum(), whole, tolerance)
-
-
 @pytest.mark.parametrize("normalization", ["turn", "trajectory", "none"])
 def test_critic(adapted: Any, rows: tuple[Row, ...], normalization: str) -> None:
     from sweetrl.sweet.trainer import CriticTrainer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from sweetrl.api.learning import rank_replies
 from sweetrl.backend import Backend
-from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import encode
 from sweetrl.methods.critics import RandomCritic
@@ -24,23 +25,6 @@ REPLIES, TOKENS, BLOCK = 6, 8, 2
 def sampled(states: list[RankedState]) -> list[list[tuple[tuple[int, ...], str, int]]]:
     """What was sampled at each state, without what the critic thinks of it."""
     return [[(one.token_ids, one.text, one.count) for one in state.candidates] for state in states]
-
-
-def trained(base: Path, folder: Path, head: bool) -> Path:
-    """A critic's adapter that changes what the base says."""
-    import torch
-
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    model: Any = attach_adapter(
-        load_base(ModelSettings(base=str(base), device="cpu"))[0], LoraSettings(rank=4), 1, head
-    )
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name or "score.modules_to_save" in name:
-            parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator)
-    save_adapter(model, folder, "models/base")
-    return folder
 
 
 @pytest.fixture
@@ -61,12 +45,18 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["log-ratio", "regression-head", "privileged-ratio", "judge", "random"])
 def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
-    kind: str, tiny_model: Path, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path, loads: list[str]
+    kind: str,
+    tiny_model: Path,
+    write_adapter: Callable[..., Path],
+    trajectories: list[Trajectory],
+    chat: ChatFormat,
+    tmp_path: Path,
+    loads: list[str],
 ) -> None:
     from sweetrl.engines.transformers import TransformersEngine
 
     fitted = kind in ("log-ratio", "regression-head")
-    adapter = trained(tiny_model, tmp_path / "critic", head=kind == "regression-head")
+    adapter = write_adapter(tiny_model, tmp_path / "critic", 0.5, head=kind == "regression-head")
     settings = parse_settings(
         {
             "seed": 5,

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.errors import UserError
-
-
-def trained(base: Path, folder: Path, seed: int, **lora: Any) -> Path:
-    """An adapter on `base` that changes it."""
-    import torch
-
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    model: Any = attach_adapter(load_base(ModelSettings(base=str(base), device="cpu"))[0], LoraSettings(**lora), seed)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name or "lora_embedding_A" in name:
-            parameter.data = 0.05 * torch.randn(parameter.shape)
-    save_adapter(model, folder, "models/base")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +28,7 @@ def two_ended(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_stack_is_what_merging_one_after_the_other_gives(
-    tiny_model: Path, two_ended: Path, tmp_path: Path, ends: bool
+    tiny_model: Path, two_ended: Path, write_adapter: Callable[..., Path], tmp_path: Path, ends: bool
 ) -> None:
     """Of adapters on all layers between the ends, and of such on embeddings and head."""
     import torch
@@ -53,11 +38,11 @@ def test_the_stack_is_what_merging_one_after_the_other_gives(
     from sweetrl.models.load import load_tokenizer
 
     base, more = (two_ended, {"target_modules": "embed_tokens,q_proj,lm_head"}) if ends else (tiny_model, {})
-    first = trained(base, tmp_path / "1", 1, rank=4, alpha=8, **more)
+    first = write_adapter(base, tmp_path / "1", 0.05, rank=4, alpha=8, **more)
     merged = load_model(base, first, "float32", "cpu")
     merged.save_pretrained(tmp_path / "start")
     load_tokenizer(tiny_model).save_pretrained(tmp_path / "start")
-    second = trained(tmp_path / "start", tmp_path / "2", 2, rank=2, alpha=6, **more)
+    second = write_adapter(tmp_path / "start", tmp_path / "2", 0.05, 2, rank=2, alpha=6, **more)
     stack_adapters([first, second], tmp_path / "out", "models/base")
 
     ids = torch.tensor([[5, 9, 200, 17, 33]])
@@ -71,13 +56,15 @@ def test_the_stack_is_what_merging_one_after_the_other_gives(
     assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (6, 12.0, "models/base")
 
 
-def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_stacked_is_one_sentence(
+    tiny_model: Path, write_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
     from sweetrl.lm.adapters import stack_adapters
 
-    plain = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
+    plain = write_adapter(tiny_model, tmp_path / "1", 0.05, rank=4, alpha=8)
     with pytest.raises(UserError, match="there is no peft adapter"):
         stack_adapters([plain, tmp_path / "nothing"], tmp_path / "out", "models/base")
-    other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, target_modules="q_proj")
+    other = write_adapter(tiny_model, tmp_path / "2", 0.05, rank=4, alpha=8, target_modules="q_proj")
     with pytest.raises(UserError, match=r"train every iteration with the same lora\.target_modules"):
         stack_adapters([plain, other], tmp_path / "out", "models/base")
     config = json.loads((other / "adapter_config.json").read_text())
@@ -87,7 +74,9 @@ def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("end", ["lm_head", "embed_tokens"])
-def test_an_adapter_on_weights_that_are_used_twice_is_refused(tiny_model: Path, tmp_path: Path, end: str) -> None:
+def test_an_adapter_on_weights_that_are_used_twice_is_refused(
+    tiny_model: Path, write_adapter: Callable[..., Path], tmp_path: Path, end: str
+) -> None:
     """Beside the weights it changes the embeddings or the head, merged into them both: another model is evaluated."""
     from peft import LoraConfig, get_peft_model
 
@@ -95,7 +84,7 @@ def test_an_adapter_on_weights_that_are_used_twice_is_refused(tiny_model: Path, 
     from sweetrl.models.load import load_weights
 
     with pytest.raises(UserError, match=rf"lora\.target_modules = 'q_proj,{end}': .*{end}` as embeddings and as head"):
-        trained(tiny_model, tmp_path / "ours", 1, rank=4, target_modules=f"q_proj,{end}")
+        write_adapter(tiny_model, tmp_path / "ours", 0.05, rank=4, target_modules=f"q_proj,{end}")
     theirs = get_peft_model(load_weights(tiny_model, "float32"), LoraConfig(target_modules=["q_proj", end]))
     theirs.save_pretrained(tmp_path / "theirs")
     with pytest.raises(UserError, match=f"theirs: the adapter changes `.*{end}`"):

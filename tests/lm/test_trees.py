@@ -429,16 +429,6 @@ def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monk
     assert len(computed) == 3 and len(list(tmp_path.iterdir())) == 4
 
 
-def test_an_adapter_that_starts_trained_is_its_own_reference(tmp_path: Path) -> None:
-    from sweetrl.sweet.trainer import CriticTrainer
-
-    data = dialogues()
-    options = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch_size=4, epochs=1)
-    first = CriticTrainer(tiny("Llama", "float32"), data, options, tmp_path, 0).fit()[0]
-    assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-4)
-    assert first["reward/margin"] == pytest.approx(0.0, abs=1e-5)
-
-
 def test_flat_batches_and_trees_say_the_same_of_turns() -> None:
     rows = dialogues().rows
     flat, trees = collate(rows), Layout("blocks").collate(rows)

@@ -101,19 +101,6 @@ def test_what_turns_add_to_the_reference(
         assert values == pytest.approx(slow_reference(model, one, chat, kind), abs=20 * tolerance) and all(values)
 
 
-def test_the_answer_that_was_given_informs_and_the_placeholder_does_not(
-    policy: Any, make_trajectory: Callable[..., Trajectory], chat: ChatFormat
-) -> None:
-    """Where the user says just the placeholder, nothing has been found out."""
-    model, tolerance = policy
-    one = make_trajectory(2, 0)
-    messages = list(one.messages)
-    messages[2] = Message("user", "Nothing at all.")
-    told = replace(one, messages=tuple(messages))
-    (found,) = feedback_gains(model, [told], [encode(told, chat, SYSTEM)], chat, Layout(None), "Nothing at all.")
-    assert found[0] == pytest.approx(0.0, abs=tolerance) and all(abs(value) > 1e-6 for value in found[1:])
-
-
 def test_a_context_without_room(
     policy: Any, trajectories: list[Trajectory], chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
 from sweetrl.stages.train_policy import train_policy
 
-BASE = Path(__file__).resolve().parents[2] / "models/base"
 VALUES: dict[str, Any] = {
     "method": "grpo",
     "model": {"base": "models/base", "device": "cpu", "threads": 1},
@@ -36,16 +35,14 @@ ADAPTER = Path("models/policy/adapter_model.safetensors")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def project(shipped_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make project folders with a few training tasks and the shipped base; each becomes the working directory."""
-    if not (BASE / "config.json").exists():
-        pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
 
     def make(name: str) -> Path:
         folder = tmp_path / name
         (folder / "models").mkdir(parents=True)
-        (folder / "models/base").symlink_to(BASE)
+        (folder / "models/base").symlink_to(shipped_base)
         monkeypatch.chdir(folder)
         write_task_table(Path("data/tasks/train.parquet"), generate("train", 5, seed=1))
         return folder

@@ -71,13 +71,6 @@ def test_the_same_as_in_lock_step_whatever_the_timing(cast: Any, workers: int) -
     assert each_on_its_own(opened(attempts, threads), threads, policy="base")[0] == expected
 
 
-def test_a_user_who_takes_time_answers_a_lock_step_turn_at_once(cast: Any) -> None:
-    attempts = cast.attempts(5)
-    context = cast.context(cast.engine("Why?", "I WANT TO ANSWER: aa"), AGENT, cast.user(mute=[2]))
-    slow = replace(context, simulator=cast.slow_user(cast.user(mute=[2]), 1))
-    assert rollout(attempts, slow) == rollout(attempts, context)
-
-
 def test_what_the_listener_raises_ends_the_rollout(cast: Any) -> None:
     def full(one: Dialogue) -> None:
         raise UserError("no space left on the disk")

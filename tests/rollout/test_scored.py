@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -17,8 +16,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import AgentSettings
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout, rollout_scored
-from sweetrl.rollout.scored import scored, summarize
+from sweetrl.rollout.run import rollout_scored
 
 AGENT = AgentSettings(max_turns=3, max_new_tokens=16)
 
@@ -35,22 +33,6 @@ def context(cast: Any) -> RolloutContext:
 def collect(attempts: list[Any], context: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
     settings = {"seed": 1, "policy_name": "base", "batch": 2, "shard": 4} | changes
     return rollout_scored(attempts, context, TrajectoryStore(folder), **settings)
-
-
-def test_every_attempt_is_there_in_order_with_its_score(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
-    attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
-    done: list[int] = []
-    store = collect(attempts, context, tmp_path, progress=done.append)
-    assert sum(done) == 10
-    assert list(store.shards()) == [0, 1, 2]
-    found = list(store.read())
-    assert [(one.task, one.attempt) for one in found] == attempts
-    for one in found:
-        if one.task.id == "train-00003":
-            assert (one.outcome, one.reward, one.tests) == ("lost", None, ())
-        else:
-            assert one.reward == pytest.approx(2 / 3)
-            assert [test.passed for test in one.tests] == [False]
 
 
 def test_present_shards_are_left_alone(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
@@ -87,43 +69,6 @@ def test_what_earlier_runs_lost_counts_and_gets_another_chance(
     collect(attempts, mute, tmp_path / "strict", lost_share=0.2)
     collect(attempts, whole, tmp_path / "strict", lost_share=0.1)
     assert contents(tmp_path / "strict") == contents(tmp_path / "whole")
-
-
-def test_a_full_disk_leaves_finished_shards_and_one_sentence(
-    context: RolloutContext, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pyarrow.parquet as pq
-
-    attempts = [(cast.task(number), 0) for number in range(10)]
-    collect(attempts, context, tmp_path / "whole")
-    write = pq.write_table
-
-    def full(table: Any, where: Any, **options: Any) -> None:
-        if "shard-00002" in str(where):
-            Path(where).write_bytes(b"PAR1")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(where))
-        write(table, where, **options)
-
-    monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(UserError, match=r"shard-00002.parquet: no space left on the disk; free some") as caught:
-        collect(attempts, context, tmp_path / "resumed")
-    assert "\n" not in str(caught.value)
-    assert sorted(contents(tmp_path / "resumed")) == ["shard-00000.parquet", "shard-00001.parquet"]
-    monkeypatch.undo()
-    assert len(TrajectoryStore(tmp_path / "resumed")) == 8
-    collect(attempts, context, tmp_path / "resumed")
-    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
-
-
-def test_summary_means(context: RolloutContext, cast: Any) -> None:
-    attempts = [(cast.task(number), 0) for number in (2, 3)]
-    spoken = rollout(attempts, context)
-    numbers = summarize(scored(spoken, context.scorer))
-    assert numbers["dialogues"] == 2
-    assert numbers["reward"] == pytest.approx(2 / 3)
-    assert (numbers["success"], numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.5, 0.5)
-    assert numbers["turns"] == 1.5
-    assert summarize([])["dialogues"] == 0
 
 
 RUN = """

@@ -1,8 +1,41 @@
 """Stages on their own: they write their run files, and nothing into a store of MLflow unless a test wants that."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
+
+from sweetrl.types import Score, TestResult, Trajectory
 
 
 @pytest.fixture(autouse=True)
 def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
+
+
+class LongScorer:
+    """Scores without a sandbox: the longer the better; the first test passes if the answer is longer than 40."""
+
+    def __init__(self, settings: Any) -> None:
+        """Needs nothing."""
+
+    def __enter__(self) -> LongScorer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to free."""
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        return [self._one(one, len(one.answer or "")) for one in dialogues]
+
+    def _one(self, dialogue: Trajectory, length: int) -> Score:
+        names = [name for name, _ in dialogue.task.test_cases]
+        tests = tuple(TestResult(name, at == 0 and length > 40, "passed") for at, name in enumerate(names))
+        return Score(min(1.0, length / 50), tests, semantics="fixed", isolation="none")
+
+
+@pytest.fixture
+def long_answers_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,47 +11,28 @@ import pytest
 from transformers import AutoTokenizer
 
 from sweetrl.backend.suite import generate
-from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table, write_task_table
-from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
 from sweetrl.evaluation import best_of_n as core
 from sweetrl.io import read_json
-from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-from sweetrl.methods.critics import JudgeCritic, make_critic
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.stages import best_of_n as stage
-from sweetrl.types import Message, Reply, Score, Trajectory
-
-
-class LongScorer:
-    """Scores without a sandbox: the longer the better."""
-
-    def __init__(self, settings: Any) -> None:
-        """Needs nothing."""
-
-    def __enter__(self) -> LongScorer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to free."""
-
-    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        return [Score(min(1.0, len(one.answer or "") / 50), semantics="fixed", isolation="none") for one in dialogues]
 
 
 @pytest.fixture
-def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    long_answers_win: None,
+    write_adapter: Callable[..., Path],
+) -> Settings:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
-    model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
-    for name, value in model.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(0.3)
-    save_adapter(model, CRITIC, str(tiny_model))
+    write_adapter(tiny_model, CRITIC, 0.3, name=str(tiny_model))
     return parse_settings(
         {
             "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},
@@ -110,7 +91,7 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
             there = parse_settings({**settings.model_dump(mode="json", by_alias=True), "engine": engine})
             stage.best_of_n(there)
             counts = {body.get("n", 1) for body in server.bodies}
-        assert max(counts) == 4, "one request for the replies at a state"
+        assert max(counts) == (4 if kind == "vllm" else 1), "one request for the replies at a state, where servers can"
         curves.append(read_json(BEST_OF_N))
     assert curves[0] == curves[1]
     points = curves[0]["points"]
@@ -147,18 +128,3 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
     stage.best_of_n(settings)
     assert done == [2, 1, 2], "of two batches that with lost dialogues is done again"
     assert len(read_json(BEST_OF_N)["points"]) == 4 * 3 * 3
-
-
-def test_a_real_engine_judges(settings: Settings) -> None:
-    judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
-    rank = settings.rank.model_copy(update={"critic": "judge"})
-    settings = settings.model_copy(update={"judge": judge, "rank": rank})
-    domain = load_domain(settings)
-    critic = make_critic(domain, settings, Path("no such critic"))
-    assert isinstance(critic, JudgeCritic)
-    task = read_task_table(TEST_TASKS)[0]
-    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))
-    replies = [Reply((number,), text) for number, text in enumerate(("What is the rate?", "Is there a limit?", "Hm"))]
-    found = critic.rate([(dialogue, [replies])])
-    assert found == critic.rate([(dialogue, [replies])])
-    assert len(found[0][0]) == 3 and sum(found[0][0]) == pytest.approx(1.5), "each comparison is won once"

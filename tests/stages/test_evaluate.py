@@ -4,60 +4,23 @@ import pytest
 
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
-from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, PREFERENCES, REPORT, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.sweet.preferences import CANDIDATES
 from sweetrl.sweet.tables import write_table
-from sweetrl.types import Candidate, RankedState, Score, TestResult
+from sweetrl.types import Candidate, RankedState
 
 TASKS = 5
 
 
-class FakeScorer:
-    """Scores without a sandbox: the first test passes if the answer is longer than 40 characters, no other does."""
-
-    calls = 0
-
-    def __init__(self, settings):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
-
-    def score(self, dialogues):
-        type(self).calls += 1
-        return [
-            Score(
-                0.1 if len(one.answer or "") > 40 else 0.0,
-                tuple(
-                    TestResult(name, n == 0 and len(one.answer or "") > 40, "passed")
-                    for n, (name, _) in enumerate(one.task.test_cases)
-                ),
-                semantics="fixed",
-                isolation="none",
-            )
-            for one in dialogues
-        ]
-
-
 @pytest.fixture
-def settings(tiny_model, tmp_path, monkeypatch):
+def settings(tiny_model, tmp_path, monkeypatch, long_answers_win, write_adapter):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", FakeScorer)
     write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
-    model, _ = load_base(ModelSettings(base=str(tiny_model)))
-    adapted = attach_adapter(model, LoraSettings(rank=2), 1)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(0.5)
-    save_adapter(adapted, POLICY, str(tiny_model))
+    write_adapter(tiny_model, POLICY, 0.5, name=str(tiny_model))
     return make_settings(tiny_model)
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import write_task_table
-from sweetrl.config.settings import BrowserSettings, PretrainSettings, RewardSettings, Settings, parse_settings
+from sweetrl.config.settings import PretrainSettings, RewardSettings, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.suite import generate
@@ -60,12 +59,7 @@ def settings(**evaluation: Any) -> Settings:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    try:
-        with Renderer(BrowserSettings(cache="", tabs=2)) as renderer:
-            renderer.render("<p>x</p>")
-    except UserError as error:
-        pytest.skip(f"no browser here: {error}")
+def project(browser: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sweetrl.api.rollouts.attempt", attempt)

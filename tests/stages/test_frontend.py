@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.browser.page import Page
-from sweetrl.browser.renderer import Renderer
 from sweetrl.cli.main import app
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.files import read_trajectories
@@ -55,15 +54,6 @@ def listener(body: dict[str, Any]) -> str:
     """An agent that shows what it was told."""
     messages = [Message(one["role"], one["content"]) for one in body["messages"] if one["role"] != "system"]
     return OracleAgent().act(TASKS[0], messages)
-
-
-@pytest.fixture
-def browser() -> None:
-    try:
-        with Renderer(settings().browser) as renderer:
-            renderer.render("<html><body>x</body></html>")
-    except UserError as error:
-        pytest.skip(f"no browser here: {error}")
 
 
 @pytest.mark.slow

@@ -20,8 +20,6 @@ from sweetrl.reproduce import larger
 from sweetrl.stages import pretrain as module
 from sweetrl.types import Split, Task
 
-BASE = Path(__file__).resolve().parents[2] / "models/base"
-
 
 class Few(Domain):
     """A domain with `contents` different tasks, each of which comes `times` times; every seed yields all of them."""
@@ -91,17 +89,18 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
     assert task.problem_description in tokenizer.decode(ids)
 
 
-def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (BASE / "config.json").exists():
-        pytest.skip("models/base is missing: git pull, or make base-model")
+def test_a_larger_base_reads_the_token_ids_of_the_small_one(
+    shipped_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "TASKS", 60)
     monkeypatch.setattr(module, "HELD_OUT", 2)
     Path("params.yaml").write_text("seed: 7\n")
-    larger.SMALL.symlink_to(BASE)
+    larger.SMALL.symlink_to(shipped_base)
     sizes = {"layers": 5, "steps": 10, "batch_size": 2}
-    larger.larger(parse_settings({"model": {"device": "cpu", "threads": 1}, "pretrain": sizes}))
-    ours, theirs = load_tokenizer(Path("models/base")), load_tokenizer(BASE)
+    settings = parse_settings({"model": {"device": "cpu", "threads": 1}, "pretrain": sizes})
+    module.pretrain(settings, larger.SMALL, larger.grown)
+    ours, theirs = load_tokenizer(Path("models/base")), load_tokenizer(shipped_base)
     assert ours.get_vocab() == theirs.get_vocab()
     assert ours.chat_template == theirs.chat_template
     text = "Is there a maximum? The rate is 7.\nI WANT TO ANSWER:"
@@ -111,16 +110,16 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monk
     assert read_json(Path("models/base/recipe.json"))["settings"]["layers"] == 5
 
 
-def test_a_grown_model_starts_as_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grown_model_starts_as_the_small_one(
+    shipped_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
-    if not (BASE / "config.json").exists():
-        pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
-    larger.SMALL.symlink_to(BASE)
-    tokenizer, wanted = load_tokenizer(BASE), parse_settings({"pretrain": {"layers": 7}}).pretrain
+    larger.SMALL.symlink_to(shipped_base)
+    tokenizer, wanted = load_tokenizer(shipped_base), parse_settings({"pretrain": {"layers": 7}}).pretrain
     big = larger.grown(len(tokenizer), wanted, tokenizer, 2048)
-    small = load_model(BASE, None, "float32", "cpu")
+    small = load_model(shipped_base, None, "float32", "cpu")
     ids = torch.tensor([tokenizer.encode("Is there a maximum? The rate is 7.\nI WANT TO ANSWER:")])
     assert torch.equal(big(ids).logits, small(ids).logits)
     assert big.generate(ids, max_new_tokens=9, do_sample=False).tolist() == (

@@ -324,13 +324,7 @@ def cut(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str
     return reply
 
 
-def one_only(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str, Any]], tuple[int, Any]]:
-    """A server that refuses to give several replies."""
-    refusal = (400, {"error": {"message": "Only one completion choice is allowed"}})
-    return lambda body: refusal if body.get("n", 1) > 1 else chat(body)
-
-
-def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
+def test_a_server_that_knows_text_only_is_asked_for_one_reply_at_a_time(
     here: Callable[[str], Path], fake_server: Any, tokenizer: Any
 ) -> None:
     here("text")
@@ -338,7 +332,7 @@ def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
         server._chat = cut(server._chat)
         rank(with_server(server.url, "openai"))
         bodies = server.bodies
-    assert len(bodies) == STATES and {body["n"] for body in bodies} == {4}
+    assert len(bodies) == STATES * 4 and not any("n" in body for body in bodies)
     chat, found = ChatFormat(tokenizer), ranked()
     for state in found:
         for one in state.candidates:
@@ -347,16 +341,7 @@ def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
     told = [one.messages[: 2 * turn + 1] for one in TrajectoryStore(Path("data/trajectories")) for turn in range(3)]
     expected = [[(one.role, one.content) for one in messages] for messages in told]
     said = [[(one["role"], one["content"]) for one in body["messages"]] for body in bodies]
-    assert sorted(one[1:] for one in said) == sorted(expected) and {one[0][0] for one in said} == {"system"}
-    together = written()
-
-    here("single")
-    with fake_server(reply=replies) as server:
-        server._chat = one_only(cut(server._chat))
-        rank(with_server(server.url, "openai"))
-        # At most what may be under way had asked for several before the first refusal.
-        assert STATES * 4 < server.requests <= STATES * 4 + 8
-    assert written() == together
+    assert sorted(one[1:] for one in said) == sorted(expected * 4) and {one[0][0] for one in said} == {"system"}
 
 
 def test_what_a_context_has_no_room_for_is_not_lost(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,47 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.backend import Backend
-from sweetrl.backend.suite import ScriptedSimulator, generate
-from sweetrl.backend.suite.agents import read_request, write_answer
-from sweetrl.backend.suite.details import BY_NAME, KINDS
-from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.config.settings import JudgeSettings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.methods.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
-from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
+from sweetrl.methods.critics import JudgeCritic, RandomCritic, first_wins, rivals
+from sweetrl.types import Completion, Prompt, Reply, Sampling, Trajectory, Usage
 
 
 def replies(*texts: str) -> list[Reply]:
     return [Reply((index,), text) for index, text in enumerate(texts)]
-
-
-def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
-    """One question asked and answered, then a second turn; and replies to it from best to worst."""
-    for task in generate("train", 200, 3, 3):
-        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
-        if set(request.named) - facts.keys() and len(facts) > 2 and BY_NAME[next(iter(facts))].parts == 1:
-            break
-    first, second, *_ = facts
-    messages = [Message("user", task.problem_description), Message("assistant", BY_NAME[first].questions[0])]
-    messages += [Message("user", ScriptedSimulator().reply(task, messages, 1)), Message("assistant", "Hm?")]
-    others = [kind for kind in KINDS if kind.name not in facts]
-    hinted = next(kind for kind in others if kind.name in request.named)
-    relevant = [kind for kind in others if kind.name in request.domain.relevant]
-    plausible = next(kind for kind in relevant if kind.name not in request.named)
-    irrelevant = next(kind for kind in others if kind.name not in request.domain.relevant)
-    texts = [kind.questions[0] for kind in (BY_NAME[second], hinted, plausible, irrelevant)]
-    texts.append(write_answer(request, {}))  # without what was told
-    texts.append(write_answer(request, {first: facts[first]}))  # true to what was told, and too early
-    return Trajectory(task, 0, tuple(messages)), texts
-
-
-def test_the_oracle_knows_good_replies_from_bad() -> None:
-    dialogue, texts = synthetic_dialogue()
-    ((nothing, values),) = OracleCritic(Backend()).rate([(dialogue, [[], replies(*texts)])])
-    assert nothing == [] and values == sorted(values, reverse=True) and len(set(values)) == len(values) == 6
-    code = replies(f"```\n{texts[0]}\n```", f"I will think of this: `{texts[0]}`.", "How are you?", texts[3])
-    ((_, worthless),) = OracleCritic(Backend()).rate([(dialogue, [[], code])])
-    assert worthless == [values[3]] * 4, "code and statements ask for nothing, whatever they talk of"
 
 
 def test_the_oracle_agrees_with_every_contrast() -> None:
@@ -137,30 +103,6 @@ def test_every_reply_meets_equally_many_rivals(count: int, comparisons: int, see
 )
 def test_verdicts_are_read_from_their_end(text: str, share: float) -> None:
     assert first_wins(text) == share
-
-
-def test_a_head_is_saved_and_loaded_with_its_adapter(tiny_model: Path, tmp_path: Path) -> None:
-    import torch
-
-    from sweetrl.config.settings import LoraSettings, ModelSettings
-    from sweetrl.lm.adapters import attach_adapter, load_adapter, load_base, save_adapter
-    from sweetrl.lm.data import Row, collate
-    from sweetrl.lm.head import turn_values
-
-    settings = ModelSettings(base=str(tiny_model), device="cpu", threads=1)
-    model = attach_adapter(load_base(settings)[0], LoraSettings(rank=2), seed=0, head=True).eval()
-    batch = collate([Row(tuple(range(5, 25)), ((3, 6), (9, 20)))])
-    assert turn_values(model, batch, "mean").tolist() == [0.0, 0.0]
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.data = 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
-    save_adapter(model, tmp_path, "models/base")
-    loaded = load_adapter(load_base(settings)[0], tmp_path)
-    assert not any(parameter.requires_grad for parameter in loaded.parameters())
-    for pooling in ("mean", "last"):
-        with torch.no_grad():
-            expected = turn_values(model, batch, pooling)
-            assert expected.abs().min() > 0 and torch.equal(turn_values(loaded, batch, pooling), expected)
 
 
 def test_replies_that_are_known_as_text_alone_have_their_places_too(

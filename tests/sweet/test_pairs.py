@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.errors import UserError
-from sweetrl.sweet.pairs import index_pairs, read_pairs, trajectory_pairs, write_pairs
-from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
+from sweetrl.sweet.pairs import trajectory_pairs
+from sweetrl.types import Message, Task, Trajectory
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
 outcomes = st.sampled_from(["answered", "answered", "max_turns_reached", "lost"])
@@ -50,28 +46,6 @@ def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
     assert counts.trajectories == len(trajectories)
     assert counts.unusable == sum(r is None or o == "lost" for tries in attempts for r, o in tries)
     assert counts.tasks_with_pairs == len({pair.task_id for pair in pairs})
-
-
-def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
-    pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "max_turns_reached")]]), "all", 0.1)
-    write_pairs(tmp_path / "a.parquet", pairs)
-    write_pairs(tmp_path / "b.parquet", pairs)
-    assert read_pairs(tmp_path / "a.parquet") == pairs
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    write_pairs(tmp_path / "empty.parquet", [])
-    assert read_pairs(tmp_path / "empty.parquet") == []
-
-
-def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[..., Trajectory]) -> None:
-    trajectories = [make_trajectory(0, attempt) for attempt in range(4)]
-    task = trajectories[0].task.id
-    pairs = [TrajectoryPair(task, 2, 0, 1.0, 0.0), TrajectoryPair(task, 2, 3, 1.0, 0.5)]
-    found: list[Trajectory] = []
-    indices = index_pairs(pairs, trajectories, found.append)
-    assert [one.attempt for one in found] == [0, 2, 3]
-    assert indices == [(1, 0), (1, 2)]
-    with pytest.raises(UserError, match=r"pairs: row 0: attempt 9 at task"):
-        index_pairs([TrajectoryPair(task, 9, 0, 1.0, 0.0)], trajectories, found.append)
 
 
 def test_official_takes_the_first_success_whatever_it_has_cost() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sweetrl.backend import Backend
 from sweetrl.backend.suite import generate
-from sweetrl.backend.suite.agents import read_request, write_answer
+from sweetrl.backend.suite.agents import read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.colbench.domain import Domain
@@ -21,9 +21,6 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
 from sweetrl.frontend import Frontend
-from sweetrl.frontend.suite import generate as generate_pages
-from sweetrl.frontend.suite.designs import BY_NAME as PAGE_DETAILS
-from sweetrl.frontend.suite.designs import read_page, write_page
 from sweetrl.lm.data import encode
 from sweetrl.lm.passes import model_layout
 from sweetrl.protocols import Critic
@@ -267,27 +264,14 @@ def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
     assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0))[-1].candidates) == 4
 
 
-def test_files_keep_everything_and_equal_bytes(
-    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
+def test_a_table_that_is_missing_or_of_something_else_is_one_sentence(
+    trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:
-    states, _ = ranked
-    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
-    replay = list(rank.find_replay(trajectories, chat, SYSTEM))
-    assert preferences and len(replay) == sum(one.success for one in trajectories)
-    written: list[list[bytes]] = []
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        write_table(folder / files.CANDIDATES, RankedState, states)
-        write_table(folder / files.PREFERENCES, Preference, preferences)
-        write_table(folder / files.SFT_REPLAY, files.Replay, replay)
-        written.append([path.read_bytes() for path in sorted(folder.iterdir())])
-    assert written[0] == written[1]
-    assert Table(tmp_path / "a" / files.CANDIDATES, RankedState) == states
-    assert Table(tmp_path / "a" / files.PREFERENCES, Preference) == preferences
-    assert Table(tmp_path / "a" / files.SFT_REPLAY, files.Replay) == replay
     with pytest.raises(UserError, match="run the stage `rank` first"):
         Table(tmp_path / "no.parquet", Preference)
+    write_table(tmp_path / files.SFT_REPLAY, files.Replay, list(rank.find_replay(trajectories, chat, SYSTEM)))
     with pytest.raises(UserError, match="column `turn` is missing"):
-        Table(tmp_path / "a" / files.SFT_REPLAY, Preference)
+        Table(tmp_path / files.SFT_REPLAY, Preference)
 
 
 def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
@@ -309,19 +293,6 @@ def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callab
     assert len(picked) == 5 and not any(one.outcome == "lost" for one in picked)
     assert picked == rank.choose_dialogues(pool, 0.25, seed=1) != rank.choose_dialogues(pool, 0.25, seed=2)
     assert picked == sorted(picked, key=lambda one: one.task.id)
-
-
-def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
-    states, _ = ranked
-    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
-    metrics = ranking_metrics(states, preferences, BACKEND)
-    assert metrics["candidates"] == 16 * len(states)
-    assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
-    assert metrics["margin"] > 0
-    assert {name for name in metrics if name.startswith("pairs/")} == {
-        f"pairs/{good}_over_{bad}" for good in ("question", "answer") for bad in ("question", "answer")
-    }
-    assert {"advantage/question", "advantage/answer", "advantage/turn_01"} <= set(metrics)
 
 
 def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
@@ -346,36 +317,6 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
     assert judged((-1.0, -1.0, 0.0, 0.0))["ranked/needed_over_irrelevant"] == 0.0
 
 
-def test_metrics_say_whether_the_critic_heeds_the_request() -> None:
-    for task in generate("train", 200, 3, 3):
-        facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
-        false = [name for name in request.named if name not in facts]
-        if false:
-            break
-    first = next(iter(facts))
-    unhinted = next(name for name in request.domain.relevant if name not in request.named)
-    texts = [BY_NAME[name].questions[0] for name in (first, false[0], unhinted)]
-    texts.append(f"`{texts[0]}` is what I would ask.")  # code and statements ask for nothing
-    texts.append(write_answer(request, {}))
-    messages = (Message("user", task.problem_description), Message("assistant", texts[0]))
-    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="max_turns_reached", reward=0.0)
-    advantages = (0.3, 0.4, -0.1, 0.0, -0.5)
-    candidates = tuple(
-        Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
-    )
-    metrics = judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
-    found = {name.removeprefix("ranked/"): value for name, value in metrics.items() if name.startswith("ranked/")}
-    assert found == {
-        "needed_over_hinted": 0.0,
-        "needed_over_plausible": 1.0,
-        "needed_over_premature": 1.0,
-        "hinted_over_plausible": 1.0,
-        "hinted_over_premature": 1.0,
-    }
-    shares = {name.split("/")[1] for name in metrics if name.startswith("judged/") and name.endswith("/share")}
-    assert shares == {"needed", "hinted", "plausible", "unclear", "premature"}
-
-
 def test_pages_are_compared_with_pages() -> None:
     texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
     candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
@@ -390,25 +331,3 @@ def test_pages_are_compared_with_pages() -> None:
     metrics = ranking_metrics(known, preferences, FRONTEND)
     assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1
     assert metrics["advantage/page"] == pytest.approx(0.25) and metrics["advantage/question"] == pytest.approx(0.05)
-
-
-def test_metrics_say_whether_the_critic_knows_the_better_page() -> None:
-    """Where replies have a worth and no verdict: every two of different worth are compared."""
-    task = next(iter(generate_pages("train", 1, 3, 3)))
-    wanted = read_page(task.ground_truth)
-    assert wanted is not None
-    other = next(value for value in PAGE_DETAILS["page color"].values if value != wanted["page color"])
-    worse = write_page(wanted.set({"page color": other}))
-    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "Hm?")))
-
-    def judged(*advantages: float) -> dict[str, float]:
-        texts = (task.ground_truth, f"{ANSWER_MARKER} {task.ground_truth}", worse, "Which order do you want?")
-        found = tuple(
-            Candidate((n,), text, 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
-        )
-        return judged_metrics([RankedState(task.id, 0, 0, (1,), found)], [dialogue], FRONTEND)
-
-    # Worth 1, 1, less, and 0: five pairs, as the first two are worth the same.
-    assert judged(0.3, 0.2, 0.1, 0.0) == judged(0.2, 0.3, 0.1, 0.0) == {"ranked/better_over_worse": 1.0}
-    assert judged(0.3, 0.1, 0.1, 0.1) == {"ranked/better_over_worse": 3.5 / 5}  # a tie is half a win
-    assert judged(0.0, 0.0, 0.1, 0.2) == {"ranked/better_over_worse": 0.0}

@@ -11,7 +11,6 @@ from sweetrl.api.learning import rank_replies
 from sweetrl.backend import Backend
 from sweetrl.config.settings import parse_settings
 from sweetrl.sweet import candidates as asked
-from sweetrl.sweet import samples
 from sweetrl.types import Trajectory
 
 
@@ -57,10 +56,6 @@ def test_what_is_kept_is_what_would_be_sampled(
         calls.clear()
         ranked(tiny_model, trajectories, tmp_path, **changed)
         assert calls, changed
-    calls.clear()
-    monkeypatch.setattr(samples, "_FORMAT", samples._FORMAT + 1)  # as when the sampling code has changed
-    ranked(tiny_model, trajectories, tmp_path)
-    assert calls
 
 
 def test_another_model_has_its_own(

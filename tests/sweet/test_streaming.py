@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import random
-import tracemalloc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,17 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import (
     CriticSettings,
     MultiTurnSettings,
-    PolicySettings,
     RankSettings,
     RftSettings,
     parse_settings,
 )
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.lm.data import plan
 from sweetrl.methods.base import find_method
 from sweetrl.sweet import preferences as files
 from sweetrl.sweet import rank, tables
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.sweet.pairs import DataCounts, index_pairs, trajectory_pairs
-from sweetrl.sweet.preferences import Blocks, preference_rows
+from sweetrl.sweet.preferences import Blocks
 from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import Candidate, RankedState, Trajectory
 from sweetrl.validation.tables import TrajectoryTable, pair_rows, places
@@ -144,77 +140,6 @@ def test_ranking_reads_dialogues_block_by_block(
     assert found.metrics["dialogues"] == COUNT / 2 and found.metrics["replay"] == COUNT / 3
     assert len(found.states) == found.metrics["states"] > COUNT and found.preferences
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
-
-
-# Memory: what is kept of a dialogue of 400 tokens, which would be 14 KB as a tuple of numbers
-
-KEPT = 2500  # bytes a dialogue
-
-
-def dialogues(count: int, make: Callable[..., Trajectory], chat: ChatFormat) -> Iterator[Trajectory]:
-    """Dialogues whose token ids are all different numbers, made when they are asked for."""
-    for number in range(count):
-        one = make(number // 5, number % 5, float(number % 2), seed=number)
-        last = one.turns[-1]
-        ids = tuple(300 + (number * 7 + place) % 900 for place in range(400))
-        turns = (*one.turns[:-1], type(last)(last.message_index, last.raw, ids, (), "stop"))
-        yield Trajectory(one.task, one.attempt, one.messages, turns, one.answer, one.reward, seed=number)
-
-
-class Again:
-    """Something that can be read again and again and holds nothing."""
-
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self.make = make
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.make()
-
-
-def peak(work: Callable[[], object]) -> int:
-    gc.collect()
-    tracemalloc.start()
-    try:
-        kept = work()
-        return tracemalloc.get_traced_memory()[1] + 0 * bool(kept)
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", ["critic", "rft", "multi-turn-dpo", "sweet"])
-def test_memory_hardly_grows_with_dialogues(
-    kind: str, make_trajectory: Callable[..., Trajectory], chat: ChatFormat
-) -> None:
-    def work(count: int) -> Callable[[], object]:
-        source: Iterable[Trajectory] = Again(lambda: dialogues(count, make_trajectory, chat))
-
-        def states() -> Iterator[RankedState]:
-            for one in source:
-                prompt = one.turns[-1].token_ids
-                chance = random.Random(one.seed)
-                replies = [tuple(chance.choices(range(300, 1200), k=9)) for _ in range(2)]
-                some = tuple(Candidate(ids, f"{ids}", 1, chance.random()) for ids in replies)
-                yield RankedState(one.task.id, one.attempt, 0, prompt, some)
-
-        def made() -> object:
-            pairs = trajectory_pairs(source)[0]
-            if kind == "critic":
-                data = critic_pairs(pairs, source, Backend(), chat, SYSTEM, CriticSettings(reference="unconditioned"))
-            elif kind == "rft":
-                data = successes(source, chat, SYSTEM)
-            elif kind == "multi-turn-dpo":
-                data = policy_pairs(pairs, source, chat, SYSTEM, MultiTurnSettings(sft_replay=0.5))
-            else:
-                rules = RankSettings(pairs=1, margin=0.0)
-                found = rank.choose_preferences(Again(states), Backend(), rules, 7)  # type: ignore[arg-type]
-                replay = rank.find_replay(source, chat, SYSTEM)
-                data = preference_rows(found, replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
-            return data, plan(data, 2.0, 4, 7, 0.5 if data.replay else 0.0, 4)
-
-        return made
-
-    few, many = (peak(work(count)) for count in (20, 80))
-    assert (many - few) / 60 < KEPT
 
 
 def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sweetrl.api.calls import settings_of
 from sweetrl.api.learning import TrainedCritic, rank_replies
 from sweetrl.backend import Backend
-from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import Row, encode
 from sweetrl.methods.critics import make_critic
@@ -23,23 +24,15 @@ from sweetrl.sweet.tables import Table
 from sweetrl.types import TokenRatios, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from tests.lm.slowly import move, slow_logprobs
+from tests.lm.slowly import slow_logprobs
 
 BLOCK, KEPT = 2, 3  # the sample ends within the second block
 
 
 @pytest.fixture(scope="module")
-def adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapter(tiny_model: Path, write_adapter: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A critic that changes what the base says."""
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    model: Any = attach_adapter(
-        load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], LoraSettings(rank=4), 1
-    )
-    move(model)
-    folder = tmp_path_factory.mktemp("critic") / "critic"
-    save_adapter(model, folder, "models/base")
-    return folder
+    return write_adapter(tiny_model, tmp_path_factory.mktemp("critic") / "critic", 0.1)
 
 
 def domain(tiny_model: Path, view: dict[str, Any] | None = None, **rank: Any) -> Backend:

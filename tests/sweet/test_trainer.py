@@ -60,7 +60,7 @@ def test_the_critic_learns_its_pairs_and_says_how(
     assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-3)
     assert first["reward/margin"] == pytest.approx(0.0, abs=1e-4)
     assert first["reference_kl"] == pytest.approx(0.0, abs=1e-4)
-    assert last["loss/preference"] < 0.5 and last["accuracy"] > 0.7
+    assert last["reference_kl"] > 0.0 and last["loss/preference"] < 0.5 and last["accuracy"] > 0.7
     for name in (
         *("loss", "grad_norm", "learning_rate", "tokens_per_second", "accuracy", "reward/margin", "loss/nll"),
         *("advantage/chosen", "advantage/rejected", "advantage/chosen/turn_01", "reply_length/chosen"),
@@ -147,19 +147,6 @@ def test_the_policy_learns_pairs_and_replay(
     assert history[-1]["accuracy"] == 1.0
     assert history[-1]["log_ratio/chosen"] > history[-1]["log_ratio/rejected"]
     assert history[-1]["loss/sft_replay"] < history[0]["loss/sft_replay"]
-
-
-def test_micro_batches_add_up_to_the_same_step(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
-    from sweetrl.sweet.trainer import CriticTrainer
-
-    weights = []
-    for micro in (4, 1):
-        model = fresh(tiny_model)
-        settings = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch_size=micro, nll=0.1, lora=LORA)
-        CriticTrainer(model, critic_data, settings, tmp_path / str(micro), 0).fit()
-        weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
-    for name, value in weights[0].items():
-        assert (value - weights[1][name]).abs().max().item() < 1e-4, name
 
 
 def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import train_critic
 from sweetrl.backend import Backend
 from sweetrl.config.settings import CriticSettings, LoraSettings, parse_settings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, Row, collate_pairs, encode
 from sweetrl.lm.passes import Layout
@@ -182,21 +180,6 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
     expected = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in pair.pairs) / count
     expected = expected + 0.2 * sum(slow_nll(model, rows[a]) for a, _ in pair.pairs) / count
     same(model, loss, expected, 1e-9)
-
-
-def test_the_reference_is_part_of_what_a_critic_learns(
-    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path
-) -> None:
-    env = BACKEND.configured(settings_of(tiny_model))
-    policy = Policy.load(tiny_model, threads=1, device="cpu")
-    options: dict[str, Any] = {"learning_rate": 1e-2, "epochs": 1, "batch_size": 4, "micro_batch_size": 4}
-    found = []
-    for reference in ("conditioned", "unconditioned"):
-        critic = train_critic(
-            env, policy, trajectories[:12], out=tmp_path / reference, reference=reference, lora={"rank": 2}, **options
-        )
-        found.append(critic.advantages(trajectories[0]))
-    assert found[0] != found[1] and all(found[0]) and all(found[1])
 
 
 def test_without_c_both_references_are_the_same(trajectories: list[Trajectory], chat: ChatFormat) -> None:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 from chromium import Chromium, serving
 from made import make_project
 
+from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
 
@@ -45,6 +47,18 @@ def settings(project: Path) -> Settings:
 @pytest.fixture(scope="session")
 def viewer(project: Path, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Viewer:
     return open_viewer(str(project), settings, tmp_path_factory.mktemp("links"))
+
+
+@pytest.fixture(scope="session")
+def rows(viewer: Viewer) -> list[dict[str, Any]]:
+    """All rows of the table with their words and their numbers."""
+    catalogue = viewer.dialogues.catalogue
+    columns = catalogue.rows(0)
+    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    for number, row in enumerate(found):
+        row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
+        row["row"] = number
+    return found
 
 
 @pytest.fixture(scope="session")

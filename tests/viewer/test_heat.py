@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,20 +37,9 @@ def small(settings: Settings, model: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def critic(settings: Settings, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def critic(tiny_model: Path, write_adapter: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter that changes something."""
-    import torch
-
-    from sweetrl.lm.adapters import attach_adapter, load_base
-
-    folder = tmp_path_factory.mktemp("critic") / "critic"
-    model = attach_adapter(load_base(small(settings, tiny_model).model)[0], settings.critic.lora, 0)
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            if "lora_B" in name:
-                weights.normal_(0, 0.5)
-    model.save_pretrained(folder)
-    return folder
+    return write_adapter(tiny_model, tmp_path_factory.mktemp("critic") / "critic", 0.5)
 
 
 def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_model: Path, critic: Path) -> None:

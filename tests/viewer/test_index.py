@@ -25,20 +25,12 @@ from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
 from sweetrl.viewer.overview import TrackedRuns
-from sweetrl.viewer.rows import KINDS, Domains
+from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
 from sweetrl.viewer.sources import find_sources
 
-
-def table(viewer: Viewer) -> list[dict[str, Any]]:
-    """All rows with their words."""
-    catalogue = viewer.dialogues.catalogue
-    columns = catalogue.rows(0)
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    for row in rows:
-        row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
-    return rows
+Row = dict[str, Any]
 
 
 def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
@@ -49,27 +41,29 @@ def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
     assert [len(one.rankings) for one in found.values()] == [0, 0, 1]
 
 
-def test_rows_say_what_the_results_of_an_evaluation_say(viewer: Viewer, settings: Settings, project: Path) -> None:
+def test_rows_say_what_the_results_of_an_evaluation_say(
+    viewer: Viewer, rows: list[Row], settings: Settings, project: Path
+) -> None:
     domain = load_domain(settings)
-    rows = {(row["source"], row["task"], row["attempt"]): row for row in table(viewer)}
-    assert len(rows) == viewer.dialogues.catalogue.count == 64
+    known = {(row["source"], row["task"], row["attempt"]): row for row in rows}
+    assert len(known) == len(rows) == viewer.dialogues.catalogue.count == 64
     for policy in ("base", "trained"):
         for one in TrajectoryStore(project / "data/evaluation" / policy):
-            row, result = rows[f"data/evaluation/{policy}", one.task.id, 0], result_of(one, policy, domain, 7)
+            row, result = known[f"data/evaluation/{policy}", one.task.id, 0], result_of(one, policy, domain, 7)
             assert (row["success"], row["reward"], row["turns"]) == (result.success, result.reward, result.turns)
             assert (row["topic"], row["method"], row["stage"]) == (result.topic, policy, "evaluate")
             for fault in ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken"):
                 assert row[fault] == int(getattr(result, fault)), fault
-    firsts = Counter(row["first_fault"] for row in rows.values())
+    firsts = Counter(row["first_fault"] for row in rows)
     assert firsts["none"] >= 18 and {"none", "premature", "mistaken", "repeated"} <= firsts.keys()
-    assert sum(row["fault_turn"] is None for row in rows.values()) == firsts["none"]
-    assert sum(row["held_out"] for row in rows.values()) > 0
-    lost = [row for row in rows.values() if row["outcome"] == "lost"]
+    assert sum(row["fault_turn"] is None for row in rows) == firsts["none"]
+    assert sum(row["held_out"] for row in rows) > 0
+    lost = [row for row in rows if row["outcome"] == "lost"]
     assert [(row["scored"], row["reward"]) for row in lost] == [(0, None)]
 
 
-def test_what_the_critic_thought_is_in_the_rows(viewer: Viewer) -> None:
-    rows = [row for row in table(viewer) if row["stage"] == "collect"]
+def test_what_the_critic_thought_is_in_the_rows(viewer: Viewer, rows: list[Row]) -> None:
+    rows = [row for row in rows if row["stage"] == "collect"]
     assert [bool(row["ranked"]) for row in rows] == [True] * 6 + [False] * 10
     assert [row["needed_last"] for row in rows[:3]] == [0, 0, 1]
     assert rows[0]["advantage"] == pytest.approx(0.2) and rows[0]["pairs"] == rows[0]["turns"]
@@ -182,8 +176,8 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
         find_sources(other)
 
 
-def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer) -> None:
-    row = next(number for number, one in enumerate(table(viewer)) if one["needed_last"])
+def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer, rows: list[Row]) -> None:
+    row = next(one["row"] for one in rows if one["needed_last"])
     found = viewer.dialogues.describe(row)
     json.dumps(found, allow_nan=False)
     state = found["turns"][0]["rankings"]["the ranking"]
@@ -200,10 +194,10 @@ def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer) -
 
 
 def test_token_ratios_are_told_where_they_are_stored(
-    viewer: Viewer, settings: Settings, project: Path, tmp_path: Path
+    viewer: Viewer, rows: list[Row], settings: Settings, project: Path, tmp_path: Path
 ) -> None:
-    rows = [number for number, one in enumerate(table(viewer)) if one["stage"] == "collect"]
-    told = [viewer.dialogues.describe(row)["turns"] for row in rows]
+    collected = [one["row"] for one in rows if one["stage"] == "collect"]
+    told = [viewer.dialogues.describe(row)["turns"] for row in collected]
     for number, turns in enumerate(told):
         for state in [turn["rankings"]["the ranking"] for turn in turns if turn["rankings"]]:
             for one in state["candidates"]:
@@ -218,8 +212,8 @@ def test_token_ratios_are_told_where_they_are_stored(
     write_table(path, TokenRatios, [replace(one, replies=one.replies[1:]) for one in stored])
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     with pytest.raises(UserError, match=r"token_ratios\.parquet: this is of other candidates; run the stage `rank`"):
-        shown.describe(rows[0])
+        shown.describe(collected[0])
     path.unlink()  # as rankings were before
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
-    (turn, *_) = shown.describe(rows[0])["turns"]
+    (turn, *_) = shown.describe(collected[0])["turns"]
     assert all(one["heat"] is None for one in turn["rankings"]["the ranking"]["candidates"])

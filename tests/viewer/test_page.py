@@ -12,7 +12,6 @@ import pytest
 from chromium import Chromium, Tab
 from made import EXPLAINED, TESTS
 
-from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.server import Viewer
 
 Row = dict[str, Any]
@@ -26,17 +25,6 @@ def tab(request: pytest.FixtureRequest, chromium: Chromium, address: str, folder
     yield found
     assert found.errors == []
     found.close()
-
-
-@pytest.fixture(scope="module")
-def rows(viewer: Viewer) -> list[Row]:
-    catalogue = viewer.dialogues.catalogue
-    columns = catalogue.rows(0)
-    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    for number, row in enumerate(found):
-        row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
-        row["row"] = number
-    return found
 
 
 def listed(tab: Tab, fragment: str) -> list[int]:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, Tab, wait_for
 from made import HOSTILE, TESTS
-from test_page import Row, listed, rows, tab
+from test_page import Row, listed, tab
 
 from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.server import Viewer
 
-__all__ = ["rows", "tab"]  # fixtures of the other module
+__all__ = ["tab"]  # a fixture of the other module
 DIALOGUE = f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0"
 
 
