@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -139,21 +137,6 @@ def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str])
         source = next(file for file in files if file.exists()).read_text(encoding="utf-8")
         for option in options - {"-m"}:  # argparse, typer
             assert f'"{option}"' in source or re.search(rf"\b{option[2:].replace('-', '_')}: ", source), words
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
-def test_make_in_a_test_does_not_take_the_options_of_make_test(tmp_path: Path) -> None:
-    """`.ci/run` says `make test ARGS=--durations=30`; a block's `make run` under it must still be `make run` alone."""
-    here = subprocess.run(["make", "-n", "run"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert here.stdout.splitlines()[-1].endswith(" -m flows.run ")
-    # What make would hand down, by a make of this test's own.
-    path = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
-    inner = f"{path}; import tests.conftest, subprocess; subprocess.run(['make', '-s', 'say'])"
-    (tmp_path / "Makefile").write_text(f'all:\n\t@{sys.executable} -c "{inner}"\nsay:\n\t@echo "said: $(ARGS)"\n')
-    outer = subprocess.run(
-        ["make", "-s", "all", "ARGS=--durations=30"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert outer.stdout == "said: \n", outer.stderr
 
 
 def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,21 +181,6 @@ def test_a_simulator_is_made_with_its_options_and_has_a_name() -> None:
     assert plugins.find_simulator("mine.things:Named", {}).name == "someone"
 
 
-def test_settings_choose_by_name_or_path() -> None:
-    settings = parse_settings(
-        {
-            "suite": "mine.things:Forms",
-            "method": "mine.things:Best",
-            "reward": {"function": "mine.things:brief"},
-            "simulator": {"kind": "mine.things:Terse"},
-        }
-    )
-    assert set(chosen(settings).values()) == {f"mine.things:{name}" for name in ("Forms", "Best", "brief", "Terse")}
-    assert type(load_domain(settings)).__name__ == "Forms"
-    assert type(find_method(settings.method)).__name__ == "Best"
-    assert chosen(Settings()) == {"domains": "backend", "methods": "sweet", "rewards": "", "simulators": ""}
-
-
 # Wrong names
 
 WRONG: list[tuple[Callable[[str], Any], str, str]] = [

@@ -13,8 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +28,7 @@ from tasks import retraining
 from tasks.ingestion import ingest
 from tasks.training import Steps, run_pipeline
 from tests.ingest.made import chat, write
+from tests.signals import until
 from tests.tasks.fake_project import git, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -156,7 +156,7 @@ def serving(home: Path) -> Iterator[httpx.Client]:
         found = re.search(r"http://\S+", server.stdout.readline())
         assert found is not None
         with httpx.Client(base_url=found[0], trust_env=False, timeout=120) as client:
-            until(lambda: version(client) != "", "the endpoint did not answer")
+            until(lambda: version(client) != "", "the endpoint did not answer", 180)
             yield client
     finally:
         server.send_signal(signal.SIGTERM)
@@ -168,13 +168,6 @@ def version(client: httpx.Client) -> str:
     with contextlib.suppress(httpx.ConnectError):
         return str(client.get("../health").json()["version"])
     return ""
-
-
-def until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.5)
 
 
 def talk(client: httpx.Client, number: int, consent: str) -> None:
@@ -220,7 +213,7 @@ def test_what_is_served_is_learnt_from_and_the_new_agent_is_served(
         assert version(client) == "1"
         (retrained,) = retraining.retrain(home, Steps(say=quiet))
         assert retrained.left == "" and registry.aliases() == {"champion": "2"}, retrained
-        until(lambda: version(client) == "2", "the new champion did not take over")
+        until(lambda: version(client) == "2", "the new champion did not take over", 180)
         talk(client, 9, "true")
     assert status(home) == "Data and pipelines are up to date."
     assert git(home, "status", "--porcelain") == ""

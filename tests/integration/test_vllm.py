@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import fisher_exact
 
 from sweetrl.backend import Backend
-from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.engines.chat import ChatFormat
@@ -23,9 +23,8 @@ from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
-from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.types import Prompt, Sampling, Task
+from sweetrl.types import Prompt, Sampling
 from tests.integration.conftest import adapter_of
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
@@ -113,33 +112,6 @@ def test_an_adapter_speaks_as_in_this_process_and_comes_back(
     engine.close()
     names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and adapter_name(adapter) not in names
-
-
-def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, folder: Path) -> tuple[int, int]:
-    """Dialogues about `tasks`: how many end with a success, and how many there are."""
-    from sweetrl.backend.rewards import CodeScorer
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.rollout.context import RolloutContext
-    from sweetrl.rollout.run import rollout_scored
-
-    with CodeScorer(RewardSettings()) as scorer:
-        context = RolloutContext(DOMAIN, engine, chat, simulator, scorer, AGENT)
-        attempts = [(task, 0) for task in tasks]
-        store = rollout_scored(
-            attempts, context, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
-        )
-    found = list(store.read())
-    assert [one.task for one in found] == tasks
-    return sum(one.success for one in found), len(found)
-
-
-def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: TransformersEngine, tmp_path: Path) -> None:
-    # Two samples of their own: an equal rate fails in one of 200 such tests, a difference of 14 points in most.
-    tasks = list(generate("test", 200, seed=7, difficulty=3))
-    user = ScriptedSimulator()
-    far, count = rate(tasks, remote, remote.chat, user, tmp_path / "far")
-    near, _ = rate(tasks, local, local.chat, user, tmp_path / "near")
-    assert fisher_exact([[far, count - far], [near, count - near]]).pvalue > 0.005, (far, near, count)
 
 
 def test_candidates_are_those_of_this_process(served: EngineSettings, tmp_path: Path) -> None:

@@ -24,11 +24,10 @@ from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.errors import UserError
-from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, needs_browser, whole
+from tests.interop.shared import FORMS, Agent, whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -127,18 +126,6 @@ def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
     assert [one.metadata["sweetrl"]["place"] for one in log.samples] == [0, 1]
 
 
-def test_pages(tmp_path: Path) -> None:
-    needs_browser()
-    domain = sweetrl.domain("frontend")
-    tasks = tasks_of(domain, 1, 5)
-    agent = OraclePageAgent().act
-    log = evaluated(tmp_path, colbench("frontend", count=1, seed=5), mock(tasks, agent))
-    assert log.samples is not None
-    with sweetrl.opened(domain) as world:
-        same(log.samples[0], by_sweetrl(world, tasks[0], 5, agent))
-    assert means(log)["reward"] == 1.0
-
-
 def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
     params = tmp_path / "mine.yaml"
     params.write_text("agent: {max_turns: 2}\nseed: 4\n", encoding="utf-8")
@@ -153,14 +140,6 @@ def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0}
     assert score.metadata == {"outcome": "max_turns_reached", "turns": 2, "parts": {}}
-    plain = colbench("backend", count=1, settings={"agent": {"max_turns": 1}}, prompt="short")
-    log = evaluated(tmp_path, plain, mock(tasks_of(sweetrl.domain("backend"), 1, domain_seed()), wrong))
-    assert log.samples is not None
-    assert log.samples[0].messages[0].text == domain.system_prompt("short")
-
-
-def domain_seed() -> int:
-    return sweetrl.domain("backend").settings.seed
 
 
 def test_a_log_can_be_scored_again(tmp_path: Path) -> None:

@@ -248,23 +248,6 @@ def test_a_repeated_episode_is_the_same_attempt(server: Any, monkeypatch: pytest
     assert sorted(importlib.import_module("chat_in_process").Late.seen.values()) == [2, 2]
 
 
-def test_a_domain_is_open_while_its_environment_serves(server: Any) -> None:
-    shop = importlib.import_module("chat_in_process").Shop
-    env = load_environment("chat_in_process:Shop", count=1, seed=3, seat=SEAT)
-    (task,) = env.taskset
-
-    async def run(model: Any) -> list[int]:
-        assert not shop.is_open
-        async with env.serving():
-            assert shop.is_open
-            traces = [only(await env.run_slot(slot, context(model))) for slot in env.slots(task, 2)]
-        assert not shop.is_open
-        return [trace.info["sweetrl"]["attempt"] for trace in traces]
-
-    with server(reply=clerk) as far:
-        assert [asyncio.run(run(far)) for _ in range(2)] == [[0, 1], [0, 1]]
-
-
 def test_a_reward_of_ones_own_is_for_one_thread_at_a_time(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT, reward={"function": "chat_in_process:alone"})
     with server(reply=lambda body: "I WANT TO ANSWER: nothing") as far:

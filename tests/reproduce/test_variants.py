@@ -167,11 +167,6 @@ def test_the_profile_of_pages_is_about_pages() -> None:
     assert all(one.pages[0] for one in variants if one.table == METHODS), "the paper has numbers for these"
 
 
-def test_an_unknown_variant_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="there is no variant `swet`; there are zero-shot, "):
-        variant_named("swet")
-
-
 def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
     values = {"rank": {"share": 1, "margin": 2}, "seed": 3}
     changed = {"rank": {"share": 5, "margin": 2}, "critic": {"lora": {"rank": 6}}, "seed": 7}

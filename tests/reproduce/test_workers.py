@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
 from sweetrl.reproduce.run import Profile
+from tests.signals import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # Stands for DVC: writes down when each target began and ended; fails for those in the file `broken`.
@@ -139,14 +139,8 @@ child.wait()
     )
     starter = subprocess.Popen([sys.executable, "-c", call])
 
-    def waited(true: Callable[[], bool]) -> bool:
-        limit = time.monotonic() + 40
-        while not true() and time.monotonic() < limit:
-            time.sleep(0.05)
-        return true()
-
-    assert waited(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
-    assert waited(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
+    until(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
+    until(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
     found = [int(pid) for path in profile.folder.glob("pids-*") for pid in path.read_text().split()]
     time.sleep(1.0)
     starter.kill()
@@ -158,4 +152,4 @@ child.wait()
         except psutil.NoSuchProcess:
             return False
 
-    assert waited(lambda: not any(map(runs, found))), found
+    until(lambda: not any(map(runs, found)), f"{found} have not ended")

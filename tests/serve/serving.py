@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from sweetrl.config.settings import EngineSettings, Settings
 from sweetrl.engines.vllm_server import free_port
 from sweetrl.serve.alias import Follower
 from sweetrl.serve.endpoint import Endpoint
+from tests.signals import until
 
 REQUEST = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
 
@@ -59,10 +59,3 @@ def answering(made: Endpoint) -> Iterator[Running]:
     finally:
         server.should_exit = True
         thread.join(30)
-
-
-def until(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)

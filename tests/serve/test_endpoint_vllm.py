@@ -23,7 +23,8 @@ from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL, write_adapter, write_results
-from tests.serve.serving import REQUEST, running, until
+from tests.serve.serving import REQUEST, running
+from tests.signals import until
 
 
 def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
@@ -56,7 +57,7 @@ def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(
                 head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(text)}\r\n\r\n"
                 client.sendall((head + text).encode())
                 until(lambda: server.requests == 1)
-            until(lambda: server.gone == 1, 30)
+            until(lambda: server.gone == 1, seconds=30)
             slow[0] = 0.0  # and its place is free
             assert found.post(body).status_code == 200
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
-from tests.signals import as_at_a_terminal, at_work
+from tests.signals import as_at_a_terminal, at_work, until
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -73,14 +72,6 @@ stages:
     params: [collect]
     outs: [models/policy, data/tasks, reports/results.parquet, reports/evaluation.json]
 """
-
-
-def until(condition: Callable[[], bool], otherwise: str, seconds: float = EVENT_SECONDS) -> None:
-    """Wait until `condition` holds; an AssertionError that says `otherwise` where it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
-        time.sleep(1)
 
 
 class Team:
@@ -242,7 +233,7 @@ class Checkout:
 
     def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
         """Wait until a deployment has got a run that was not there before."""
-        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run")
+        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run", EVENT_SECONDS)
         return self.begun(name)[0]
 
     def wait_for_another(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import pytest
 
 from sweetrl.config.settings import GateSettings, Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
 from sweetrl.tracking.comparisons import plan
@@ -22,6 +21,7 @@ from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
+from tests.serve.made import write_rewards
 from tests.tasks.fake_project import quiet
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
@@ -37,23 +37,8 @@ class Project:
         """Write a policy with its results and register it; return the version."""
         (self.root / "models/policy").mkdir(parents=True, exist_ok=True)
         (self.root / "models/policy/adapter_config.json").write_text(name)
-        write_results(self.root, rewards)
+        write_rewards(self.root, rewards)
         return register_policy(self.settings, self.root).version
-
-
-def write_results(root: Path, rewards: Mapping[str, float | None]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    known = {"topic": "boat", "held_out": False, "turns": 3}
-    rows = [{"task_id": task, "policy": "trained", "reward": value, **known} for task, value in rewards.items()]
-    rows += [{"task_id": task, "policy": "base", "reward": 0.0, **known} for task in rewards]
-    for row in rows[: 3 * len(rewards) // 4]:
-        row["topic"] = "taxi"
-    (root / "reports").mkdir(exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
-    scored = [value for value in rewards.values() if value is not None]
-    write_json(root / "reports/evaluation.json", {"mean": sum(scored) / len(scored)})
 
 
 def rewards(rate: float, seed: int) -> dict[str, float | None]:
@@ -129,7 +114,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
         assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
-        write_results(folder, {f"other-{number}": 0.0 for number in range(40)})
+        write_rewards(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
     result = decide(project.settings, project.root, second)
@@ -222,7 +207,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     assert [one["number"] for one in kept.values()] == [1, 2, 3]
     assert {"challenger", "first", "p_value", "alpha", "discordance", "time"} <= set(next(iter(kept.values())))
     # Other results of a version are another comparison, and other tasks begin anew.
-    write_results(project.root, rewards(0.5, 20))
+    write_rewards(project.root, rewards(0.5, 20))
     version = register_policy(project.settings, project.root).version
     registry.attach_evaluation(version, project.root, {})
     again = judge(project.settings, project.root, version, quiet)
@@ -231,20 +216,6 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
     mean = sum(one["discordance"] for one in comparisons.noted(registry, champion, "comparison").values()) / 4
     assert planned.discordance == pytest.approx(mean)
-
-
-def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluation(root: Path, folder: Path, line) -> None:
-        write_results(folder, rewards(0.5, 1))
-
-    monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
-    second = project.train("second", rewards(0.5, 2))
-    for tasks, number in ((b"the first test tasks", 1), (b"fresh", 1)):
-        (project.root / "data/tasks/test.parquet").write_bytes(tasks)
-        result = judge(project.settings, project.root, second, quiet)
-        assert result.decision is not None and result.decision.number == number
 
 
 def test_comparisons_at_the_same_moment_are_never_both_the_first(project: Project) -> None:
@@ -355,7 +326,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
 
 def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     now = rewards(0.9, 1)
-    monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_results(folder, now))
+    monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_rewards(folder, now))
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, quiet)
