@@ -30,12 +30,14 @@ def at_work(root: Path) -> list[str]:
     return found
 
 
-def until(condition: Callable[[], object], otherwise: str = "it took too long", seconds: float = 60.0) -> None:
+def until(
+    condition: Callable[[], object], otherwise: str = "it took too long", seconds: float = 60.0, pause: float = 0.05
+) -> None:
     """Wait until `condition` holds; an AssertionError that says `otherwise` where it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def healthy(url: str) -> bool:

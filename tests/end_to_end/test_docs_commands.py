@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
 from tests.signals import as_at_a_terminal
 
@@ -153,12 +153,6 @@ def merged(tree: Any, change: Any) -> Any:
     if isinstance(tree, dict) and isinstance(change, dict):
         return {**tree, **{key: merged(tree.get(key), value) for key, value in change.items()}}
     return change
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:

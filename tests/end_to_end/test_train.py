@@ -26,10 +26,13 @@ def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:
     assert "Traceback" not in printed
 
 
-def test_everything_lies_inside_the_project_and_is_ignored_by_git(first: tuple[Clone, str]) -> None:
+def test_nothing_is_left_running_and_everything_lies_inside_the_project_and_is_ignored_by_git(
+    first: tuple[Clone, str],
+) -> None:
     from tasks.workspace import git
 
     clone, _ = first
+    assert clone.processes() == []
     changed = git(clone.root, "status", "--porcelain").stdout.split()
     assert changed == ["??", "dvc.lock"]
     assert (clone.root / ".prefect").is_dir() and (clone.root / "mlflow.db").is_file()

@@ -233,7 +233,7 @@ class Checkout:
 
     def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
         """Wait until a deployment has got a run that was not there before."""
-        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run", EVENT_SECONDS)
+        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run", EVENT_SECONDS, 1.0)
         return self.begun(name)[0]
 
     def wait_for_another(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
