@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
+import uvicorn
 
 
 def as_at_a_terminal() -> None:
     """In the child: take SIGINT, which whoever runs the tests in the background may have had ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Read what a program prints up to the line that holds `words`."""
+    assert process.stdout is not None
+    assert any(words in line for line in process.stdout), f"it ended without {words!r}"
 
 
 def at_work(root: Path) -> list[str]:
@@ -38,6 +48,22 @@ def until(
     while not condition():
         assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
         time.sleep(pause)
+
+
+@contextlib.contextmanager
+def answering(app: Any) -> Iterator[str]:
+    """The address of an ASGI application that is served in a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server did not start", 120)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        listener.close()
 
 
 def healthy(url: str) -> bool:

@@ -47,8 +47,7 @@ BRIEF: dict[str, Any] = {
 
 
 def run(clone: Clone) -> str:
-    done = clone.run("flows.run")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    done = clone.check("flows.run")
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout
 
@@ -83,8 +82,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[...,
     clone = clone_project(tmp_path_factory.mktemp("examples") / "forms", **FORMS)
     done = clone.run("sweetrl.stages.pretrain")  # as `make base-model` does
     assert done.returncode == 0, done.stderr[-4000:]
-    done = clone.run("dvc", "commit", "--quiet", "--force", "pretrain")
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = clone.check("dvc", "commit", "--quiet", "--force", "pretrain")
     git(clone.root, "add", "-A")
     git(clone.root, "commit", "-qm", "A base agent for forms")
     yield clone, run(clone)

@@ -159,10 +159,11 @@ def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
 
 def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> None:
     tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
-    log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3), mock(tasks, clerk), message_limit=4)
+    log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3, prompt="short"), mock(tasks, clerk), message_limit=4)
     assert log.samples is not None
     (sample,) = log.samples
     assert sample.limit is not None and sample.limit.type == "message"
+    assert sample.messages[0].text == sweetrl.domain(FORMS).system_prompt("short")
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0} and score.answer is None
     assert score.metadata is not None and score.metadata["outcome"] == "broken_off"

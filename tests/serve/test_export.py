@@ -138,35 +138,32 @@ def test_nothing_is_said_of_an_adapter_that_is_not_registered(
 
 
 @pytest.mark.parametrize(
-    ("base", "content", "named"),
-    [("models/base", "0123.dir", False), ("org/name", "", True), ("a/path/of/mine", "", False), ("gpt2", "", True)],
-)
-def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
-    base: str, content: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where no folder of the project is
-    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), AgentConfig(base, content))
-    for merged in (True, False):
-        assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
-            base if named else None
-        )
-
-
-@pytest.mark.parametrize(
-    ("config", "name", "revision"),
+    ("config", "for_peft", "on_the_hub"),
     [
-        (AgentConfig("org/name", base_revision="0a1b"), "org/name", "0a1b"),
-        (AgentConfig("org/name"), "org/name", None),
-        (AgentConfig("models/base", "0123.dir"), "./models/base", None),
-        (AgentConfig("./models/base", "0123.dir"), "./models/base", None),
-        (AgentConfig("../base", "0123.dir"), "../base", None),
-        (AgentConfig("/models/base", "0123.dir"), "/models/base", None),
+        (AgentConfig("org/name", base_revision="0a1b"), ("org/name", "0a1b"), True),
+        (AgentConfig("org/name"), ("org/name", None), True),
+        (AgentConfig("gpt2"), ("gpt2", None), True),
+        (AgentConfig("models/base", "0123.dir"), ("./models/base", None), False),
+        (AgentConfig("./models/base", "0123.dir"), ("./models/base", None), False),
+        (AgentConfig("../base", "0123.dir"), ("../base", None), False),
+        (AgentConfig("/models/base", "0123.dir"), ("/models/base", None), False),
+        (AgentConfig("a/path/of/mine"), None, False),
     ],
 )
-def test_pefts_auto_classes_look_for_a_base_on_the_hub_only_if_it_is_there(
-    config: AgentConfig, name: str, revision: str | None
+def test_card_and_adapter_name_a_base_to_the_hub_only_by_the_hubs_name(
+    config: AgentConfig,
+    for_peft: tuple[str, str | None] | None,
+    on_the_hub: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert handover.named_base(config) == {"base_model_name_or_path": name, "revision": revision}
+    monkeypatch.chdir(tmp_path)  # where no folder of the project is
+    if for_peft is not None:
+        assert tuple(handover.named_base(config).values()) == for_peft
+    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), config)
+    for merged in (True, False):
+        named = metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model")
+        assert named == (config.base if on_the_hub else None)
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
