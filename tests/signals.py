@@ -66,9 +66,9 @@ def answering(app: Any) -> Iterator[str]:
         listener.close()
 
 
-def healthy(url: str) -> bool:
+def healthy(url: str, page: str = "health") -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/health", trust_env=False, timeout=5).status_code == 200
+        return httpx.get(f"{url}/{page}", trust_env=False, timeout=5).status_code == 200
     return False
 
 

@@ -198,18 +198,6 @@ def test_the_python_of_the_browser_runs() -> None:
     assert names["scores"][1] == 0.0 < names["scores"][0]
 
 
-def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.stages.import_dialogues import import_standalone
-
-    monkeypatch.chdir(tmp_path)
-    (block,) = [block for block in of(REPOSITORY / "docs" / "own-dialogues.md", "json") if block.title]
-    Path("shop.jsonl").write_text(block.text)
-    import_standalone(parse_settings({}), [Path("shop.jsonl")], Path("out"), ())
-    found = list(TrajectoryStore("out"))
-    assert (found[0].task.id, found[0].reward, found[0].answer) == ("lost-parcel", 1.0, "It arrives tomorrow.")
-
-
 def test_every_page_is_in_the_navigation_once() -> None:
     class Loader(yaml.SafeLoader):
         """mkdocs.yml names Python objects, which need not be loaded here."""

@@ -5,13 +5,13 @@ What the comments before a block mean is in docs/site/README.md; `tests/test_doc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ import yaml
 
 from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, until
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -156,18 +156,14 @@ def merged(tree: Any, change: Any) -> Any:
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        try:
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
             urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            if server.poll() is not None:
-                break
-            time.sleep(0.5)
-    said = (
-        server.stderr.read()[-2500:].decode() if server.poll() is not None and server.stderr else "it is still starting"
-    )
-    raise AssertionError(f"{url} does not answer: {said}")
+            return True
+        return False
+
+    until(lambda: answers() or server.poll() is not None, f"{url} does not answer", 300, 0.5)
+    assert server.poll() is None, server.stderr.read()[-2500:].decode() if server.stderr else url
 
 
 @pytest.fixture(scope="module")

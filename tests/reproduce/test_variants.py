@@ -14,7 +14,7 @@ from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import DPO, METHODS, TABLES, VARIANTS, merged, settings_of, variant_named
+from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, merged, settings_of, variant_named
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
@@ -45,11 +45,6 @@ def test_every_switch_of_the_official_code_is_a_variant() -> None:
     assert {name: value for one in alone for name, value in one.items()} | {**DPO} == switches | {**DPO}
     assert all(len(one) == 1 for one in alone)
     assert settings_of(project(), VARIANTS["official"]).critic.normalization == "trajectory"
-
-
-def test_variants_differ_from_each_other() -> None:
-    differences = [(sorted(variant.settings.items()), variant.data) for variant in VARIANTS.values()]
-    assert all(differences.count(one) == 1 for one in differences)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -156,15 +151,6 @@ def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None
     folder = ROOT / "reproduce" / "smollm2"
     for dep in yaml.safe_load((folder / "dvc.lock").read_text(encoding="utf-8"))["stages"]["smollm2"]["deps"]:
         assert md5((folder / dep["path"]).read_bytes(), usedforsecurity=False).hexdigest() == dep["md5"], dep["path"]
-
-
-def test_the_profile_of_pages_is_about_pages() -> None:
-    values = yaml.safe_load((ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8"))
-    settings = settings_of(merged(project(), values["settings"]), variant_named("sweet"))
-    assert (settings.suite, settings.model.base) == ("frontend", "models/base-frontend")
-    assert (settings.critic.pairs, settings.critic.gap) == ("all", 0.1)
-    variants = [variant_named(name) for name in values["variants"]]
-    assert all(one.pages[0] for one in variants if one.table == METHODS), "the paper has numbers for these"
 
 
 def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:

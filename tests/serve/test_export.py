@@ -44,11 +44,17 @@ def metadata(card: str) -> dict[str, Any]:
     return found
 
 
-def test_a_merged_folder_replies_as_base_and_adapter_do(project: Path, settings: Settings, tmp_path: Path) -> None:
+def test_a_merged_version_replies_as_base_and_adapter_do_and_has_its_lineage(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "merged"
-    handover.export("models/policy", settings, out, merge=True)
+    version = register_policy(settings, project).version
+    assert handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True).version == version
+    card = (out / "README.md").read_text()
+    assert f"# {settings.tracking.model} version {version}" in card
+    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
     talk = json.loads((out / "agent.json").read_text())
     apart = greedy(project / "models/base", project / "models/policy", talk["system_prompt"])
     assert greedy(out, None, talk["system_prompt"]) == apart
@@ -103,20 +109,6 @@ def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path)
             handover.export(str(folder), settings, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     shutil.rmtree(critic)
-
-
-def test_a_registered_version_is_exported_with_its_lineage(project: Path, settings: Settings, tmp_path: Path) -> None:
-    version = register_policy(settings, project).version
-    out = tmp_path / "registered"
-    handed = handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True)
-    assert handed.version == version
-    card = (out / "README.md").read_text()
-    assert f"# {settings.tracking.model} version {version}" in card
-    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
-    talk = json.loads((out / "agent.json").read_text())
-    assert greedy(out, None, talk["system_prompt"]) == greedy(
-        project / "models/base", project / "models/policy", talk["system_prompt"]
-    )
 
 
 def test_nothing_is_said_of_an_adapter_that_is_not_registered(
