@@ -106,10 +106,7 @@ def own_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], 
 @pytest.fixture
 def fake_server() -> Any:
     """The class FakeServer of tests/fake_server.py, to be used as a context manager."""
-    folder = str(Path(__file__).resolve().parent)  # tests are no package
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    from fake_server import FakeServer  # type: ignore[import-not-found]
+    from tests.fake_server import FakeServer
 
     return FakeServer
 

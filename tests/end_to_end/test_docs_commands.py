@@ -23,6 +23,7 @@ import yaml
 from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
 from tests.signals import as_at_a_terminal, until
+from tests.test_docs import merged
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -147,12 +148,6 @@ class Reader:
             if process is self.python:
                 process.kill()
             process.communicate(timeout=60)
-
-
-def merged(tree: Any, change: Any) -> Any:
-    if isinstance(tree, dict) and isinstance(change, dict):
-        return {**tree, **{key: merged(tree.get(key), value) for key, value in change.items()}}
-    return change
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,14 @@ def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> T
         while not talk.done:
             talk.say(agent(task, talk.messages))
         return talk.score()
+
+
+def check_hidden(tasks: list[Task], text: str) -> None:
+    """The JSON `text` holds the tasks' requests, and nothing of what the agent may not know."""
+    for task in tasks:
+        assert json.dumps(task.problem_description) in text
+        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
+            assert json.dumps(secret)[1:-1] not in text
 
 
 def needs_browser() -> None:

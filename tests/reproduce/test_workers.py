@@ -17,6 +17,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
 from sweetrl.reproduce.run import Profile
+from tests.reproduce.made import edit
 from tests.signals import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,9 +116,7 @@ def test_what_needs_something_that_is_not_listed_is_not_waited_for(
     profile: Profile, changes: dict[str, Any], says: str
 ) -> None:
     """The workers waited forever for the data of a seed, or the critic of a variant, that somebody had taken out."""
-    path = profile.folder / "params.yaml"
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    path.write_text(yaml.safe_dump({**values, **changes}), encoding="utf-8")
+    edit(profile.folder / "params.yaml", **changes)
     with pytest.raises(UserError, match=re.escape(says)):
         workers.run_all(Profile(profile.folder), 2, program(profile))
     assert not (profile.folder / "calls").exists()

@@ -71,6 +71,13 @@ def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
     return Project(tmp_path, parse_settings({"evaluate": {"resamples": 2000}}))
 
 
+def failing(*arguments: object, **options: object) -> object:
+    """What MLflow's client does where its server fails."""
+    from mlflow.exceptions import MlflowException
+
+    raise MlflowException("API request failed with error code 503")
+
+
 def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = quiet) -> GateResult:
     """Let a version stand against the champion, and move the alias if it wins."""
     result = judge(settings, root, version, line)
@@ -166,30 +173,29 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
 ) -> None:
     """Whichever of the gate's questions fails, and however often: the loser is not promoted."""
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
     best = project.train("best", rewards(0.9, 1))
     decide(project.settings, project.root, best)
     loser = project.train("loser", rewards(0.1, 1))
     asked = MlflowClient.get_registered_model
-    failing: set[int] = set()
+    broken: set[int] = set()
     calls = 0
 
     def get_registered_model(client: MlflowClient, name: str) -> object:
         nonlocal calls
         calls += 1
-        if calls in failing:
-            raise MlflowException("API request failed with error code 503")
+        if calls in broken:
+            failing()
         return asked(client, name)
 
     monkeypatch.setattr(MlflowClient, "get_registered_model", get_registered_model)
-    for failing in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
+    for broken in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
         calls = 0
         try:
             assert not decide(project.settings, project.root, loser).promoted
         except UserError as error:
             assert "nothing was changed, so try again" in str(error)
-        failing = set()
+        broken = set()
         assert Registry(project.settings.tracking, project.root).aliases()["champion"] == best
 
 
@@ -245,15 +251,11 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
     first = project.train("first", rewards(0.3, 1))
     decide(project.settings, project.root, first)
     second = project.train("second", rewards(0.9, 2))
     asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
-
-    def failing(*arguments: object, **options: object) -> object:
-        raise MlflowException("API request failed with error code 503")
 
     def get(client: MlflowClient, name: str, version: str) -> object:
         """Fail from the second question about the champion on: the one about what was compared with it."""
@@ -312,11 +314,6 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
     # Of other tasks nothing has served.
     comparisons.note(registry, champion, "comparison", name, row | {"drawing": "of another seed"})
     assert due(fresh_after_comparisons=1) == 0
-
-    def failing(*arguments: object, **options: object) -> object:
-        from mlflow.exceptions import MlflowException
-
-        raise MlflowException("API request failed with error code 503")
 
     monkeypatch.setattr("mlflow.MlflowClient.search_model_versions", failing)
     assert due() == 0
