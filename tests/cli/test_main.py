@@ -182,8 +182,6 @@ def test_show_prints_one_trajectory(folder: Path) -> None:
     assert "rate: 7" not in text  # the training-time information is shown only on demand
     assert "\x1b" not in text  # nor do a user's or a model's words steer the terminal
 
-
-def test_show_privileged_prints_the_reference(folder: Path) -> None:
     console = wide()
     show.show_trajectory(console, show.find(folder, BACKEND, "0", 1), BACKEND, privileged=True)
     assert "rate: 7" in printed(console)

@@ -29,7 +29,7 @@ from tasks.ingestion import ingest
 from tasks.training import Steps, run_pipeline
 from tests.ingest.made import chat, write
 from tests.signals import until
-from tests.tasks.fake_project import git, quiet
+from tests.tasks.fake_project import git, quiet, start_checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -130,15 +130,7 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it; the test's end takes it back
     monkeypatch.delenv("SWEETRL_TRACKING", raising=False)
-    git(tmp_path, "init", "-q", "--bare", "-b", "main", "origin.git")
-    git(root, "init", "-q", "-b", "main")
-    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
-        git(root, "config", key, value)
-    git(root, "remote", "add", "origin", str(tmp_path / "origin.git"))
-    for words in (["init", "-q"], ["remote", "add", "-q", "-d", "store", "s3://team/dvc"]):
-        subprocess.run([sys.executable, "-m", "dvc", *words], check=True)
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "The project")
+    start_checkout(root, "s3://team/dvc")
     run_pipeline(root, Steps(say=quiet))
     git(root, "add", ".")
     git(root, "commit", "-qm", "Trained once")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from sweetrl.config.settings import EngineSettings, Settings, load_settings
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.registry import Registry
 from tests.integration.conftest import REGISTRY_PORT, URL
-from tests.serve.made import MODEL, write_adapter, write_results
+from tests.serve.made import MODEL, make_project, write_adapter, write_results
 from tests.serve.serving import Running, running
 from tests.signals import mlflow_server, until
 
@@ -33,9 +32,7 @@ REQUESTS = [
 def project(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project whose registry is an MLflow server, with two versions of an agent; the first is champion."""
     root = tmp_path_factory.mktemp("project")
-    shutil.copytree(base_model, root / "models/base")
-    (root / "data/tasks").mkdir(parents=True)
-    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    make_project(root, base_model)
     values = {
         "seed": 7,
         "agent": {"max_turns": 3, "max_new_tokens": 24, "temperature": 0.0},

@@ -217,30 +217,23 @@ def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Ca
         ("params.yaml", f"{LEAST}variant_settings: {{swet: {{}}}}", "there is no variant `swet`; there are zero-shot"),
         ("params.yaml", f"{LEAST}variant_settings: {{rft: {{rft.rate: 1}}}}", r"params\.yaml has no `rft\.rate`"),
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
+        ("tuning.yaml", "a: 1", "this is no list of runs"),
+        ("tuning.yaml", "- {variant: rft}", "run 1: `at` is missing"),
+        (
+            "tuning.yaml",
+            "- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}",
+            "run 1: there is no variant `raft`",
+        ),
     ],
 )
-def test_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
+def test_a_file_of_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
     (folder / file).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        Profile().claims  # noqa: B018 - read when it is asked for
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a: 1", "this is no list of runs"),
-        ("- {variant: rft}", "run 1: `at` is missing"),
-        ("- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}", "run 1: there is no variant `raft`"),
-    ],
-)
-def test_a_file_of_runs_that_is_none_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
-    assert read_tuning(tmp_path / "tuning.yaml") == []
-    (tmp_path / "tuning.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=says):
-        read_tuning(tmp_path / "tuning.yaml")
+        _ = read_tuning(Path(file)) if file == "tuning.yaml" else Profile().claims
 
 
 def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:
+    assert read_tuning(folder / "none.yaml") == []
     edit(folder / "params.yaml", tuning={"rft": [{}, {"rft.learning_rate": 4.0e-03}]})
     program.run(["tune", "rft", "7"])
     assert [stage for _, stage in calls] == ["train-policy", "evaluate"] * 2

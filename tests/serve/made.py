@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def write_adapter(root: Path, seed: int) -> None:
         if "lora_B" in name:
             value.data = torch.randn(value.shape, generator=generator) * 0.3
     save_adapter(adapted, root / "models/policy", "models/base")
+
+
+def make_project(root: Path, base: Path) -> None:
+    """Write a base, an adapter and test tasks, as the pipeline leaves them."""
+    shutil.copytree(base, root / "models/base")
+    write_adapter(root, 1)
+    (root / "data/tasks").mkdir(parents=True)
+    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
 
 
 def write_rewards(root: Path, rewards: Mapping[str, float | None]) -> None:

@@ -79,20 +79,3 @@ def test_a_version_is_registered_found_promoted_and_read_back_through_http(proje
     assert found.run.params == {"name": "second"}
     registry.step_back()
     assert registry.get("champion").version == first
-
-
-def test_a_server_that_does_not_answer_is_no_empty_registry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = parse_settings({"tracking": {"model": "agent-at-a-server"}})
-    registry = Registry(settings.tracking, project)
-    monkeypatch.setattr(registry.client._get_registry_client().store, "get_host_creds", lambda: _nobody())
-    with pytest.raises(UserError, match="nothing was changed, so try again when it answers"):
-        registry.aliases()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(UserError, match=r"MLflow's store does not answer .* correct MLFLOW_TRACKING_URI"):
-        Registry(settings.tracking, project)
-
-
-def _nobody() -> object:
-    from mlflow.utils.rest_utils import MlflowHostCreds
-
-    return MlflowHostCreds(f"http://127.0.0.1:{free_port()}")

@@ -19,19 +19,14 @@ from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.runs import RunLog
-from tests.serve.made import write_adapter, write_rewards
+from tests.serve.made import make_project, write_rewards
 
 
 @pytest.fixture(scope="module")
 def project(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project folder in git with a trained policy, results, a dvc.lock and run files, as the pipeline leaves it."""
-    import shutil
-
     root = tmp_path_factory.mktemp("project")
-    shutil.copytree(tiny_model, root / "models/base")
-    write_adapter(root, 1)
-    (root / "data/tasks").mkdir(parents=True)
-    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    make_project(root, tiny_model)
     write_rewards(root, {"a": 0.0, "b": 1.0})
     lock = {"stages": {"collect": {"cmd": "x", "outs": [{"path": "data/trajectories", "md5": "0123.dir"}]}}}
     (root / "dvc.lock").write_text(yaml.safe_dump(lock))
