@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,6 @@ class Reader:
         self.port = free_port()
         self.servers: list[subprocess.Popen[bytes]] = []
         self.python: subprocess.Popen[str] | None = None
-        self.commands = 0
 
     def follow(self, block: Block, python: bool) -> None:
         """Do what a block says; an AssertionError has the command and its last words."""
@@ -123,7 +121,6 @@ class Reader:
             assert done.returncode == 0 and "Traceback (most recent call last)" not in done.stdout + done.stderr, said
             self.place, _, rest = state.read_text(encoding="utf-8").partition("\n")
             self.environment = dict(pair.split("=", 1) for pair in rest.split("\0") if "=" in pair)
-        self.commands += 1
 
     def execute(self, text: str, block: Block) -> None:
         """Run a block in the page's one Python."""
@@ -161,17 +158,9 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     assert server.poll() is None, server.stderr.read()[-2500:].decode() if server.stderr else url
 
 
-@pytest.fixture(scope="module")
-def counted() -> Iterator[dict[str, int]]:
-    """How many commands of which page were run; said at the end."""
-    ran: dict[str, int] = {}
-    yield ran
-    print(f"\ndocs: {sum(ran.values())} commands run on {len(ran)} pages: {ran}", file=sys.__stderr__)
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path, counted: dict[str, int]) -> None:
+def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path) -> None:
     name = page.relative_to(ROOT).as_posix()
     shutil.copytree(ready.root, tmp_path / "project", symlinks=True)
     environment = ready.environment() | {
@@ -184,7 +173,6 @@ def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path, counte
         for block in blocks(page):
             if not block.skipped:
                 reader.follow(block, python=name not in QUICK)
-        counted[name] = reader.commands
     finally:
         reader.leave()
         shutil.rmtree(tmp_path / "project")

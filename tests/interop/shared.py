@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,16 @@ def check_hidden(tasks: list[Task], text: str) -> None:
         assert json.dumps(task.problem_description) in text
         for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
             assert json.dumps(secret)[1:-1] not in text
+
+
+def example(module: Any, words: str, changes: dict[str, str]) -> str:
+    """The code in a module's docstring that holds `words`, with some of what it says made smaller."""
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", module.__doc__ or "", re.M)
+    (text,) = (textwrap.dedent(one) for one in blocks if words in one)
+    for long, short in changes.items():
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    return text
 
 
 def needs_browser() -> None:

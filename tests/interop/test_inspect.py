@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from importlib import import_module, metadata
 from pathlib import Path
@@ -26,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, check_hidden, whole
+from tests.interop.shared import FORMS, Agent, check_hidden, example, whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -205,11 +203,7 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> 
 
 def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """As it is pasted, but for two tasks and a model of this machine."""
-    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
-    (text,) = (textwrap.dedent(one) for one in blocks if "import inspect_ai" in one)
-    for long, short in {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"}.items():
-        assert text.count(long) == 1
-        text = text.replace(long, short)
+    text = example(adapter, "import inspect_ai", {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
     exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task
-from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, needs_browser
+from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, needs_browser
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 
@@ -304,17 +302,10 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
 
 def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is pasted, but for a model of this machine and one short step."""
-    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
-    (text,) = (textwrap.dedent(one) for one in blocks if "GRPOTrainer(" in one)
     smaller = "max_completion_length=16, max_steps=1, num_generations=2, per_device_train_batch_size=2, "
     smaller += "report_to='none', use_cpu=True, bf16=False, disable_tqdm=True"
-    for long, short in {
-        '"Qwen/Qwen3-0.6B"': repr(str(model)),
-        "max_completion_length=4096": smaller,
-        "count=200": "count=2",
-    }.items():
-        assert text.count(long) == 1
-        text = text.replace(long, short)
+    changes = {'"Qwen/Qwen3-0.6B"': repr(str(model)), "max_completion_length=4096": smaller, "count=200": "count=2"}
+    text = example(adapter, "GRPOTrainer(", changes)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(text, names)
