@@ -15,8 +15,8 @@ from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
 from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, merged, settings_of, variant_named
+from tests.reproduce.made import ROOT, profile_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
 
 
@@ -165,11 +165,7 @@ def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
 def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "reproduce" / "frontend"
-    folder.mkdir(parents=True)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    text = (ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8")
-    (folder / "params.yaml").write_text(text, encoding="utf-8")
+    folder = profile_folder(tmp_path, "frontend")
 
     def stage(place: Path, name: str, *rest: Any) -> None:
         settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))

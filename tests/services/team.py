@@ -222,14 +222,11 @@ class Checkout:
         (found,) = self.team.api("POST", "/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         return found
 
-    def flow_runs(self, name: str) -> list[dict[str, Any]]:
-        """The runs of a deployment, newest first."""
-        asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
-        return self.team.api("POST", "/flow_runs/filter", asked)
-
     def begun(self, name: str) -> list[dict[str, Any]]:
         """The runs of a deployment that have begun, newest first."""
-        return [run for run in self.flow_runs(name) if run["state"]["type"] != "SCHEDULED"]
+        asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
+        runs = self.team.api("POST", "/flow_runs/filter", asked)
+        return [run for run in runs if run["state"]["type"] != "SCHEDULED"]
 
     def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
         """Wait until a deployment has got a run that was not there before."""

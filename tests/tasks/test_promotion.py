@@ -40,6 +40,12 @@ class Project:
         write_rewards(self.root, rewards)
         return register_policy(self.settings, self.root).version
 
+    def champion(self, name: str, rewards: Mapping[str, float | None]) -> str:
+        """Train a version that stands against the champion, and is to win."""
+        version = self.train(name, rewards)
+        decide(self.settings, self.root, version)
+        return version
+
 
 def rewards(rate: float, seed: int) -> dict[str, float | None]:
     generator = random.Random(seed)
@@ -111,8 +117,7 @@ def test_a_better_challenger_becomes_champion_and_a_lucky_one_does_not(project: 
 def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = project.train("first", rewards(0.9, 1))
-    decide(project.settings, project.root, first)
+    first = project.champion("first", rewards(0.9, 1))
     (project.root / "data/tasks/test.parquet").write_bytes(b"other test tasks")
     second = project.train("second", {f"other-{number}": 1.0 for number in range(40)})
     measured: list[str] = []
@@ -160,8 +165,7 @@ def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Pro
     first = project.train("first", rewards(0.5, 1))
     result = judge(project.settings, project.root, first, quiet)
     assert result.won and not result.promoted
-    second = project.train("second", rewards(0.9, 1))
-    decide(project.settings, project.root, second)
+    project.champion("second", rewards(0.9, 1))
     with pytest.raises(
         UserError, match="version 2 has become champion while version 1 was compared with none; run the"
     ):
@@ -174,8 +178,7 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
     """Whichever of the gate's questions fails, and however often: the loser is not promoted."""
     from mlflow import MlflowClient
 
-    best = project.train("best", rewards(0.9, 1))
-    decide(project.settings, project.root, best)
+    best = project.champion("best", rewards(0.9, 1))
     loser = project.train("loser", rewards(0.1, 1))
     asked = MlflowClient.get_registered_model
     broken: set[int] = set()
@@ -200,8 +203,7 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
 
 
 def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(project: Project) -> None:
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
+    champion = project.champion("champion", rewards(0.5, 1))
     registry = Registry(project.settings.tracking, project.root)
     for number in (1, 2, 3):
         version = project.train(f"try {number}", rewards(0.5, 10 + number))
@@ -252,8 +254,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
 ) -> None:
     from mlflow import MlflowClient
 
-    first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first)
+    first = project.champion("first", rewards(0.3, 1))
     second = project.train("second", rewards(0.9, 2))
     asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
 
@@ -277,8 +278,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
 
 
 def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(project: Project) -> None:
-    first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first)
+    project.champion("first", rewards(0.3, 1))
     second = project.train("second", rewards(0.9, 2))
     result = decide(project.settings, project.root, second)
     assert result.decision is not None and "3.00 agent turns, +0.00 against the champion" in result.reason
@@ -299,8 +299,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
         return fresh_test_first(project.settings.model_copy(update={"gate": GateSettings(**gate)}), project.root)
 
     assert due(fresh_after_comparisons=1) == due(fresh_after_days=1) == 0, "nothing is registered yet"
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
+    champion = project.champion("champion", rewards(0.5, 1))
     judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), quiet)
     assert due() == due(fresh_after_comparisons=2) == due(fresh_after_days=1) == 0
     assert due(fresh_after_comparisons=1) == 1000
@@ -327,8 +326,7 @@ def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytes
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, quiet)
-    champion = project.train("champion", now)
-    decide(settings, project.root, champion)
+    champion = project.champion("champion", now)
     found = watch(settings, project.root, quiet)
     assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
     now = rewards(0.2, 2)
