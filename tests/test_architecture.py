@@ -212,15 +212,6 @@ def test_every_imported_package_is_declared_where_it_is_needed() -> None:
         assert not undeclared, f"{name}: {', '.join(sorted(undeclared))} is in none of {extras}"
 
 
-def test_every_package_that_the_tests_import_is_declared() -> None:
-    declared = {distribution for some in project().values() for distribution in some}
-    for name, path in files_of("tests").items():
-        siblings = {one.stem for folder in (path.parent, REPOSITORY / "benchmarks") for one in folder.glob("*.py")}
-        siblings |= {"blocks", "fake_server", "tests", "examples", "shop"}  # blocks: docs/site/
-        unknown = {one for one in third_party(path) - siblings if not distributions(one) & declared}
-        assert not unknown, f"{name}: {', '.join(sorted(unknown))}"
-
-
 def test_every_declared_package_is_imported_or_has_a_reason() -> None:
     everywhere = {package for path in files_of("src", "flows", "tasks").values() for package in third_party(path)}
     imported = {distribution for package in everywhere for distribution in distributions(package)}

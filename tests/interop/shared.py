@@ -32,6 +32,10 @@ def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> T
         return talk.score()
 
 
+def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
+    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
+
+
 def check_hidden(tasks: list[Task], text: str) -> None:
     """The JSON `text` holds the tasks' requests, and nothing of what the agent may not know."""
     for task in tasks:

@@ -24,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, check_hidden, example, whole
+from tests.interop.shared import FORMS, Agent, check_hidden, example, tasks_of, whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -86,14 +86,10 @@ def means(log: EvalLog) -> dict[str, float]:
     return {one.name: one.metrics["mean"].value for one in log.results.scores}
 
 
-def tasks_of(domain: sweetrl.Domain, count: int, seed: int, split: Any = "test") -> list[Task]:
-    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
-
-
 @pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), ("backend", wrong), (FORMS, clerk)])
 def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path) -> None:
     domain = sweetrl.domain(name, agent={"prompt": "full"})
-    tasks = tasks_of(domain, 3, 12)
+    tasks = tasks_of(domain, "test", 3, 12)
     log = evaluated(tmp_path, colbench(name, count=3, seed=12), mock(tasks, agent), epochs=2)
     assert log.status == "success" and log.samples is not None and len(log.samples) == 6
     rewards = []
@@ -112,7 +108,7 @@ def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path)
 
 
 def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain("backend"), 2, 11)
+    tasks = tasks_of(sweetrl.domain("backend"), "test", 2, 11)
     log = evaluated(tmp_path, colbench("backend", count=2, seed=11), mock(tasks, wrong))
     check_hidden(tasks, log.model_dump_json())
     assert log.samples is not None
@@ -123,7 +119,7 @@ def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
     params = tmp_path / "mine.yaml"
     params.write_text("agent: {max_turns: 2}\nseed: 4\n", encoding="utf-8")
     domain = sweetrl.domain("backend", params)
-    tasks = tasks_of(domain, 1, 4, "train")
+    tasks = tasks_of(domain, "train", 1, 4)
     settings = {"agent": {"prompt": "single"}}
     task = colbench("backend", "train", 1, params=str(params), settings=settings)
     log = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Is there a limit?"))
@@ -136,7 +132,7 @@ def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
 
 
 def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 2, 3)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 2, 3)
     log = evaluated(tmp_path, colbench(FORMS, count=2, seed=3), mock(tasks, clerk))
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
     assert means(again) == means(log) and means(log)["reward"] > 0
@@ -151,7 +147,7 @@ def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
 
 
 def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 1, 3)
     log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3, prompt="short"), mock(tasks, clerk), message_limit=4)
     assert log.samples is not None
     (sample,) = log.samples
@@ -175,7 +171,7 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
         "        raise SimulatorError('gone') if 'name' in messages[-1].content else UserLeft()\n",
     )
     settings = {"simulator": {"kind": "mine:Odd"}}
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 1, 3)
     task = colbench(FORMS, count=1, seed=3, settings=settings)
     left = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Which day?"))
     assert left.samples is not None and left.samples[0].scores is not None
@@ -206,7 +202,7 @@ def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     text = example(adapter, "import inspect_ai", {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
-    exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})
+    exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), "test", 2, 7), OracleAgent().act)})
     assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
 
 

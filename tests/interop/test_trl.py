@@ -21,7 +21,7 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task
-from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, needs_browser
+from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, needs_browser, tasks_of
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 
@@ -44,10 +44,6 @@ def by_tools(environment: DialogueEnvironment, row: dict[str, Any], task: Task, 
             return tuple(messages)
         messages.append(Message("user", words))
     raise AssertionError("the dialogue does not end")
-
-
-def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
-    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
 
 
 @pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), (FORMS, clerk)])

@@ -22,7 +22,7 @@ from tests.interop.shared import check_hidden, whole
 
 vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 
-from sweetrl.interop.verifiers import DomainData, DomainEnv, DomainEnvConfig, load_environment  # noqa: E402
+from sweetrl.interop.verifiers import DomainEnv, load_environment  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 SEAT = {"harness": {"id": "chat-in-process"}}
@@ -308,13 +308,3 @@ def test_what_is_wrong_is_one_sentence(options: dict[str, Any], sentence: str) -
     with pytest.raises(sweetrl.UserError, match=sentence) as error:
         list(load_environment(**options).taskset)
     assert "\n" not in str(error.value)
-
-
-def test_what_an_environment_does_not_do() -> None:
-    env = load_environment("backend", count=1, seat=SEAT)
-    task = next(iter(env.taskset))
-    episode = asyncio.run(env.run_episode(task, vf.ModelContext(vf.EvalClientConfig(), "base", vf.SamplingConfig())))
-    assert "run episodes inside `async with env.serving():`" in episode.errors[0].message
-    with pytest.raises(ValueError, match="plays its own tasks"):
-        DomainEnv(DomainEnvConfig.model_validate({"taskset": {"id": "openenv", "env": "x"}}))
-    assert DomainData.model_validate(task.data.model_dump(mode="json")) == task.data
