@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from tasks.workspace import change_parameters, git
-from tests.signals import at_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,10 +81,6 @@ class Clone:
             name: {out["path"]: out["md5"] for out in stage["outs"] if not out["path"].startswith("reports/runs/")}
             for name, stage in stages.items()
         }
-
-    def processes(self) -> list[str]:
-        """The command lines of processes at work in the clone."""
-        return at_work(self.root)
 
 
 def make_clone(root: Path, **changes: Any) -> Clone:

@@ -22,7 +22,7 @@ import yaml
 from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
 from tests.signals import as_at_a_terminal, until
-from tests.test_docs import merged
+from tests.test_docs import SMALLER, merged
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -35,10 +35,9 @@ from blocks import SHELL, Block, blocks, pages  # type: ignore[import-not-found]
 
 PAGES = [page for page in pages() if any(block.language in SHELL and not block.skipped for block in blocks(page))]
 # Numbers for readers are large; the same commands run with smaller ones.
-SMALLER = {
+NUMBERS = {
+    **SMALLER,
     "--count 100": "--count 6",
-    "tasks=100": "tasks=24",
-    "tasks=200": "tasks=4",
     "epochs: 4, lead": "epochs: 1, lead",
 }
 QUICK = {
@@ -98,7 +97,7 @@ class Reader:
 
     def small(self, text: str) -> str:
         """With smaller numbers, and a port that is free."""
-        for large, smaller in SMALLER.items():
+        for large, smaller in NUMBERS.items():
             text = text.replace(large, smaller)
         return text.replace("8000", str(self.port))
 

@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from tasks.workspace import change_parameters, git
+from tests.signals import at_work
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -79,7 +80,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[...,
     git(clone.root, "add", "-A")
     git(clone.root, "commit", "-qm", "A base agent for forms")
     yield clone, run(clone)
-    assert clone.processes() == []
+    assert at_work(clone.root) == []
 
 
 def test_an_own_domain_is_trained_evaluated_and_registered(

@@ -11,6 +11,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.registry import Registry
 from tasks.workspace import git
+from tests.signals import at_work
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -49,7 +50,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     found = registry(trained)
     second = found.get("2")
     assert second.tags["git_commit"] == git(home, "rev-parse", branch).stdout.strip()
-    assert trained.processes() == []
+    assert at_work(trained.root) == []
 
     if found.aliases()["champion"] != "2":
         done = trained.check("flows.promote", "@challenger", "--by-hand", "for the test")

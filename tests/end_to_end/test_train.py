@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.signals import at_work
+
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
@@ -32,7 +34,7 @@ def test_nothing_is_left_running_and_everything_lies_inside_the_project_and_is_i
     from tasks.workspace import git
 
     clone, _ = first
-    assert clone.processes() == []
+    assert at_work(clone.root) == []
     changed = git(clone.root, "status", "--porcelain").stdout.split()
     assert changed == ["??", "dvc.lock"]
     assert (clone.root / ".prefect").is_dir() and (clone.root / "mlflow.db").is_file()

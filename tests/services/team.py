@@ -28,7 +28,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
-from tests.signals import as_at_a_terminal, at_work, until
+from tests.signals import as_at_a_terminal, until
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -266,10 +266,6 @@ class Checkout:
         worker = Worker(self.root.parent / f"{self.root.name}-worker", self.environment())
         worker.start()
         return worker
-
-    def processes(self) -> list[str]:
-        """The command lines of processes at work in the checkout."""
-        return at_work(self.root)
 
     def journal_rows(self) -> list[dict[str, Any]]:
         """All rows of all journals, of the newest retraining last."""
