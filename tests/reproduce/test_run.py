@@ -111,7 +111,7 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     )
     found = read_variant("sweet", [7])
     assert set(found.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
-    assert found.chosen == {7: 0.0}
+    assert found.outcomes[7].summary["chosen"] == 0.0
     assert not any((folder / ".work").iterdir())
 
 
