@@ -56,22 +56,23 @@ def _a_module_keeps_its_store_to_itself() -> Iterator[None]:
         os.environ["MLFLOW_TRACKING_URI"] = before
 
 
+def shared(name: str) -> Path:
+    """A file of real ColBench tasks; skips where it is not there (they are never part of the project)."""
+    if not (SHARED / name).exists():
+        pytest.skip(f"the real ColBench tasks (CC-BY-NC) are not here: put {name} in ../shared/colbench")
+    return SHARED / name
+
+
 @pytest.fixture(scope="session")
 def real_backend_tasks() -> Path:
-    """The 300 real ColBench backend tasks; skips where they are not there (they are never part of the project)."""
-    path = SHARED / "backend_300.jsonl"
-    if not path.exists():
-        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put backend_300.jsonl in ../shared/colbench")
-    return path
+    """The 300 real ColBench backend tasks."""
+    return shared("backend_300.jsonl")
 
 
 @pytest.fixture(scope="session")
 def real_frontend_tasks() -> Path:
-    """150 real ColBench frontend tasks; skips where they are not there (they are never part of the project)."""
-    path = SHARED / "frontend_150.jsonl"
-    if not path.exists():
-        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
-    return path
+    """150 real ColBench frontend tasks."""
+    return shared("frontend_150.jsonl")
 
 
 @pytest.fixture(scope="session")
@@ -105,10 +106,7 @@ def own_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], 
 @pytest.fixture
 def fake_server() -> Any:
     """The class FakeServer of tests/fake_server.py, to be used as a context manager."""
-    folder = str(Path(__file__).resolve().parent)  # tests are no package
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    from fake_server import FakeServer  # type: ignore[import-not-found]
+    from tests.fake_server import FakeServer
 
     return FakeServer
 

@@ -1,17 +1,33 @@
-"""Programs that tests start and interrupt."""
+"""Programs that tests start, wait for and interrupt."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
+import uvicorn
 
 
 def as_at_a_terminal() -> None:
     """In the child: take SIGINT, which whoever runs the tests in the background may have had ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Read what a program prints up to the line that holds `words`."""
+    assert process.stdout is not None
+    assert any(words in line for line in process.stdout), f"it ended without {words!r}"
 
 
 def at_work(root: Path) -> list[str]:
@@ -22,3 +38,56 @@ def at_work(root: Path) -> list[str]:
             if Path(process.cwd()).is_relative_to(root) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
     return found
+
+
+def until(
+    condition: Callable[[], object], otherwise: str = "it took too long", seconds: float = 60.0, pause: float = 0.05
+) -> None:
+    """Wait until `condition` holds; an AssertionError that says `otherwise` where it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
+        time.sleep(pause)
+
+
+@contextlib.contextmanager
+def answering(app: Any) -> Iterator[str]:
+    """The address of an ASGI application that is served in a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server did not start", 120)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(120)
+        listener.close()
+
+
+def healthy(url: str, page: str = "health") -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/{page}", trust_env=False, timeout=5).status_code == 200
+    return False
+
+
+@contextlib.contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+    """The address of an MLflow server with one worker, whose store is `folder` and through which artifacts go."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "kept")]
+    # Its job runner is five processes that nothing here asks for.
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: healthy(url) or server.poll() is not None, "MLflow's server did not start", 300)
+        assert server.poll() is None, (folder / "log").read_text()[-2000:]
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait(30)

@@ -124,17 +124,6 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """`sweetrl --help` in a third of a second: typer and rich, and not even pydantic."""
-    code = (
-        "import sys; from typer.testing import CliRunner; from sweetrl.cli.main import app; "
-        "result = CliRunner().invoke(app, ['--help']); assert result.exit_code == 0, result.output; "
-        f"print(*sorted(set(sys.modules) & {set(HEAVY) | {'pydantic', 'numpy', 'httpx', 'sweetrl.config.settings'}}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-
-
 @pytest.mark.parametrize(
     "path", tracked("src/*.py", "flows/*.py", "tasks/*.py"), ids=lambda path: path.relative_to(REPOSITORY).as_posix()
 )
@@ -221,15 +210,6 @@ def test_every_imported_package_is_declared_where_it_is_needed() -> None:
         allowed = {distribution for extra in extras for distribution in declared[extra]}
         undeclared = {package for package in third_party(path) if not distributions(package) & allowed}
         assert not undeclared, f"{name}: {', '.join(sorted(undeclared))} is in none of {extras}"
-
-
-def test_every_package_that_the_tests_import_is_declared() -> None:
-    declared = {distribution for some in project().values() for distribution in some}
-    for name, path in files_of("tests").items():
-        siblings = {one.stem for folder in (path.parent, REPOSITORY / "benchmarks") for one in folder.glob("*.py")}
-        siblings |= {"blocks", "fake_server", "tests", "examples", "shop"}  # blocks: docs/site/
-        unknown = {one for one in third_party(path) - siblings if not distributions(one) & declared}
-        assert not unknown, f"{name}: {', '.join(sorted(unknown))}"
 
 
 def test_every_declared_package_is_imported_or_has_a_reason() -> None:
@@ -345,7 +325,6 @@ def test_every_public_name_is_there_and_no_other() -> None:
     for name in sweetrl.__all__:
         assert getattr(sweetrl, name) is not None
     assert sorted(sweetrl.__all__) == sweetrl.__all__ == dir(sweetrl)
-    assert {"__version__", *sweetrl._HOMES} == set(sweetrl.__all__)
     with pytest.raises(AttributeError, match="module 'sweetrl' has no attribute 'Polcy'"):
         sweetrl.Polcy  # noqa: B018
     with pytest.raises(ImportError):
@@ -373,15 +352,6 @@ def test_every_locked_package_runs_on_every_python_of_the_project() -> None:
 def test_no_file_grows_past_one_sitting() -> None:
     sizes = {path.relative_to(REPOSITORY).as_posix(): len(path.read_text().splitlines()) for path in tracked("*.py")}
     assert not {name: size for name, size in sizes.items() if size > LINES}
-
-
-def test_every_module_says_what_it_is_for() -> None:
-    silent = [
-        path.relative_to(REPOSITORY).as_posix()
-        for path in tracked("src/*.py", "flows/*.py", "tasks/*.py", "benchmarks/*.py")
-        if path.stat().st_size and ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
-    ]
-    assert not silent
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -420,12 +390,10 @@ def test_the_commands_that_guides_name_exist(page: Path) -> None:
 
     text = page.read_text(encoding="utf-8")
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    for name in re.findall(r"`(?:uv run )?sweetrl ([a-z]+)\b", text) + re.findall(
-        r"^\s*\$? ?sweetrl ([a-z]+)\b", text, re.M
-    ):
+    for name in re.findall(r"`(?:uv run )?sweetrl ([a-z]+)\b", text):  # blocks are tests/test_docs.py's
         assert name in commands, f"{page.name}: sweetrl {name}"
     targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
-    for name in re.findall(r"`make ([a-z0-9-]+)", text) + re.findall(r"^\s*\$? ?make ([a-z0-9-]+)", text, re.M):
+    for name in re.findall(r"`make ([a-z0-9-]+)", text):
         assert name in targets, f"{page.name}: make {name}"
     for module in re.findall(r"python -m ((?:sweetrl|flows|tasks|benchmarks)[\w.]*\w)\b(?!\.<)", text):
         path = module.replace(".", "/")

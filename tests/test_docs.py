@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -35,7 +33,7 @@ ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, 
 SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "tasks=50": "tasks=8"}
 SHELLS = {"cd", "source", "export", "curl", "printf", "head", "ls", "mkdir", "true"}
 OURS = {"make", "python", "sweetrl", "dvc", "git", "mlflow", "prefect"}
-OTHERS = {"pip", "vllm", "vf-eval", "inspect"}  # what other environments have
+OTHERS = {"pip", "vllm", "vf-eval", "inspect", "torchrun"}  # what other environments have
 
 
 def named(page: Path) -> str:
@@ -141,21 +139,6 @@ def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str])
             assert f'"{option}"' in source or re.search(rf"\b{option[2:].replace('-', '_')}: ", source), words
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
-def test_make_in_a_test_does_not_take_the_options_of_make_test(tmp_path: Path) -> None:
-    """`.ci/run` says `make test ARGS=--durations=30`; a block's `make run` under it must still be `make run` alone."""
-    here = subprocess.run(["make", "-n", "run"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert here.stdout.splitlines()[-1].endswith(" -m flows.run ")
-    # What make would hand down, by a make of this test's own.
-    path = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
-    inner = f"{path}; import tests.conftest, subprocess; subprocess.run(['make', '-s', 'say'])"
-    (tmp_path / "Makefile").write_text(f'all:\n\t@{sys.executable} -c "{inner}"\nsay:\n\t@echo "said: $(ARGS)"\n')
-    outer = subprocess.run(
-        ["make", "-s", "all", "ARGS=--durations=30"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert outer.stdout == "said: \n", outer.stderr
-
-
 def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(REPOSITORY)
     names: dict[str, Any] = {}
@@ -213,18 +196,6 @@ def test_the_python_of_the_browser_runs() -> None:
     exec(python_of("docs/browser.md"), names)
     assert names["page"].png and len(names["pages"]) == 2
     assert names["scores"][1] == 0.0 < names["scores"][0]
-
-
-def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.stages.import_dialogues import import_standalone
-
-    monkeypatch.chdir(tmp_path)
-    (block,) = [block for block in of(REPOSITORY / "docs" / "own-dialogues.md", "json") if block.title]
-    Path("shop.jsonl").write_text(block.text)
-    import_standalone(parse_settings({}), [Path("shop.jsonl")], Path("out"), ())
-    found = list(TrajectoryStore("out"))
-    assert (found[0].task.id, found[0].reward, found[0].answer) == ("lost-parcel", 1.0, "It arrives tomorrow.")
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -11,12 +10,7 @@ import pytest
 
 from sweetrl.cli import main
 from sweetrl.cli.app import run_app
-
-spec = importlib.util.spec_from_file_location("wrong_inputs", Path(__file__).with_name("wrong_inputs.py"))
-assert spec is not None and spec.loader is not None
-wrong_inputs = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = wrong_inputs
-spec.loader.exec_module(wrong_inputs)
+from tests.wrong_inputs import WRONG, Wrong
 
 
 def become(program: str, words: list[str]) -> None:
@@ -27,9 +21,9 @@ def become(program: str, words: list[str]) -> None:
     raise SystemExit(run.main())
 
 
-@pytest.mark.parametrize("wrong", wrong_inputs.WRONG, ids=lambda wrong: wrong.what)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
 def test_a_wrong_input_is_answered_in_one_sentence(
-    wrong: wrong_inputs.Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    wrong: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wrong.prepare(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -82,7 +82,7 @@ WRONG = [
     Wrong("a value of the wrong type", "lineage", "parameter `seed` = 'seven'", parameters("seed: seven\n")),
     Wrong("a value out of bounds", "lineage", "parameter `collect.tasks` = 0", parameters("collect: {tasks: 0}\n")),
     Wrong("a list for the parameters", "lineage", "expected sections of settings", parameters("- seed\n")),
-    Wrong("parameters that are no text", "lineage", "no UTF-8 at byte 6", {"params.yaml": b"seed: \xff\n"}),
+    Wrong("parameters that are no text", "lineage", "this is not YAML", {"params.yaml": b"seed: \xff\n"}),
     Wrong("--set mistyped", f"{SCORE} --set reward.tolerence=0.1", "(did you mean `reward.tolerance`?)"),
     Wrong("--set without a value", f"{SCORE} --set reward.tolerance", "write KEY=VALUE"),
     Wrong("--set of a section", f"{SCORE} --set reward=3", "`reward` is a section"),
@@ -96,7 +96,7 @@ WRONG = [
         "tasks.json: there is no such file",
     ),
     Wrong("a folder for a file", "score --tasks . --answers answers.jsonl", "this cannot be read as a file"),
-    Wrong("an address for a file", "score --tasks s3://bucket/tasks.jsonl --answers answers.jsonl", "an address"),
+    Wrong("an address for a file", "score --tasks s3://bucket/tasks.jsonl --answers answers.jsonl", "no such file"),
     Wrong(
         "a line that is no JSON",
         SCORE,

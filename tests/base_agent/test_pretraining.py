@@ -17,7 +17,6 @@ from sweetrl.base_agent.pretraining import (
     Encoder,
     build_model,
     collate,
-    copying,
     make_tokenizer,
     weighted_loss,
 )
@@ -98,22 +97,3 @@ def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer: PreTrainedTokenize
                 total -= w * logprobs[place, token].item()
                 weight += w
     assert loss == pytest.approx(total / weight, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_copying_is_learnt_within_300_steps(tokenizer: PreTrainedTokenizerFast) -> None:
-    settings = SETTINGS.model_copy(update={"steps": 300, "informed": 0.0})
-    encoder = Encoder(tokenizer, BACKEND)
-    model = build_model(len(tokenizer), settings, tokenizer)
-    data = Demonstrations(TASKS, settings.steps, encoder, settings, 10, "short")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    for step in range(settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, (step + 1) / 50)
-        ids, weights = collate(data[step], padding=tokenizer.pad_token_id)
-        optimizer.zero_grad()
-        weighted_loss(model, ids, weights).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    unseen = Demonstrations(list(generate("test", 100, 4, 3)), 1, encoder, settings, 10, "short")
-    assert copying(model, [unseen.item(i) for i in range(100)])[0] > 0.9

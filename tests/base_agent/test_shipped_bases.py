@@ -116,14 +116,6 @@ def test_it_is_small_and_names_its_recipe(shipped: Shipped, recipe_settings: Cal
     )
 
 
-def test_it_is_a_llama_that_transformers_loads() -> None:
-    from transformers import AutoConfig, AutoTokenizer
-
-    assert AutoConfig.from_pretrained(PROGRAMS.folder).model_type == "llama"
-    tokenizer = AutoTokenizer.from_pretrained(PROGRAMS.folder)
-    assert all(len(tokenizer.encode(f" {number}", add_special_tokens=False)) == 1 for number in range(200))
-
-
 @BOTH
 def test_it_copies_what_the_user_said_into_its_answer(
     engines: dict[Path, TransformersEngine], shipped: Shipped

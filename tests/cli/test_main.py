@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings
 from sweetrl.console.screen import Screen
-from sweetrl.engines.make import Agent
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError, missing_extra
-from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory, Usage
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 BACKEND = find_domain("backend")
 TASK = Task(
@@ -183,8 +182,6 @@ def test_show_prints_one_trajectory(folder: Path) -> None:
     assert "rate: 7" not in text  # the training-time information is shown only on demand
     assert "\x1b" not in text  # nor do a user's or a model's words steer the terminal
 
-
-def test_show_privileged_prints_the_reference(folder: Path) -> None:
     console = wide()
     show.show_trajectory(console, show.find(folder, BACKEND, "0", 1), BACKEND, privileged=True)
     assert "rate: 7" in printed(console)
@@ -204,73 +201,37 @@ def test_show_says_what_is_missing(folder: Path, task: str, attempt: int, said: 
         show.find(folder, BACKEND, task, attempt)
 
 
-class SpeakingEngine:
-    """An agent that says prepared replies."""
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any) -> Callable[..., tuple[Trajectory, str]]:
+    """A function that plays with an agent whose replies are prepared; the dialogue, and what was printed."""
 
-    name = "prepared"
+    def play_it(replies: tuple[str, ...], typed: str) -> tuple[Trajectory, str]:
+        monkeypatch.setattr(sys, "stdin", StringIO(typed))
+        user = play.TerminalUser(wide(), BACKEND, tmp_path)
+        said = iter(replies)
+        with fake_server(reply=lambda body: next(said)) as server:
+            return play.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0), printed(user.console)
 
-    def __init__(self, *replies: str):
-        self.replies = list(replies)
-
-    def session(self) -> "SpeakingEngine":
-        return self
-
-    def sample(self, prompts: Any, sampling: Any) -> list[list[Completion]]:
-        return [[Completion((1,), (0.0,), self.replies.pop(0), "stop")] for _ in prompts]
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def close(self) -> None:
-        pass
+    return play_it
 
 
-class SilentChat:
-    def open(self, system: str | None, request: str) -> tuple[int, ...]:
-        return (1,)
-
-    def follow(self, ended: bool, said: str) -> tuple[int, ...]:
-        return (1,)
-
-
-@dataclass(frozen=True)
-class Prepared(Policy):
-    """A policy that says `replies`."""
-
-    replies: tuple[str, ...] = ()
-
-    def open(self, rows: int = 256) -> Agent:
-        engine, chat = SpeakingEngine(*self.replies), SilentChat()
-        return Agent(engine, chat)  # type: ignore[arg-type]
-
-
-def played(
-    replies: tuple[str, ...], typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Trajectory, str]:
-    monkeypatch.setattr(sys, "stdin", StringIO(typed))
-    console = wide()
-    user = play.TerminalUser(console, BACKEND, folder)
-    trajectory = play.play(BACKEND, user, TASK, Prepared(replies=replies), seed=0)
-    return trajectory, printed(console)
-
-
-def test_play_scores_what_the_agent_made_of_a_users_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_scores_what_the_agent_made_of_a_users_words(played: Any) -> None:
     answer = "I WANT TO ANSWER:\n```python\ndef price(hours):\n    return hours * 7\n```"
-    trajectory, text = played(("What is the rate?", answer), "It is 7.\n", tmp_path, monkeypatch)
+    trajectory, text = played(("What is the rate?", answer), "It is 7.\n")
     assert [message.content for message in trajectory.messages][1:3] == ["What is the rate?", "It is 7."]
     assert trajectory.success
     assert "reward 1.00 (3 of 3 tests): success" in text
 
 
-def test_play_says_when_the_last_turn_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_says_when_the_last_turn_is_the_answer(played: Any) -> None:
     turns = BACKEND.settings.agent.max_turns
-    trajectory, text = played(("Well?",) * turns, "No.\n" * turns, tmp_path, monkeypatch)
+    trajectory, text = played(("Well?",) * turns, "No.\n" * turns)
     assert (trajectory.outcome, trajectory.answer, trajectory.reward) == ("max_turns_reached", "Well?", 0.0)
     assert "Out of turns: the last reply is the answer." in text
 
 
-def test_play_ends_when_the_user_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trajectory, text = played(("What is the rate?",), "", tmp_path, monkeypatch)
+def test_play_ends_when_the_user_leaves(played: Any) -> None:
+    trajectory, text = played(("What is the rate?",), "")
     assert trajectory.outcome == "lost"
     assert "you left the dialogue" in text
 
@@ -301,17 +262,12 @@ def test_nobody_talks_with_a_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(result.exception).startswith("models/critic: this is a critic, which rates what an agent says")
 
 
-def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    task = play.find_task("1", None, BACKEND)
-    assert task == play.find_task("1", None, BACKEND)
-    with pytest.raises(UserError, match="give a number"):
-        play.find_task("t-1", None, BACKEND)
-
-
-@pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400])
-def test_a_task_that_nobody_will_make_is_not_waited_for(number: str) -> None:
+@pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400, "t-1"])
+def test_a_task_that_nobody_will_make_is_not_waited_for(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a table of tasks they are made up to the one that is asked for."""
+    monkeypatch.chdir(tmp_path)
     few = load_domain(Settings(tasks=Settings().tasks.model_copy(update={"test": 3})))
     assert play.find_task("0002", None, few) == play.find_task("2", None, few)
     with pytest.raises(UserError, match="give a number from 0 to 2"):

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from tasks.workspace import change_parameters, git
-from tests.signals import at_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +61,12 @@ class Clone:
             check=False,
         )
 
+    def check(self, module: str, *arguments: str, seconds: float = 2700) -> subprocess.CompletedProcess[str]:
+        """Run `python -m module`, which must succeed."""
+        done = self.run(module, *arguments, seconds=seconds)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return done
+
     def environment(self) -> dict[str, str]:
         """The environment of a user with an activated environment, and nothing of this test run's."""
         ours = ("MLFLOW_", "PREFECT_", "SWEETRL_")
@@ -76,10 +81,6 @@ class Clone:
             name: {out["path"]: out["md5"] for out in stage["outs"] if not out["path"].startswith("reports/runs/")}
             for name, stage in stages.items()
         }
-
-    def processes(self) -> list[str]:
-        """The command lines of processes at work in the clone."""
-        return at_work(self.root)
 
 
 def make_clone(root: Path, **changes: Any) -> Clone:
@@ -118,8 +119,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[...,
         if not printed.exists():
             shutil.rmtree(root, ignore_errors=True)  # what a run that failed in another process left
             clone = clone_project(root)
-            done = clone.run("flows.run")
-            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+            done = clone.check("flows.run")
             shutil.copytree(root, shared / "kept", symlinks=True)
             printed.write_text(done.stdout)
     return Clone(root), printed.read_text()

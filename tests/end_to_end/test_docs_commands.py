@@ -5,24 +5,24 @@ What the comments before a block mean is in docs/site/README.md; `tests/test_doc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, until
+from tests.test_docs import SMALLER, merged
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -35,10 +35,9 @@ from blocks import SHELL, Block, blocks, pages  # type: ignore[import-not-found]
 
 PAGES = [page for page in pages() if any(block.language in SHELL and not block.skipped for block in blocks(page))]
 # Numbers for readers are large; the same commands run with smaller ones.
-SMALLER = {
+NUMBERS = {
+    **SMALLER,
     "--count 100": "--count 6",
-    "tasks=100": "tasks=24",
-    "tasks=200": "tasks=4",
     "epochs: 4, lead": "epochs: 1, lead",
 }
 QUICK = {
@@ -80,7 +79,6 @@ class Reader:
         self.port = free_port()
         self.servers: list[subprocess.Popen[bytes]] = []
         self.python: subprocess.Popen[str] | None = None
-        self.commands = 0
 
     def follow(self, block: Block, python: bool) -> None:
         """Do what a block says; an AssertionError has the command and its last words."""
@@ -99,7 +97,7 @@ class Reader:
 
     def small(self, text: str) -> str:
         """With smaller numbers, and a port that is free."""
-        for large, smaller in SMALLER.items():
+        for large, smaller in NUMBERS.items():
             text = text.replace(large, smaller)
         return text.replace("8000", str(self.port))
 
@@ -122,7 +120,6 @@ class Reader:
             assert done.returncode == 0 and "Traceback (most recent call last)" not in done.stdout + done.stderr, said
             self.place, _, rest = state.read_text(encoding="utf-8").partition("\n")
             self.environment = dict(pair.split("=", 1) for pair in rest.split("\0") if "=" in pair)
-        self.commands += 1
 
     def execute(self, text: str, block: Block) -> None:
         """Run a block in the page's one Python."""
@@ -149,44 +146,20 @@ class Reader:
             process.communicate(timeout=60)
 
 
-def merged(tree: Any, change: Any) -> Any:
-    if isinstance(tree, dict) and isinstance(change, dict):
-        return {**tree, **{key: merged(tree.get(key), value) for key, value in change.items()}}
-    return change
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        try:
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
             urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            if server.poll() is not None:
-                break
-            time.sleep(0.5)
-    said = (
-        server.stderr.read()[-2500:].decode() if server.poll() is not None and server.stderr else "it is still starting"
-    )
-    raise AssertionError(f"{url} does not answer: {said}")
+            return True
+        return False
 
-
-@pytest.fixture(scope="module")
-def counted() -> Iterator[dict[str, int]]:
-    """How many commands of which page were run; said at the end."""
-    ran: dict[str, int] = {}
-    yield ran
-    print(f"\ndocs: {sum(ran.values())} commands run on {len(ran)} pages: {ran}", file=sys.__stderr__)
+    until(lambda: answers() or server.poll() is not None, f"{url} does not answer", 300, 0.5)
+    assert server.poll() is None, server.stderr.read()[-2500:].decode() if server.stderr else url
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path, counted: dict[str, int]) -> None:
+def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path) -> None:
     name = page.relative_to(ROOT).as_posix()
     shutil.copytree(ready.root, tmp_path / "project", symlinks=True)
     environment = ready.environment() | {
@@ -199,7 +172,6 @@ def test_what_a_page_says_works(page: Path, ready: Clone, tmp_path: Path, counte
         for block in blocks(page):
             if not block.skipped:
                 reader.follow(block, python=name not in QUICK)
-        counted[name] = reader.commands
     finally:
         reader.leave()
         shutil.rmtree(tmp_path / "project")

@@ -13,8 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +28,8 @@ from tasks import retraining
 from tasks.ingestion import ingest
 from tasks.training import Steps, run_pipeline
 from tests.ingest.made import chat, write
-from tests.tasks.fake_project import git, quiet
+from tests.signals import until
+from tests.tasks.fake_project import git, quiet, start_checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -130,15 +130,7 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it; the test's end takes it back
     monkeypatch.delenv("SWEETRL_TRACKING", raising=False)
-    git(tmp_path, "init", "-q", "--bare", "-b", "main", "origin.git")
-    git(root, "init", "-q", "-b", "main")
-    for key, value in (("user.name", "t"), ("user.email", "t@example.org")):
-        git(root, "config", key, value)
-    git(root, "remote", "add", "origin", str(tmp_path / "origin.git"))
-    for words in (["init", "-q"], ["remote", "add", "-q", "-d", "store", "s3://team/dvc"]):
-        subprocess.run([sys.executable, "-m", "dvc", *words], check=True)
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "The project")
+    start_checkout(root, "s3://team/dvc")
     run_pipeline(root, Steps(say=quiet))
     git(root, "add", ".")
     git(root, "commit", "-qm", "Trained once")
@@ -156,7 +148,7 @@ def serving(home: Path) -> Iterator[httpx.Client]:
         found = re.search(r"http://\S+", server.stdout.readline())
         assert found is not None
         with httpx.Client(base_url=found[0], trust_env=False, timeout=120) as client:
-            until(lambda: version(client) != "", "the endpoint did not answer")
+            until(lambda: version(client) != "", "the endpoint did not answer", 180)
             yield client
     finally:
         server.send_signal(signal.SIGTERM)
@@ -168,13 +160,6 @@ def version(client: httpx.Client) -> str:
     with contextlib.suppress(httpx.ConnectError):
         return str(client.get("../health").json()["version"])
     return ""
-
-
-def until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.5)
 
 
 def talk(client: httpx.Client, number: int, consent: str) -> None:
@@ -220,7 +205,7 @@ def test_what_is_served_is_learnt_from_and_the_new_agent_is_served(
         assert version(client) == "1"
         (retrained,) = retraining.retrain(home, Steps(say=quiet))
         assert retrained.left == "" and registry.aliases() == {"champion": "2"}, retrained
-        until(lambda: version(client) == "2", "the new champion did not take over")
+        until(lambda: version(client) == "2", "the new champion did not take over", 180)
         talk(client, 9, "true")
     assert status(home) == "Data and pipelines are up to date."
     assert git(home, "status", "--porcelain") == ""

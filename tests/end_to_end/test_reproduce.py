@@ -46,8 +46,7 @@ def test_variants_run_once_and_make_a_report(
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
     repro = ("repro", str((folder / "dvc.yaml").relative_to(clone.root)))
-    done = clone.run("dvc", *repro, seconds=1800)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    clone.check("dvc", *repro, seconds=1800)
     results = json.loads((folder / "results.json").read_text())
     assert set(results["rows"]) == {*VARIANTS, *values["large"], *values["online"]}
     assert results["rows"]["grpo"]["dialogues"] == 8
@@ -67,14 +66,12 @@ def test_variants_run_once_and_make_a_report(
     assert not any((folder / ".work").iterdir())
 
     before = (folder / "dvc.lock").read_bytes()
-    again = clone.run("dvc", *repro)
-    assert again.returncode == 0, again.stderr[-3000:]
+    again = clone.check("dvc", *repro)
     assert "python -m sweetrl.reproduce" not in again.stdout
     assert (folder / "dvc.lock").read_bytes() == before
 
     # Another temperature of the grid is measured with the policies that are there.
     values["temperatures"] = [0.0, 0.5, 1.0]
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    more = clone.run("dvc", *repro, seconds=1800)
-    assert more.returncode == 0, more.stdout[-3000:] + more.stderr[-6000:]
+    more = clone.check("dvc", *repro, seconds=1800)
     assert "sweetrl.reproduce measure" in more.stdout and "sweetrl.reproduce variant" not in more.stdout

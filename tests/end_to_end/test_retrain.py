@@ -11,6 +11,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.registry import Registry
 from tasks.workspace import git
+from tests.signals import at_work
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -21,8 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> Clone:
     clone = clone_project(tmp_path_factory.mktemp("home"))
-    done = clone.run("flows.run")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    clone.check("flows.run")
     git(clone.root, "add", "dvc.lock")
     git(clone.root, "commit", "-qm", "The first run")
     return clone
@@ -38,8 +38,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     first_lock = (home / "dvc.lock").read_bytes()
     first_policy = (home / "models/policy/adapter_model.safetensors").read_bytes()
 
-    done = trained.run("flows.retrain", "validate.reward_shift=1.0", "validate.turns_shift=10.0", "--no-merge")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    done = trained.check("flows.retrain", "validate.reward_shift=1.0", "validate.turns_shift=10.0", "--no-merge")
     (branch,) = git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
     assert f"branch:  {branch}" in done.stdout
     assert (home / "dvc.lock").read_bytes() == first_lock, "the main checkout is left alone"
@@ -51,11 +50,10 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     found = registry(trained)
     second = found.get("2")
     assert second.tags["git_commit"] == git(home, "rev-parse", branch).stdout.strip()
-    assert trained.processes() == []
+    assert at_work(trained.root) == []
 
     if found.aliases()["champion"] != "2":
-        done = trained.run("flows.promote", "@challenger", "--by-hand", "for the test")
-        assert done.returncode == 0, done.stderr[-3000:]
+        done = trained.check("flows.promote", "@challenger", "--by-hand", "for the test")
     git(home, "merge", "-q", "--ff-only", branch)
     assert trained.run("dvc", "checkout", "-q").returncode == 0
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy
@@ -63,8 +61,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     settled = trained.run("flows.run")
     assert settled.returncode == 0 and "nothing had changed" in settled.stdout, settled.stdout + settled.stderr[-3000:]
 
-    done = trained.run("flows.rollback")
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = trained.check("flows.rollback")
     assert "champion: version 1 (was 2)" in done.stdout
     assert found.aliases()["champion"] == "1"
     assert (home / "dvc.lock").read_bytes() == first_lock
@@ -76,8 +73,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
 def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     before = {path: path.read_bytes() for path in sorted((trained.root / "reports").glob("*.json"))}
-    done = trained.run("flows.evaluate", "sweetrl-agent/1")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    done = trained.check("flows.evaluate", "sweetrl-agent/1")
     assert "on 8 tasks" in done.stdout + done.stderr
     assert {path: path.read_bytes() for path in before} == before, "the project's own results are not touched"
     found = registry(trained)

@@ -216,12 +216,15 @@ def test_a_lost_dialogue_takes_its_task_out_for_both():
     assert compare(rows, resamples=200)["tasks_lost"] == 2
 
 
+LOST = Trajectory(
+    Task("t-0", "Why?", "a"), 0, (Message("user", "Why?"), Message("assistant", "What?"), Message("user", "This.")),
+    (AgentTurn(1, "What?"),), outcome="lost", error=f"{OUTGROWN}: no room",
+)  # fmt: skip
+
+
 def test_who_outgrows_the_context_has_failed_and_who_is_lost_to_others_has_not():
-    task = Task("t-0", "Why?", "a")
-    said = (Message("user", "Why?"), Message("assistant", "What?"), Message("user", "This."))
-    lost = Trajectory(task, 0, said, (AgentTurn(1, "What?"),), outcome="lost", error=f"{OUTGROWN}: no room")
-    assert (result_of(lost, "trained", BACKEND).reward, result_of(lost, "trained", BACKEND).success) == (0.0, False)
-    for others in (replace(lost, error="the user fell silent"), replace(lost, messages=said[:1], turns=())):
+    assert (result_of(LOST, "trained", BACKEND).reward, result_of(LOST, "trained", BACKEND).success) == (0.0, False)
+    for others in (replace(LOST, error="the user fell silent"), replace(LOST, messages=LOST.messages[:1], turns=())):
         assert result_of(others, "trained", BACKEND).reward is None
 
 
@@ -238,12 +241,8 @@ def endless(task, dialogue):
 
 def test_a_full_context_is_never_better_than_another_failure():
     """It had the domain's least reward, 0, where questions cost something and where `reward.function` goes below 0."""
-    task = Task("t-0", "Why?", "a")
-    said = (Message("user", "Why?"), Message("assistant", "What?"), Message("user", "This."))
-    lost = Trajectory(task, 0, said, (AgentTurn(1, "What?"),), outcome="lost", error=f"{OUTGROWN}: no room")
-    spoken = {
-        "trained": [lost, replace(lost, task=replace(task, id="t-1"), outcome="answered", reward=-0.75, error="")]
-    }
+    other = replace(LOST, task=replace(LOST.task, id="t-1"), outcome="answered", reward=-0.75, error="")
+    spoken = {"trained": [LOST, other]}
     for changes, alone, together in (
         ({"turn_cost": 0.1}, -0.1, -0.1),
         ({"function": f"{__name__}:Penalty"}, -1.0, -1.0),
@@ -252,9 +251,9 @@ def test_a_full_context_is_never_better_than_another_failure():
         ({"function": "no_such_module:reward"}, None, -0.75),  # the viewer shows dialogues of others, too
     ):
         domain = BACKEND.configured(parse_settings({"reward": changes}))
-        assert result_of(lost, "trained", domain).reward == alone
+        assert result_of(LOST, "trained", domain).reward == alone
         assert [one.reward for one in results_of(spoken, domain)] == [together, -0.75]
-        assert results_of({"trained": [lost]}, domain)[0].reward == alone
+        assert results_of({"trained": [LOST]}, domain)[0].reward == alone
 
     class Unbounded(Backend):
         reward_range = (-math.inf, math.inf)  # as an OpenEnv environment's unless it says otherwise

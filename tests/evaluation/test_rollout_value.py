@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,26 +211,6 @@ def test_lost_continuations_do_not_count_and_too_many_are_an_error(chat: ChatFor
     assert values == [pytest.approx(1 / 6), pytest.approx(3 / 6), pytest.approx(1 / 6)] and alone == [0.0]
     with pytest.raises(UserError, match=r"more than the allowed share of 0\.1 \(.*fell silent"):
         RolloutValueCritic(context_of(chat), 2, SEED, 0.1).rate([(told[0], [[mute, *some]])])
-
-
-def test_a_user_with_one_dialogue_at_a_time_has_one(chat: ChatFormat) -> None:
-    class Serial(Moody):
-        serial = True
-
-        def __init__(self) -> None:
-            self.heard: list[tuple[str, int]] = []
-
-        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-            self.heard.append((task.id, len(messages)))
-            return super().reply(task, messages, seed)
-
-    user = Serial()
-    told, some = [dialogue_of(number, chat, True) for number in range(3)], candidates(chat)[:1]
-    found = RolloutValueCritic(context_of(chat, user=user), ROLLOUTS, SEED).rate([(one, [some]) for one in told])
-    assert found == RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, [some]) for one in told])
-    assert [task for task, _ in user.heard] == sorted(task for task, _ in user.heard)
-    lengths = [length for _, length in user.heard]
-    assert lengths.count(2) == 9 and all(b in (2, a + 2) for a, b in pairwise(lengths))
 
 
 def test_a_server_is_not_asked(chat: ChatFormat) -> None:

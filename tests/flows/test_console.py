@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from flows.console import evaluation_table, show_outcome
 from sweetrl.backend import Backend
@@ -63,28 +64,24 @@ def named(domain: Domain) -> dict:
     return EVALUATION | {"measure": domain.measure, "labels": {"success": labels.success, "reward": labels.reward}}
 
 
-def test_of_pages_likeness_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    Console(width=200).print(evaluation_table(named(Frontend())))
+@pytest.mark.parametrize(
+    ("domain", "width", "first", "second"),
+    [
+        (Frontend(), 200, "likeness to the reference (layout)", "equal to the reference"),
+        (Frontend(), 80, "55.0% [52.0, 58.0]", "40.2% [37.2, 43.3]"),  # figures are never broken
+        (Backend(), 80, "success rate 26.1% [23.4, 28.9]", "tests passed 44.0% [41.0, 47.0]"),
+        (Domain(), 80, "success rate 26.1% [23.4, 28.9]", "mean reward  44.0% [41.0, 47.0]"),  # it says nothing itself
+    ],
+)
+def test_the_domains_measure_comes_first(
+    domain: Domain, width: int, first: str, second: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Console(width=width).print(evaluation_table(named(domain)))
     printed = capsys.readouterr().out
-    assert 0 < printed.index("likeness to the reference (layout)") < printed.index("equal to the reference")
-    Console(width=80).print(evaluation_table(named(Frontend())))
-    printed = capsys.readouterr().out
-    assert 0 < printed.index("55.0% [52.0, 58.0]") < printed.index("40.2% [37.2, 43.3]"), "figures are never broken"
-    assert "+11.0 [+8.0, +14.0]" in printed and "tests passed" not in printed
-    assert all(len(line) <= 80 for line in printed.splitlines())
-
-
-def test_of_programs_success_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    Console(width=80).print(evaluation_table(named(Backend())))
-    printed = capsys.readouterr().out
-    assert 0 < printed.index("success rate 26.1% [23.4, 28.9]") < printed.index("tests passed 44.0% [41.0, 47.0]")
-    Console(width=80).print(evaluation_table(named(Domain())))  # one that says nothing of its own
-    printed = capsys.readouterr().out
-    assert 0 < printed.index("success rate 26.1% [23.4, 28.9]") < printed.index("mean reward  44.0% [41.0, 47.0]")
+    assert 0 < printed.index(first) < printed.index(second)
+    if isinstance(domain, Frontend):
+        assert "+11.0 [+8.0, +14.0]" in printed and "tests passed" not in printed
+    assert all(len(line) <= width for line in printed.splitlines())
 
 
 def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:

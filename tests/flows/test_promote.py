@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flows import promote, rollback
 from sweetrl.errors import UserError
-from sweetrl.tracking.registry import Registration, Registry
-from tasks import promotion, retraining, training, workspace
+from sweetrl.tracking.registry import Registration
+from tasks import promotion, retraining, training
 from tasks.journal import promoting
-from tests.flows.test_rollback import Registered
-from tests.tasks.fake_project import Project, light
+from tests.flows.test_rollback import registered
+from tests.tasks.fake_project import Project
 
 
 @pytest.fixture
@@ -28,23 +27,10 @@ def said() -> list[str]:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Project:
     """Versions 1 to 3 were champion, one after the other; 4 is registered."""
-    made = Project.make(tmp_path)
-    light(monkeypatch, made)
-
-    def registry(settings: Any, root: Path) -> Registry:
-        found = Registered(settings, root, made.registry().store)
-        found.project = made
-        return found
-
-    for module in (promote, promotion, rollback):
-        monkeypatch.setattr(module, "Registry", registry)
-    for flow in (promote, rollback):
-        monkeypatch.setattr(flow, "announce", lambda *arguments: None)
-    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=said.append))
+    made = registered(monkeypatch, tmp_path, [promote, promotion, rollback], said.append)
     monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
     steps = replace(made.steps(), promote=promotion.take_over, say=said.append)
     monkeypatch.setattr(promote, "prefect_steps", lambda: steps)
-    monkeypatch.setattr(workspace, "remote_name", lambda root: None)
     made.client.change(
         "versions", lambda known: [*known, "lock of batch 40\n", "lock of batch 80\n", "lock of a run\n"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from flows import rollback
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registry
 from tasks import workspace
-from tests.tasks.fake_project import Project, git, light
+from tests.tasks.fake_project import Project, git, light, quiet
 
 
 class Registered(Registry):
@@ -36,9 +37,9 @@ def _set(line: str, first: int) -> str:
     return f"collect: {{tasks: 4, first: {first}}}\n" if line.startswith("collect:") else line
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    made = Project.make(tmp_path)
+def registered(monkeypatch: pytest.MonkeyPatch, root: Path, modules: Sequence[Any], say: Any = quiet) -> Project:
+    """A project whose versions are `Registered` for the modules; nothing is announced, and DVC has no remote."""
+    made = Project.make(root)
     light(monkeypatch, made)
 
     def registry(settings: Any, root: Path) -> Registry:
@@ -46,10 +47,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         found.project = made
         return found
 
-    monkeypatch.setattr(rollback, "Registry", registry)
-    monkeypatch.setattr(rollback, "announce", lambda *arguments: None)
-    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
+    for module in modules:
+        monkeypatch.setattr(module, "Registry", registry)
+        monkeypatch.setattr(module, "announce", lambda *arguments: None, raising=False)
+    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=say))
     monkeypatch.setattr(workspace, "remote_name", lambda root: None)
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    made = registered(monkeypatch, tmp_path, [rollback])
     made.retrain()
     made.retrain()
     return made

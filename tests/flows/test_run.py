@@ -18,18 +18,17 @@ WRONG = {
 }
 
 
+def python(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("module", ["flows.run", "flows.retrain", "sweetrl.stages.collect"])
 def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
     for text, sentence in WRONG.items():
         (tmp_path / "params.yaml").write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", module],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = python("-X", "importtime", "-m", module, cwd=tmp_path)
         lines = done.stderr.splitlines()
         imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
         said = [line for line in lines if not line.startswith("import time")]
@@ -43,11 +42,5 @@ def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None
     asked = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nimport flows, getpass\nprint(getpass.getuser())"
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    done = subprocess.run(
-        [sys.executable, "-c", asked],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", asked)
     assert done.stdout.strip() == f"uid-{os.getuid()}", done.stderr

@@ -24,11 +24,6 @@ def test_a_drop_is_found_and_asks_for_a_retraining() -> None:
     assert not better.drifted and "has got better without training" in better.sentence
 
 
-def test_the_same_again_is_nothing_to_do() -> None:
-    found = looked(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0]), 2)
-    assert not found.drifted and "does exactly what it did, on all of 3 tasks" in found.sentence
-
-
 def test_half_a_year_of_weekly_looks_calls_hardly_any_champion_worse() -> None:
     rng, drifted, trials = np.random.default_rng(2), 0, 40
     for _ in range(trials):

@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from sweetrl.backend import Backend
 from sweetrl.backend.suite import generate
 from sweetrl.cli.main import app
-from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
 from sweetrl.config.settings import EngineSettings, LoraSettings, ModelSettings, PolicySettings
@@ -167,22 +166,6 @@ def test_fifty_tasks_with_a_model_as_the_user(
     # The model's own silence may lose a dialogue; nothing else does.
     assert {one.error for one in found} <= {"", "the user said nothing"}
     assert sum(len(one.turns) > 1 for one in found) >= TASKS // 2  # agent and user really talk
-
-
-def test_twenty_real_tasks_with_a_trained_agent(
-    served: EngineSettings, user: str, trained: Path, base_model: Path, real_backend_tasks: Path
-) -> None:
-    """Two adapters of one server talk with each other: the trained agent and the user's model."""
-    parameters(base_model, max_turns=3, max_new_tokens=64)
-    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_user(served, user)]
-    facts = sweetrl("collect", "--out", "real", *words)
-    assert (facts["tasks"], facts["dialogues"], facts["success"]) == ("20", "20", "0")
-    found = list(TrajectoryStore(Path("real")).read())
-    agent = TransformersEngine(base_model, trained, device="cpu", threads=1)
-    check(found, list(read_tasks(real_backend_tasks, DOMAIN))[:20], 1, agent)
-    for one in found:  # a reference may be longer than this small model can read
-        assert one.error in ("", "the user said nothing") or "leaves no room" in one.error, one.error
-    assert sum(one.outcome != "lost" for one in found) >= 10
 
 
 def test_a_trained_adapter_succeeds_as_often_as_with_transformers(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +15,9 @@ from sweetrl.config.settings import EngineSettings, Settings, load_settings
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.registry import Registry
 from tests.integration.conftest import REGISTRY_PORT, URL
-from tests.serve.made import MODEL, write_adapter, write_results
-from tests.serve.serving import Running, running, until
+from tests.serve.made import MODEL, make_project, write_adapter, write_results
+from tests.serve.serving import Running, running
+from tests.signals import mlflow_server, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -35,9 +32,7 @@ REQUESTS = [
 def project(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project whose registry is an MLflow server, with two versions of an agent; the first is champion."""
     root = tmp_path_factory.mktemp("project")
-    shutil.copytree(base_model, root / "models/base")
-    (root / "data/tasks").mkdir(parents=True)
-    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    make_project(root, base_model)
     values = {
         "seed": 7,
         "agent": {"max_turns": 3, "max_new_tokens": 24, "temperature": 0.0},
@@ -45,38 +40,19 @@ def project(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "tracking": {"model": MODEL},
     }
     (root / "params.yaml").write_text(yaml.safe_dump(values))
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(REGISTRY_PORT)]
-    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{root}/server.db"]
-    command += ["--artifacts-destination", str(root / "artifacts")]
-    # Its job runner is five processes that nothing here asks for.
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (root / "mlflow.log").open("w") as log:
-        server = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        url = f"http://127.0.0.1:{REGISTRY_PORT}"
-        until(lambda: _answers(f"{url}/health"), 300)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(root)
-            patch.setenv("MLFLOW_TRACKING_URI", url)
-            settings = load_settings(root / "params.yaml")
-            for seed, reward in ((1, 0.5), (2, 0.7)):
-                write_adapter(root, seed)
-                write_results(root, reward)
-                register_policy(settings, root)
-            Registry(settings.tracking, root).promote("1", "the first")
-            yield root
-    finally:
-        os.killpg(server.pid, 9)
-        server.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    with (
+        mlflow_server(tmp_path_factory.mktemp("registry"), REGISTRY_PORT) as url,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.chdir(root)
+        patch.setenv("MLFLOW_TRACKING_URI", url)
+        settings = load_settings(root / "params.yaml")
+        for seed, reward in ((1, 0.5), (2, 0.7)):
+            write_adapter(root, seed)
+            write_results(root, reward)
+            register_policy(settings, root)
+        Registry(settings.tracking, root).promote("1", "the first")
+        yield root
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +80,7 @@ def test_the_endpoint_before_a_vllm_server(project: Path, settings: Settings, se
         # A new champion in the middle of many requests: each is answered, by one version or the other.
         many = [pool.submit(ask, found, REQUESTS[n % len(REQUESTS)]) for n in range(64)]
         registry.promote("2", "better")
-        until(lambda: found.version == "2", 300)
+        until(lambda: found.version == "2", seconds=300)
         assert {one.result()[0] for one in many} <= {"1", "2"}
         later = [ask(found, messages) for messages in REQUESTS]
         assert {version for version, _ in later} == {"2"}

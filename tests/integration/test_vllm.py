@@ -11,10 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from scipy.stats import fisher_exact
 
 from sweetrl.backend import Backend
-from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.engines.chat import ChatFormat
@@ -23,9 +22,8 @@ from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
-from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.types import Prompt, Sampling, Task
+from sweetrl.types import Prompt, Sampling
 from tests.integration.conftest import adapter_of
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
@@ -113,74 +111,6 @@ def test_an_adapter_speaks_as_in_this_process_and_comes_back(
     engine.close()
     names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and adapter_name(adapter) not in names
-
-
-def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, folder: Path) -> tuple[int, int]:
-    """Dialogues about `tasks`: how many end with a success, and how many there are."""
-    from sweetrl.backend.rewards import CodeScorer
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.rollout.context import RolloutContext
-    from sweetrl.rollout.run import rollout_scored
-
-    with CodeScorer(RewardSettings()) as scorer:
-        context = RolloutContext(DOMAIN, engine, chat, simulator, scorer, AGENT)
-        attempts = [(task, 0) for task in tasks]
-        store = rollout_scored(
-            attempts, context, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
-        )
-    found = list(store.read())
-    assert [one.task for one in found] == tasks
-    return sum(one.success for one in found), len(found)
-
-
-def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: TransformersEngine, tmp_path: Path) -> None:
-    # Two samples of their own: an equal rate fails in one of 200 such tests, a difference of 14 points in most.
-    tasks = list(generate("test", 200, seed=7, difficulty=3))
-    user = ScriptedSimulator()
-    far, count = rate(tasks, remote, remote.chat, user, tmp_path / "far")
-    near, _ = rate(tasks, local, local.chat, user, tmp_path / "near")
-    assert fisher_exact([[far, count - far], [near, count - near]]).pvalue > 0.005, (far, near, count)
-
-
-def test_candidates_are_those_of_this_process(served: EngineSettings, tmp_path: Path) -> None:
-    """Greedy, the same replies at the same states; sampled, as many kinds of them."""
-    from sweetrl.api import learning, rollouts
-    from sweetrl.config.settings import parse_settings
-    from sweetrl.engines.policy import Policy
-    from sweetrl.types import RankedState
-
-    def settings(engine: EngineSettings, temperature: float) -> Any:
-        model = {"base": str(BASE), "device": "cpu", "threads": 1}
-        agent = {"max_new_tokens": 192, "temperature": temperature}
-        rank = {"critic": "random", "share": 1.0, "candidates": 8}
-        values = {"seed": 3, "model": model, "agent": agent, "rank": rank, "collect": {"shard": 16}}
-        return parse_settings({**values, "engine": engine.model_dump()})
-
-    here = settings(EngineSettings(), 1.0)
-    dialogues = list(rollouts.collect(Backend().configured(here), Policy(here.model, here.engine), 16, attempts=1))
-    states: dict[tuple[str, float], list[RankedState]] = {}
-    for name, engine in (("vllm", served), ("transformers", EngineSettings())):
-        for temperature in (0.0, 1.0):
-            env = Backend().configured(settings(engine, temperature))
-            found = learning.rank_replies(env, None, dialogues)
-            states[name, temperature] = list(found.states)
-            assert found.metrics["candidates"] == 8 * len(found.states) and not found.metrics.get("states_lost")
-    told = [[(one.task_id, one.turn, one.prompt_ids) for one in some] for some in states.values()]
-    assert told[0] == told[1] == told[2] == told[3] and len(told[0]) > 32
-    greedy = [
-        [[(one.token_ids, one.text, one.count) for one in state.candidates] for state in states[name, 0.0]]
-        for name in ("vllm", "transformers")
-    ]
-    assert sum(one == two for one, two in zip(*greedy, strict=True)) >= 0.95 * len(told[0])
-    distinct = {name: sum(len(one.candidates) for one in states[name, 1.0]) for name in ("vllm", "transformers")}
-    assert abs(distinct["vllm"] / distinct["transformers"] - 1.0) < 0.15, distinct
-    shares = [
-        sum(one.count for state in states[name, 1.0] for one in state.candidates if DOMAIN.answers(one.text))
-        for name in ("vllm", "transformers")
-    ]
-    total = 8 * len(told[0])
-    # Two samples of their own, as above.
-    assert fisher_exact([[one, total - one] for one in shares]).pvalue > 0.005, (shares, total)
 
 
 def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(

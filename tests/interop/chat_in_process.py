@@ -1,5 +1,5 @@
-"""What the tests of sweetrl.interop.verifiers add to it: a chat program without a process, users with bad days, a
-domain that says whether it is open, and a reward that is for one thread at a time.
+"""What the tests of sweetrl.interop.verifiers add to it: a chat program without a process, users with bad
+days, and a reward that is for one thread at a time.
 
 verifiers' own chat programs (`null`, `bash`) are scripts that uv prepares from a package index; a harness may as well
 ask the interception endpoint itself. verifiers finds it by its id, `chat-in-process`.
@@ -10,15 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import httpx
 import verifiers.v1 as vf
 from verifiers.v1.dialects.chat import message_to_wire
 
-from examples.forms import Forms
 from sweetrl.errors import SimulatorError, UserLeft
 
 __all__ = ["ChatInProcess"]
@@ -83,20 +80,6 @@ class Late:
         if self.seen[seed] == 1:
             raise SimulatorError("nobody is there yet")
         return f"Ask {seed % 1000}."
-
-
-class Shop(Forms):
-    """Forms that can be had while the shop is open."""
-
-    is_open: ClassVar[bool] = False
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        Shop.is_open = True
-        try:
-            yield None
-        finally:
-            Shop.is_open = False
 
 
 _busy = threading.Lock()

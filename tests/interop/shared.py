@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +30,28 @@ def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> T
         while not talk.done:
             talk.say(agent(task, talk.messages))
         return talk.score()
+
+
+def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
+    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
+
+
+def check_hidden(tasks: list[Task], text: str) -> None:
+    """The JSON `text` holds the tasks' requests, and nothing of what the agent may not know."""
+    for task in tasks:
+        assert json.dumps(task.problem_description) in text
+        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
+            assert json.dumps(secret)[1:-1] not in text
+
+
+def example(module: Any, words: str, changes: dict[str, str]) -> str:
+    """The code in a module's docstring that holds `words`, with some of what it says made smaller."""
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", module.__doc__ or "", re.M)
+    (text,) = (textwrap.dedent(one) for one in blocks if words in one)
+    for long, short in changes.items():
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    return text
 
 
 def needs_browser() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from importlib import import_module, metadata
 from pathlib import Path
@@ -24,11 +21,10 @@ from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.errors import UserError
-from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, needs_browser, whole
+from tests.interop.shared import FORMS, Agent, check_hidden, example, tasks_of, whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -90,14 +86,10 @@ def means(log: EvalLog) -> dict[str, float]:
     return {one.name: one.metrics["mean"].value for one in log.results.scores}
 
 
-def tasks_of(domain: sweetrl.Domain, count: int, seed: int, split: Any = "test") -> list[Task]:
-    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
-
-
 @pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), ("backend", wrong), (FORMS, clerk)])
 def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path) -> None:
     domain = sweetrl.domain(name, agent={"prompt": "full"})
-    tasks = tasks_of(domain, 3, 12)
+    tasks = tasks_of(domain, "test", 3, 12)
     log = evaluated(tmp_path, colbench(name, count=3, seed=12), mock(tasks, agent), epochs=2)
     assert log.status == "success" and log.samples is not None and len(log.samples) == 6
     rewards = []
@@ -116,34 +108,18 @@ def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path)
 
 
 def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain("backend"), 2, 11)
+    tasks = tasks_of(sweetrl.domain("backend"), "test", 2, 11)
     log = evaluated(tmp_path, colbench("backend", count=2, seed=11), mock(tasks, wrong))
-    text = log.model_dump_json()
-    for task in tasks:
-        assert json.dumps(task.problem_description) in text
-        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
-            assert json.dumps(secret)[1:-1] not in text
+    check_hidden(tasks, log.model_dump_json())
     assert log.samples is not None
     assert [one.metadata["sweetrl"]["place"] for one in log.samples] == [0, 1]
-
-
-def test_pages(tmp_path: Path) -> None:
-    needs_browser()
-    domain = sweetrl.domain("frontend")
-    tasks = tasks_of(domain, 1, 5)
-    agent = OraclePageAgent().act
-    log = evaluated(tmp_path, colbench("frontend", count=1, seed=5), mock(tasks, agent))
-    assert log.samples is not None
-    with sweetrl.opened(domain) as world:
-        same(log.samples[0], by_sweetrl(world, tasks[0], 5, agent))
-    assert means(log)["reward"] == 1.0
 
 
 def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
     params = tmp_path / "mine.yaml"
     params.write_text("agent: {max_turns: 2}\nseed: 4\n", encoding="utf-8")
     domain = sweetrl.domain("backend", params)
-    tasks = tasks_of(domain, 1, 4, "train")
+    tasks = tasks_of(domain, "train", 1, 4)
     settings = {"agent": {"prompt": "single"}}
     task = colbench("backend", "train", 1, params=str(params), settings=settings)
     log = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Is there a limit?"))
@@ -153,18 +129,10 @@ def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0}
     assert score.metadata == {"outcome": "max_turns_reached", "turns": 2, "parts": {}}
-    plain = colbench("backend", count=1, settings={"agent": {"max_turns": 1}}, prompt="short")
-    log = evaluated(tmp_path, plain, mock(tasks_of(sweetrl.domain("backend"), 1, domain_seed()), wrong))
-    assert log.samples is not None
-    assert log.samples[0].messages[0].text == domain.system_prompt("short")
-
-
-def domain_seed() -> int:
-    return sweetrl.domain("backend").settings.seed
 
 
 def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 2, 3)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 2, 3)
     log = evaluated(tmp_path, colbench(FORMS, count=2, seed=3), mock(tasks, clerk))
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
     assert means(again) == means(log) and means(log)["reward"] > 0
@@ -179,11 +147,12 @@ def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
 
 
 def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
-    log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3), mock(tasks, clerk), message_limit=4)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 1, 3)
+    log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3, prompt="short"), mock(tasks, clerk), message_limit=4)
     assert log.samples is not None
     (sample,) = log.samples
     assert sample.limit is not None and sample.limit.type == "message"
+    assert sample.messages[0].text == sweetrl.domain(FORMS).system_prompt("short")
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0} and score.answer is None
     assert score.metadata is not None and score.metadata["outcome"] == "broken_off"
@@ -202,7 +171,7 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
         "        raise SimulatorError('gone') if 'name' in messages[-1].content else UserLeft()\n",
     )
     settings = {"simulator": {"kind": "mine:Odd"}}
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    tasks = tasks_of(sweetrl.domain(FORMS), "test", 1, 3)
     task = colbench(FORMS, count=1, seed=3, settings=settings)
     left = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Which day?"))
     assert left.samples is not None and left.samples[0].scores is not None
@@ -230,14 +199,10 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> 
 
 def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """As it is pasted, but for two tasks and a model of this machine."""
-    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
-    (text,) = (textwrap.dedent(one) for one in blocks if "import inspect_ai" in one)
-    for long, short in {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"}.items():
-        assert text.count(long) == 1
-        text = text.replace(long, short)
+    text = example(adapter, "import inspect_ai", {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
-    exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})
+    exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), "test", 2, 7), OracleAgent().act)})
     assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
 
 

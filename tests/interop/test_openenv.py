@@ -6,8 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ import pytest
 pytest.importorskip("openenv", reason="openenv is not installed (extra `openenv`)")
 
 import httpx
-import uvicorn
 from openenv.core import GenericEnvClient
 
 import sweetrl
@@ -28,25 +25,7 @@ from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvi
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
 from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk
-
-
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    """Serve an ASGI application in a thread; yield its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        deadline = time.monotonic() + 120
-        while not server.started:
-            assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        listener.close()
+from tests.signals import answering, healthy, until
 
 
 def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
@@ -67,7 +46,7 @@ def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index
 @pytest.fixture(scope="module")
 def forms() -> Iterator[tuple[str, sweetrl.Domain]]:
     domain = sweetrl.domain(FORMS, tasks={"train": 30, "test": 12})
-    with served(create_app(domain)) as url:
+    with answering(create_app(domain)) as url:
         yield url, domain
 
 
@@ -88,7 +67,7 @@ def test_a_dialogue_is_the_same_through_the_server(forms: tuple[str, sweetrl.Dom
 def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
     domain = sweetrl.domain("backend", tasks={"train": 3, "test": 3})
     oracle = OracleAgent()
-    with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
+    with answering(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, oracle.act, "train", 1, 7)
         expected = by_sweetrl(domain, World(domain).tasks("train").at(1), 7, oracle.act)
         assert messages == expected.messages and len(messages) > 3
@@ -193,7 +172,7 @@ def test_steps_before_the_beginning_and_after_the_end(forms: tuple[str, sweetrl.
 
 
 def test_so_many_sessions_and_no_more() -> None:
-    with served(create_app(FORMS, sessions=1, tasks={"train": 2})) as url, DialogueClient(url).sync() as first:
+    with answering(create_app(FORMS, sessions=1, tasks={"train": 2})) as url, DialogueClient(url).sync() as first:
         first.reset(seed=1)
         with pytest.raises(RuntimeError, match="CAPACITY_REACHED"), DialogueClient(url).sync() as second:
             second.reset(seed=1)
@@ -234,7 +213,7 @@ def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.Mo
             yield
             events.append("close")
 
-    with served(create_app(Watched())) as url:
+    with answering(create_app(Watched())) as url:
         for _ in range(3):
             with DialogueClient(url).sync() as client:
                 client.reset(seed=1)
@@ -251,14 +230,8 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
     server = subprocess.Popen([*command, "--port", str(port), "--sessions", "2"], cwd=root, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 240
-        while True:
-            assert server.poll() is None and time.monotonic() < deadline
-            try:
-                assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        until(lambda: healthy(url) or server.poll() is not None, "the server did not start", 240)
+        assert server.poll() is None
         with DialogueClient(url).sync() as client:
             found = client.reset(split="test", index=2).observation
         assert found.message == World(sweetrl.domain(FORMS, seed=9)).tasks("test", 3).at(2).problem_description

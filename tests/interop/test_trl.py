@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task
-from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
+from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, needs_browser, tasks_of
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 
@@ -46,10 +44,6 @@ def by_tools(environment: DialogueEnvironment, row: dict[str, Any], task: Task, 
             return tuple(messages)
         messages.append(Message("user", words))
     raise AssertionError("the dialogue does not end")
-
-
-def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
-    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
 
 
 @pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), (FORMS, clerk)])
@@ -126,13 +120,12 @@ def test_rows_hold_nothing_that_is_hidden() -> None:
     domain = sweetrl.domain("backend", agent={"prompt": "full"})
     rows = dataset(domain, "test", 3, 11)
     assert rows.column_names == ["prompt", "task", "split", "place", "count", "seed"]
-    text = json.dumps(list(rows))
-    for task, row in zip(tasks_of(domain, "test", 3, 11), rows, strict=True):
+    tasks = tasks_of(domain, "test", 3, 11)
+    check_hidden(tasks, json.dumps(list(rows)))
+    for task, row in zip(tasks, rows, strict=True):
         assert row["prompt"][0]["content"].startswith(domain.system_prompt("full"))
         assert "`submit`" in row["prompt"][0]["content"]
         assert row["prompt"][1]["content"] == task.problem_description
-        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
-            assert json.dumps(secret)[1:-1] not in text
 
 
 def test_bad_input_is_one_sentence() -> None:
@@ -220,33 +213,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(
-    model: Path,
-    folder: Path,
-    domain: str,
-    reply: Callable[[str], str] | None,
-    rows: Any = None,
-    factory: Any = None,
-    **options: Any,
-) -> Any:
-    """Two steps of GRPO; `reply` turns what the model reads into what it writes, without it the model samples."""
+def trained(model: Path, folder: Path, reply: Callable[[str], str]) -> Any:
+    """Two steps of GRPO on backend programming; `reply` turns what the model reads into what it writes."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    if reply is not None:
 
-        def generate(input_ids: Any, attention_mask: Any, **_: Any) -> Any:
-            said = []
-            for ids, mask in zip(input_ids, attention_mask, strict=True):
-                text = reply(tokenizer.decode(ids[mask.bool()]))
-                said.append(torch.tensor(tokenizer(text)["input_ids"]))
-            padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
-            return torch.cat([input_ids, padded], dim=1)
+    def generate(input_ids: Any, attention_mask: Any, **_: Any) -> Any:
+        said = []
+        for ids, mask in zip(input_ids, attention_mask, strict=True):
+            text = reply(tokenizer.decode(ids[mask.bool()]))
+            said.append(torch.tensor(tokenizer(text)["input_ids"]))
+        padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
+        return torch.cat([input_ids, padded], dim=1)
 
-        policy.generate = generate
+    policy.generate = generate
     with pytest.warns(UserWarning, match="environment_factory"):
         trainer = GRPOTrainer(
             model=policy,
@@ -255,7 +239,7 @@ def trained(
                 output_dir=str(folder),
                 per_device_train_batch_size=4,
                 num_generations=2,
-                max_completion_length=24 if reply is None else 4000,
+                max_completion_length=4000,
                 max_steps=2,
                 logging_steps=1,
                 learning_rate=1e-3,
@@ -266,8 +250,8 @@ def trained(
                 shuffle_dataset=False,
                 seed=3,
             ),
-            train_dataset=rows or dataset(domain, count=4, seed=3, **options),
-            environment_factory=factory or environment_factory(domain, **options),
+            train_dataset=dataset("backend", count=4, seed=3),
+            environment_factory=environment_factory("backend"),
             reward_funcs=reward,
         )
     trainer.train()
@@ -296,7 +280,7 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
         call = json.dumps({"name": tool[0], "arguments": tool[1]})
         return f"<tool_call>\n{call}\n</tool_call>{END}"
 
-    trainer = trained(model, tmp_path, "backend", reply)
+    trainer = trained(model, tmp_path, reply)
     logs = [one for one in trainer.state.log_history if "rewards/reward/mean" in one]
     assert len(logs) == 2
     for log in logs:
@@ -314,38 +298,12 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
 
 def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is pasted, but for a model of this machine and one short step."""
-    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
-    (text,) = (textwrap.dedent(one) for one in blocks if "GRPOTrainer(" in one)
     smaller = "max_completion_length=16, max_steps=1, num_generations=2, per_device_train_batch_size=2, "
     smaller += "report_to='none', use_cpu=True, bf16=False, disable_tqdm=True"
-    for long, short in {
-        '"Qwen/Qwen3-0.6B"': repr(str(model)),
-        "max_completion_length=4096": smaller,
-        "count=200": "count=2",
-    }.items():
-        assert text.count(long) == 1
-        text = text.replace(long, short)
+    changes = {'"Qwen/Qwen3-0.6B"': repr(str(model)), "max_completion_length=4096": smaller, "count=200": "count=2"}
+    text = example(adapter, "GRPOTrainer(", changes)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(text, names)
     assert names["trainer"].state.global_step == 1
     assert "rewards/reward/mean" in names["trainer"].state.log_history[0]
-
-
-def test_several_domains_in_one_run(model: Path, tmp_path: Path) -> None:
-    from datasets import concatenate_datasets
-
-    names = {"forms": FORMS, "backend": "backend"}
-    parts = [dataset(name, count=1, seed=3).add_column("environment", [label]) for label, name in names.items()]
-    factories = {label: environment_factory(name) for label, name in names.items()}
-    references = {tasks_of(sweetrl.domain(name), "train", 1, 3)[0] for name in names.values()}
-
-    def reply(text: str) -> str:
-        if "<tool_response>" in text:
-            return f"Good bye.{END}"
-        (answer,) = (one.ground_truth for one in references if f"user\n{one.problem_description}{END}" in text)
-        return f"<tool_call>\n{json.dumps({'name': 'submit', 'arguments': {'answer': answer}})}\n</tool_call>{END}"
-
-    trainer = trained(model, tmp_path, "", reply, concatenate_datasets(parts), factories)
-    assert [one._score().task.suite for one in trainer.environments] == [FORMS, FORMS, "backend", "backend"]
-    assert [one._score().reward for one in trainer.environments] == [1.0] * 4

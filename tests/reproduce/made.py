@@ -93,6 +93,12 @@ def profile_folder(root: Path, name: str = "small") -> Path:
     return folder
 
 
+def edit(path: Path, **changes: Any) -> None:
+    """Set values of a file of parameters."""
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**values, **changes}, sort_keys=False), encoding="utf-8")
+
+
 def keep(
     folder: Path,
     name: str,

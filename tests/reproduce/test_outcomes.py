@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import percent
@@ -19,7 +18,7 @@ from sweetrl.reproduce.outcomes import OUTCOMES, measured_outcome, read_outcomes
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import COLD, ROOT, keep, profile_folder, results
+from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results
 
 
 @pytest.fixture
@@ -72,10 +71,9 @@ def test_rows_are_added_on_another_machine_and_new_ones_take_the_place_of_old_on
 def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder: Path) -> None:
     written()
     shutil.rmtree("measured")
-    values = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    values["settings"]["policy.epochs"] = 9.0  # of SWEET-RL; the untrained agent has none
-    values["settings"]["evaluate.resamples"] = 900
-    Path("params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    # The first is of SWEET-RL; the untrained agent has none.
+    changes = {"policy.epochs": 9.0, "evaluate.resamples": 900}
+    edit(Path("params.yaml"), settings=Profile().values["settings"] | changes)
     found = written()
     assert (list(found["rows"]), found["stale"]) == (["zero-shot"], ["sweet 7"])
     assert "Measured with other settings, and left out: sweet 7." in Path("results.md").read_text(encoding="utf-8")
@@ -84,20 +82,12 @@ def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder
     assert written()["stale"] == [], "measured anew"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("settings", {"evaluate.tasks": 150}),
-        ("choose", {"grid": [0.0, 0.5], "tasks": 100}),
-    ],
-)
-def test_rows_of_other_tasks_or_temperatures_are_left_out(folder: Path, key: str, value: dict[str, Any]) -> None:
-    kept = {name: measured_outcome(VARIANTS[name], 7) for name in ("zero-shot", "sweet")}
-    assert all(one and Profile().still(one) for one in kept.values())
-    values = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    values[key] |= value
-    Path("params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-    assert not any(one and Profile().still(one) for one in kept.values())
+@pytest.mark.parametrize("changes", [{"settings": {"evaluate.tasks": 150}}, {"choose": {"grid": [0.0, 0.5]}}])
+def test_rows_of_other_tasks_or_temperatures_are_left_out(folder: Path, changes: dict[str, dict[str, Any]]) -> None:
+    kept = [measured_outcome(VARIANTS[name], 7) for name in ("zero-shot", "sweet")]
+    assert all(one and Profile().still(one) for one in kept)
+    edit(Path("params.yaml"), **{key: Profile().values[key] | value for key, value in changes.items()})
+    assert not any(one and Profile().still(one) for one in kept)
 
 
 def test_another_base_makes_rows_stale_and_one_that_is_not_here_does_not(folder: Path) -> None:

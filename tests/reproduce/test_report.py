@@ -192,12 +192,6 @@ def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
     assert "open" in next(row[-1] for row in table(text, "Claims") if row[0].startswith("beyond the paper: further"))
 
 
-def test_nothing_measured_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(profile_folder(tmp_path))
-    with pytest.raises(UserError, match="no variant has been run yet; run `make reproduce`"):
-        report.write(Profile())
-
-
 def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = profile_folder(tmp_path, "frontend")
     for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tuning import budgets, read_tuning
-from tests.reproduce.made import profile_folder, read_variant, results
+from tests.reproduce.made import edit, profile_folder, read_variant, results
 
 Calls = list[tuple[str, str]]
 OF_A_VARIANT = {"summary.json", "parameters.json"}
@@ -59,6 +60,21 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return seen
 
 
+@contextmanager
+def dying_at(stage: str) -> Iterator[None]:
+    """Whoever runs stages dies where it comes to `stage`."""
+    go_on: Callable[..., None] = run._stage
+
+    def dies(place: Path, name: str, *args: Any) -> None:
+        if name == stage:
+            raise KeyboardInterrupt
+        go_on(place, name, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_stage", dies)
+        yield
+
+
 def pretend(place: Path) -> None:
     """What the measuring stage leaves: colder is better, and so is a higher learning rate of RFT."""
     from sweetrl.evaluation.metrics import write_results
@@ -95,15 +111,13 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     )
     found = read_variant("sweet", [7])
     assert set(found.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
-    assert found.chosen == {7: 0.0}
+    assert found.outcomes[7].summary["chosen"] == 0.0
     assert not any((folder / ".work").iterdir())
 
 
 def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> None:
     plain = Profile()
-    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    values["variant_settings"] = {"no-privileged": {"critic.learning_rate": 0.25}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    edit(folder / "params.yaml", variant_settings={"no-privileged": {"critic.learning_rate": 0.25}})
     run.variant(Profile(), "no-privileged", 7)
     run.measure(Profile(), "no-privileged", 7)
     one = Profile().variant("no-privileged")
@@ -119,17 +133,10 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
     folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """Its critic would be that of the old ones, and its policy that of the new."""
-    stage: Callable[..., None] = run._stage
-
-    def dies(place: Path, name: str, *args: Any) -> None:
-        if name == "rank":
-            raise KeyboardInterrupt
-        stage(place, name, *args)
-
-    monkeypatch.setattr(run, "_stage", dies)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run.variant(Profile(), "sweet", 7)
+    with dying_at("rank"):
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                run.variant(Profile(), "sweet", 7)
     assert calls == [("sweet-7", "train-critic")], "with equal inputs it goes on"
     if changed == "code":
         (folder / "package").mkdir()
@@ -139,7 +146,6 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
         path = data if changed == "data" else folder.parents[1] / "models" / "base" / "weights"
         path.write_text("others", encoding="utf-8")
     calls.clear()
-    monkeypatch.setattr(run, "_stage", stage)
     run.variant(Profile(), "sweet", 7)
     assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
 
@@ -147,9 +153,8 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
 def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, calls: Calls) -> None:
     """With `method: rft` in the project's params.yaml the row SWEET-RL was rejection fine-tuning."""
     project = folder.parents[1] / "params.yaml"
-    values = yaml.safe_load(project.read_text(encoding="utf-8"))
     kept = {name: Profile().mark(Profile().variant(name), 7) for name in ("sweet", "no-privileged", "sweet-iterations")}
-    project.write_text(yaml.safe_dump({**values, "method": "rft", "iterations": 3}), encoding="utf-8")
+    edit(project, method="rft", iterations=3)
     assert {name: Profile().mark(Profile().variant(name), 7) for name in kept} == kept
     run.variant(Profile(), "sweet", 7)
     found = read_json(folder / "variants" / "sweet" / "7" / "parameters.json")["parameters"]
@@ -162,13 +167,12 @@ def test_a_policy_of_other_settings_is_not_measured_as_one_of_these(folder: Path
     run.variant(Profile(), "rft", 7)
     project = folder.parents[1] / "params.yaml"
     values = yaml.safe_load(project.read_text(encoding="utf-8"))
-    elsewhere = {"gate": {**values["gate"], "power": 0.9}, "policy": {**values["policy"], "epochs": 9.0}}
-    project.write_text(yaml.safe_dump({**values, **elsewhere}), encoding="utf-8")
+    edit(project, gate={**values["gate"], "power": 0.9}, policy={**values["policy"], "epochs": 9.0})
     run.measure(Profile(), "rft", 7)  # neither decides anything here
-    project.write_text(yaml.safe_dump({**values, "rft": {**values["rft"], "epochs": 9.0}}), encoding="utf-8")
+    edit(project, rft={**values["rft"], "epochs": 9.0})
     with pytest.raises(UserError, match=r"rft/7: this policy was trained with other `rft` than .* variant rft 7"):
         run.measure(Profile(), "rft", 7)
-    project.write_text(yaml.safe_dump(values), encoding="utf-8")
+    edit(project, **values)
     (folder / "seed-data" / "7" / "pairs.parquet").write_text("others", encoding="utf-8")
     with pytest.raises(UserError, match="with other `data` than there are now"):
         run.measure(Profile(), "rft", 7)
@@ -187,22 +191,13 @@ def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) ->
     assert personas == {""}
 
 
-def test_claims_are_kept_from_before_the_first_test_task(
-    folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Calls) -> None:
     run.variant(Profile(), "zero-shot", 7)
     before = sha256(folder / "claims.yaml")
-    stage: Callable[..., None] = run._stage
-
-    def dies(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "_stage", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with dying_at("evaluate"), pytest.raises(KeyboardInterrupt):
         run.measure(Profile(), "zero-shot", 7)
     with (folder / "claims.yaml").open("a", encoding="utf-8") as file:
         file.write("- {claim: late, better: sweet, worse: rft, temperature: 1}\n")
-    monkeypatch.setattr(run, "_stage", stage)
     run.measure(Profile(), "zero-shot", 7)
     kept = read_json(folder / "measured" / "zero-shot" / "7" / "summary.json")["claims"]
     assert kept["sha256"] == before, "those from before the kill"
@@ -222,33 +217,24 @@ def test_claims_are_kept_from_before_the_first_test_task(
         ("params.yaml", f"{LEAST}variant_settings: {{swet: {{}}}}", "there is no variant `swet`; there are zero-shot"),
         ("params.yaml", f"{LEAST}variant_settings: {{rft: {{rft.rate: 1}}}}", r"params\.yaml has no `rft\.rate`"),
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
+        ("tuning.yaml", "a: 1", "this is no list of runs"),
+        ("tuning.yaml", "- {variant: rft}", "run 1: `at` is missing"),
+        (
+            "tuning.yaml",
+            "- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}",
+            "run 1: there is no variant `raft`",
+        ),
     ],
 )
-def test_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
+def test_a_file_of_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
     (folder / file).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        Profile().claims  # noqa: B018 - read when it is asked for
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a: 1", "this is no list of runs"),
-        ("- {variant: rft}", "run 1: `at` is missing"),
-        ("- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}", "run 1: there is no variant `raft`"),
-    ],
-)
-def test_a_file_of_runs_that_is_none_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
-    assert read_tuning(tmp_path / "tuning.yaml") == []
-    (tmp_path / "tuning.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=says):
-        read_tuning(tmp_path / "tuning.yaml")
+        _ = read_tuning(Path(file)) if file == "tuning.yaml" else Profile().claims
 
 
 def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:
-    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    values["tuning"] = {"rft": [{}, {"rft.learning_rate": 4.0e-03}]}
-    (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    assert read_tuning(folder / "none.yaml") == []
+    edit(folder / "params.yaml", tuning={"rft": [{}, {"rft.learning_rate": 4.0e-03}]})
     program.run(["tune", "rft", "7"])
     assert [stage for _, stage in calls] == ["train-policy", "evaluate"] * 2
     runs = read_tuning(folder / "tuning.yaml")
@@ -256,7 +242,7 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
         ("rft", 7, {}),
         ("rft", 7, {"rft.learning_rate": 4.0e-03}),
     ]
-    assert set(runs[0]["at"]) == {"0", "1"} and runs[0]["tasks"] == values["choose"]["tasks"]
+    assert set(runs[0]["at"]) == {"0", "1"} and runs[0]["tasks"] == Profile().values["choose"]["tasks"]
     text = (folder / "tuning.yaml").read_text(encoding="utf-8")
     assert text.startswith("# What was tried"), "comments stay"
     calls.clear()
@@ -265,24 +251,15 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     (folder / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("others", encoding="utf-8")
     program.run(["tune", "rft", "7"])
     assert len(read_tuning(folder / "tuning.yaml")) == 4, "other tasks are other runs"
-    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning_tasks": 60}), encoding="utf-8")
+    edit(folder / "params.yaml", tuning_tasks=60)
     program.run(["tune", "rft", "7"])
     assert [one["tasks"] for one in read_tuning(folder / "tuning.yaml")[4:]] == [60, 60]
     assert not any((folder / ".work").iterdir())
 
 
-def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Callable[..., None] = run._stage
-
-    def dies(place: Path, name: str, *args: Any) -> None:
-        if name == "evaluate":
-            raise KeyboardInterrupt
-        stage(place, name, *args)
-
-    monkeypatch.setattr(run, "_stage", dies)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls) -> None:
+    with dying_at("evaluate"), pytest.raises(KeyboardInterrupt):
         program.run(["tune", "multi-turn-dpo", "7"])
-    monkeypatch.setattr(run, "_stage", stage)
     program.run(["tune", "multi-turn-dpo", "7"])
     count = len(Profile().values["tuning"]["multi-turn-dpo"])
     assert [name for _, name in calls].count("train-policy") == count == len(read_tuning(folder / "tuning.yaml"))

@@ -14,9 +14,9 @@ from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import DPO, METHODS, TABLES, VARIANTS, merged, settings_of, variant_named
+from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, merged, settings_of, variant_named
+from tests.reproduce.made import ROOT, profile_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
 
 
@@ -45,11 +45,6 @@ def test_every_switch_of_the_official_code_is_a_variant() -> None:
     assert {name: value for one in alone for name, value in one.items()} | {**DPO} == switches | {**DPO}
     assert all(len(one) == 1 for one in alone)
     assert settings_of(project(), VARIANTS["official"]).critic.normalization == "trajectory"
-
-
-def test_variants_differ_from_each_other() -> None:
-    differences = [(sorted(variant.settings.items()), variant.data) for variant in VARIANTS.values()]
-    assert all(differences.count(one) == 1 for one in differences)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -158,20 +153,6 @@ def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None
         assert md5((folder / dep["path"]).read_bytes(), usedforsecurity=False).hexdigest() == dep["md5"], dep["path"]
 
 
-def test_the_profile_of_pages_is_about_pages() -> None:
-    values = yaml.safe_load((ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8"))
-    settings = settings_of(merged(project(), values["settings"]), variant_named("sweet"))
-    assert (settings.suite, settings.model.base) == ("frontend", "models/base-frontend")
-    assert (settings.critic.pairs, settings.critic.gap) == ("all", 0.1)
-    variants = [variant_named(name) for name in values["variants"]]
-    assert all(one.pages[0] for one in variants if one.table == METHODS), "the paper has numbers for these"
-
-
-def test_an_unknown_variant_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="there is no variant `swet`; there are zero-shot, "):
-        variant_named("swet")
-
-
 def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
     values = {"rank": {"share": 1, "margin": 2}, "seed": 3}
     changed = {"rank": {"share": 5, "margin": 2}, "critic": {"lora": {"rank": 6}}, "seed": 7}
@@ -184,11 +165,7 @@ def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
 def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "reproduce" / "frontend"
-    folder.mkdir(parents=True)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    text = (ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8")
-    (folder / "params.yaml").write_text(text, encoding="utf-8")
+    folder = profile_folder(tmp_path, "frontend")
 
     def stage(place: Path, name: str, *rest: Any) -> None:
         settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))

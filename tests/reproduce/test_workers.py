@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
 from sweetrl.reproduce.run import Profile
+from tests.reproduce.made import edit
+from tests.signals import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # Stands for DVC: writes down when each target began and ended; fails for those in the file `broken`.
@@ -115,9 +116,7 @@ def test_what_needs_something_that_is_not_listed_is_not_waited_for(
     profile: Profile, changes: dict[str, Any], says: str
 ) -> None:
     """The workers waited forever for the data of a seed, or the critic of a variant, that somebody had taken out."""
-    path = profile.folder / "params.yaml"
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    path.write_text(yaml.safe_dump({**values, **changes}), encoding="utf-8")
+    edit(profile.folder / "params.yaml", **changes)
     with pytest.raises(UserError, match=re.escape(says)):
         workers.run_all(Profile(profile.folder), 2, program(profile))
     assert not (profile.folder / "calls").exists()
@@ -139,14 +138,8 @@ child.wait()
     )
     starter = subprocess.Popen([sys.executable, "-c", call])
 
-    def waited(true: Callable[[], bool]) -> bool:
-        limit = time.monotonic() + 40
-        while not true() and time.monotonic() < limit:
-            time.sleep(0.05)
-        return true()
-
-    assert waited(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
-    assert waited(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
+    until(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
+    until(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
     found = [int(pid) for path in profile.folder.glob("pids-*") for pid in path.read_text().split()]
     time.sleep(1.0)
     starter.kill()
@@ -158,4 +151,4 @@ child.wait()
         except psutil.NoSuchProcess:
             return False
 
-    assert waited(lambda: not any(map(runs, found))), found
+    until(lambda: not any(map(runs, found)), f"{found} have not ended")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,16 +9,13 @@ import pytest
 import yaml
 
 from sweetrl.config.settings import Settings, load_settings
-from tests.serve.made import MODEL, write_adapter, write_results
+from tests.serve.made import MODEL, make_project, write_results
 
 
 @pytest.fixture(scope="module")
 def project(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("project")
-    shutil.copytree(tiny_model, root / "models/base")
-    write_adapter(root, 1)
-    (root / "data/tasks").mkdir(parents=True)
-    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    make_project(root, tiny_model)
     write_results(root, 0.5)
     agent = {"max_turns": 3, "max_new_tokens": 12, "temperature": 0.0}
     values = {"seed": 7, "agent": agent, "model": {"threads": 1}, "tracking": {"model": MODEL}}

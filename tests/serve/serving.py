@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from sweetrl.config.settings import EngineSettings, Settings
-from sweetrl.engines.vllm_server import free_port
 from sweetrl.serve.alias import Follower
 from sweetrl.serve.endpoint import Endpoint
+from tests.signals import answering
 
 REQUEST = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
 
@@ -43,26 +40,9 @@ def running(
     reference: str, settings: Settings, seconds: float = 0.1, engine: EngineSettings | None = None
 ) -> Iterator[Running]:
     follower = Follower(reference, settings, seconds, engine or EngineSettings())
-    with follower.started(Path("serve.log")):
-        yield from answering(Endpoint(follower))
-
-
-def answering(made: Endpoint) -> Iterator[Running]:
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(made.app(), host="127.0.0.1", port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        until(lambda: server.started)
-        with httpx.Client(trust_env=False) as client:
-            yield Running(f"http://127.0.0.1:{port}", made, client)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-
-
-def until(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
+    with (
+        follower.started(Path("serve.log")),
+        httpx.Client(trust_env=False) as client,
+        answering((endpoint := Endpoint(follower)).app()) as url,
+    ):
+        yield Running(url, endpoint, client)

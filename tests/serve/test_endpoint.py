@@ -22,7 +22,8 @@ from sweetrl.serve.endpoint import serve
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL, write_adapter, write_results
-from tests.serve.serving import REQUEST, Running, running, until
+from tests.serve.serving import REQUEST, Running, running
+from tests.signals import until
 
 
 @pytest.fixture(scope="module")

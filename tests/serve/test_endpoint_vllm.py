@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,14 +24,18 @@ from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL, write_adapter, write_results
-from tests.serve.serving import REQUEST, running, until
+from tests.serve.serving import REQUEST, running
+from tests.signals import until
 
 
-def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer, latency=lambda body: 0.5) as server:
+@pytest.fixture
+def vllm(project: Path, fake_server: Any) -> Any:
+    """FakeServer as a vLLM server of the project's base."""
+    return partial(fake_server, tokenizer=AutoTokenizer.from_pretrained(project / "models/base"))
+
+
+def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(settings: Settings, vllm: Any) -> None:
+    with vllm(latency=lambda body: 0.5) as server:
         engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
         with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
             (loaded,) = server.adapters  # before the first request
@@ -42,12 +47,9 @@ def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
         until(lambda: server.adapters == {})  # unloaded at the end
 
 
-def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(settings: Settings, vllm: Any) -> None:
     slow = [60.0]
-    with fake_server(tokenizer=tokenizer, latency=lambda body: slow[0]) as server:
+    with vllm(latency=lambda body: slow[0]) as server:
         engine = EngineSettings(kind="vllm", urls=server.url, concurrency=1)
         with running("models/policy", settings, engine=engine) as found:
             body = {"model": "policy", "messages": REQUEST}
@@ -56,16 +58,15 @@ def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(
                 head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(text)}\r\n\r\n"
                 client.sendall((head + text).encode())
                 until(lambda: server.requests == 1)
-            until(lambda: server.gone == 1, 30)
+            until(lambda: server.gone == 1, seconds=30)
             slow[0] = 0.0  # and its place is free
             assert found.post(body).status_code == 200
 
 
 def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_address(
-    project: Path, settings: Settings, fake_server: Any
+    settings: Settings, vllm: Any
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer) as server:
+    with vllm() as server:
         engine = EngineSettings(kind="vllm", urls=server.url)
         with running("models/policy", settings, engine=engine) as found:
             server.context = 10  # less than the server has said
@@ -75,10 +76,9 @@ def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_addr
             assert server.url.removeprefix("http://") not in response.text
 
 
-def test_health_and_metrics_are_the_servers(project: Path, settings: Settings, fake_server: Any) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+def test_health_and_metrics_are_the_servers(settings: Settings, vllm: Any) -> None:
     with (
-        fake_server(tokenizer=tokenizer) as server,
+        vllm() as server,
         running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)) as found,
     ):
 
@@ -94,7 +94,7 @@ def test_health_and_metrics_are_the_servers(project: Path, settings: Settings, f
 
 
 def test_a_server_of_our_own_keeps_its_base_when_versions_change(
-    project: Path, settings: Settings, fake_server: Any, monkeypatch: pytest.MonkeyPatch
+    project: Path, settings: Settings, vllm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(settings.tracking, project)
     versions = []
@@ -104,7 +104,7 @@ def test_a_server_of_our_own_keeps_its_base_when_versions_change(
         versions.append(register_policy(settings, project).version)
     registry.promote(versions[0], "the first")
     started: list[Path] = []
-    with fake_server(tokenizer=AutoTokenizer.from_pretrained(project / "models/base")) as server:
+    with vllm() as server:
 
         @contextlib.contextmanager
         def watched(engine: EngineSettings, model: ModelSettings, *more: Any) -> Iterator[Any]:
@@ -160,11 +160,8 @@ def test_a_version_on_another_base_does_not_take_over_at_a_vllm_server(
     assert follower.speaker.handed.version == ("2" if same else "1")
 
 
-def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer) as server:
+def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(settings: Settings, vllm: Any) -> None:
+    with vllm() as server:
         server._adapter = lambda path, body: (404, {"detail": "Not Found"})
         with (
             pytest.raises(UserError, match="the server loads no adapters"),

@@ -44,11 +44,17 @@ def metadata(card: str) -> dict[str, Any]:
     return found
 
 
-def test_a_merged_folder_replies_as_base_and_adapter_do(project: Path, settings: Settings, tmp_path: Path) -> None:
+def test_a_merged_version_replies_as_base_and_adapter_do_and_has_its_lineage(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "merged"
-    handover.export("models/policy", settings, out, merge=True)
+    version = register_policy(settings, project).version
+    assert handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True).version == version
+    card = (out / "README.md").read_text()
+    assert f"# {settings.tracking.model} version {version}" in card
+    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
     talk = json.loads((out / "agent.json").read_text())
     apart = greedy(project / "models/base", project / "models/policy", talk["system_prompt"])
     assert greedy(out, None, talk["system_prompt"]) == apart
@@ -105,20 +111,6 @@ def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path)
     shutil.rmtree(critic)
 
 
-def test_a_registered_version_is_exported_with_its_lineage(project: Path, settings: Settings, tmp_path: Path) -> None:
-    version = register_policy(settings, project).version
-    out = tmp_path / "registered"
-    handed = handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True)
-    assert handed.version == version
-    card = (out / "README.md").read_text()
-    assert f"# {settings.tracking.model} version {version}" in card
-    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
-    talk = json.loads((out / "agent.json").read_text())
-    assert greedy(out, None, talk["system_prompt"]) == greedy(
-        project / "models/base", project / "models/policy", talk["system_prompt"]
-    )
-
-
 def test_nothing_is_said_of_an_adapter_that_is_not_registered(
     project: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -138,35 +130,32 @@ def test_nothing_is_said_of_an_adapter_that_is_not_registered(
 
 
 @pytest.mark.parametrize(
-    ("base", "content", "named"),
-    [("models/base", "0123.dir", False), ("org/name", "", True), ("a/path/of/mine", "", False), ("gpt2", "", True)],
-)
-def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
-    base: str, content: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where no folder of the project is
-    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), AgentConfig(base, content))
-    for merged in (True, False):
-        assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
-            base if named else None
-        )
-
-
-@pytest.mark.parametrize(
-    ("config", "name", "revision"),
+    ("config", "for_peft", "on_the_hub"),
     [
-        (AgentConfig("org/name", base_revision="0a1b"), "org/name", "0a1b"),
-        (AgentConfig("org/name"), "org/name", None),
-        (AgentConfig("models/base", "0123.dir"), "./models/base", None),
-        (AgentConfig("./models/base", "0123.dir"), "./models/base", None),
-        (AgentConfig("../base", "0123.dir"), "../base", None),
-        (AgentConfig("/models/base", "0123.dir"), "/models/base", None),
+        (AgentConfig("org/name", base_revision="0a1b"), ("org/name", "0a1b"), True),
+        (AgentConfig("org/name"), ("org/name", None), True),
+        (AgentConfig("gpt2"), ("gpt2", None), True),
+        (AgentConfig("models/base", "0123.dir"), ("./models/base", None), False),
+        (AgentConfig("./models/base", "0123.dir"), ("./models/base", None), False),
+        (AgentConfig("../base", "0123.dir"), ("../base", None), False),
+        (AgentConfig("/models/base", "0123.dir"), ("/models/base", None), False),
+        (AgentConfig("a/path/of/mine"), None, False),
     ],
 )
-def test_pefts_auto_classes_look_for_a_base_on_the_hub_only_if_it_is_there(
-    config: AgentConfig, name: str, revision: str | None
+def test_card_and_adapter_name_a_base_to_the_hub_only_by_the_hubs_name(
+    config: AgentConfig,
+    for_peft: tuple[str, str | None] | None,
+    on_the_hub: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert handover.named_base(config) == {"base_model_name_or_path": name, "revision": revision}
+    monkeypatch.chdir(tmp_path)  # where no folder of the project is
+    if for_peft is not None:
+        assert tuple(handover.named_base(config).values()) == for_peft
+    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), config)
+    for merged in (True, False):
+        named = metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model")
+        assert named == (config.base if on_the_hub else None)
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(

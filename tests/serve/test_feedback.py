@@ -90,10 +90,29 @@ def test_a_streamed_answer_names_its_dialogue(client: TestClient) -> None:
     assert len(json.loads(text.splitlines()[0].removeprefix("data: "))["sweetrl"]["dialogue"]) == 32
 
 
-def test_bad_feedback_is_a_sentence(client: TestClient) -> None:
-    for body in (b"no json", b"[]", b'{"dialogue": 7}', b'{"dialogue": "x"}', b"[" * 5000):
-        response = client.post("/v1/feedback", content=body)
-        assert response.status_code == 400 and response.json()["error"]["message"].endswith(".")
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"dialogue": "a"}, "The body"),
+        ({"outcome": "success"}, "`dialogue`"),
+        ({"dialogue": "a", "outcome": "good"}, "`outcome`"),
+        ({"dialogue": "a", "reward": "1"}, "`reward`"),
+        ({"dialogue": "a", "reward": True}, "`reward`"),
+        ({"dialogue": "a", "reward": 10**400}, "`reward`"),
+        ({"dialogue": "a", "reward": float("nan")}, "`reward`"),
+        ({"dialogue": "a", "reward": 1, "reference": "x" * 2**17}, "`reference`"),
+        ({"dialogue": "a", "reward": 1, "task_id": 7}, "`task_id`"),
+        ({"dialogue": "a", "reward": 1, "who": "me"}, "`who`"),
+        ({"dialogue": "a", "consent": "no"}, "`consent`"),
+        ([], "The body"),
+        (b"no json", ""),
+        (b"[" * 5000, ""),
+    ],
+)
+def test_odd_feedback_is_refused_with_a_sentence(client: TestClient, body: Any, place: str) -> None:
+    response = client.post("/v1/feedback", content=body if isinstance(body, bytes) else json.dumps(body).encode())
+    said = response.json()["error"]["message"]
+    assert response.status_code == 400 and said.endswith(".") and said.startswith(f"{place}: " if place else "")
 
 
 def test_feedback_is_no_page_where_nothing_is_kept() -> None:

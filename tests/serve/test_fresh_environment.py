@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import venv
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.engines.vllm_server import free_port
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.registry import Registry
+from tests.signals import healthy, until
 
 pytestmark = pytest.mark.slow  # an environment with torch and mlflow is installed: some minutes
 
@@ -54,15 +54,8 @@ def test_a_version_is_served_in_an_environment_of_its_own(project: Path, setting
     try:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(trust_env=False, timeout=60) as client:
-            deadline = time.monotonic() + 300
-            while True:
-                try:
-                    if client.get(f"{url}/ping").status_code == 200:
-                        break
-                except httpx.HTTPError:
-                    said = (tmp_path / "log").read_text()[-3000:]
-                    assert process.poll() is None and time.monotonic() < deadline, said
-                time.sleep(0.5)
+            until(lambda: healthy(url, "ping") or process.poll() is not None, "the server did not start", 300)
+            assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
             body = {"dataframe_records": [TURN], "params": {"temperature": 0.0}}
             assert client.post(f"{url}/invocations", json=body).json() == {"predictions": here}
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,11 +90,7 @@ def test_the_hubs_cache_of_the_base_is_the_base(served: str, right: bool) -> Non
     assert unknown == "", "of which revision it was is not known"
 
 
-@dataclass
-class Asked:
-    lora_name: str
-    lora_int_id: int
-    lora_path: str
+Asked = namedtuple("Asked", "lora_name lora_int_id lora_path")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from sweetrl.file_hashes import file_hash
 from tasks.ingestion import batch_named
 from tasks.workspace import git
 from tests.services.team import BUCKET, Checkout
+from tests.signals import at_work
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -131,7 +132,7 @@ class Books:
         running = client.search_runs([experiment.experiment_id], "attributes.status = 'RUNNING'")
         assert not running, [run.info.run_name for run in running]
         for _ in range(1000):  # a flow that has ended still says so to Prefect's server
-            if not (left := self.checkout.processes()):
+            if not (left := at_work(self.checkout.root)):
                 return now
             time.sleep(0.2)
         raise AssertionError(f"still at work: {left}")

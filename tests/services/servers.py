@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, healthy
 
 START_SECONDS = 600.0  # beside other busy processes MLflow's server takes minutes
 KEY, SECRET = "team", "of-the-team"
@@ -146,15 +146,6 @@ def plain_environment() -> dict[str, str]:
         "COLUMNS": "200",
     }
     return {**plain, **quiet, "PATH": path}
-
-
-def get_status(url: str) -> int:
-    """Return the HTTP status at `url`; 0 where nobody answers."""
-    import httpx
-
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(url, trust_env=False, timeout=5).status_code
-    return 0
 
 
 class Postgres(Server):
@@ -316,7 +307,7 @@ class MLflow(Server):
         return [sys.executable, "-m", "mlflow", "server", *address, *where]
 
     def answers(self) -> bool:
-        return get_status(f"{self.url}/health") == 200
+        return healthy(self.url)
 
 
 PREFECT_PASSWORD = "sweetrl:as-in-docs"
@@ -348,7 +339,7 @@ class Prefect(Server):
         return [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
 
     def answers(self) -> bool:
-        return get_status(f"{self.url}/health") == 200
+        return healthy(self.url)
 
 
 class Worker(Server):

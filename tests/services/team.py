@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
-from tests.signals import as_at_a_terminal, at_work
+from tests.signals import as_at_a_terminal, until
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -73,14 +72,6 @@ stages:
     params: [collect]
     outs: [models/policy, data/tasks, reports/results.parquet, reports/evaluation.json]
 """
-
-
-def until(condition: Callable[[], bool], otherwise: str, seconds: float = EVENT_SECONDS) -> None:
-    """Wait until `condition` holds; an AssertionError that says `otherwise` where it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
-        time.sleep(1)
 
 
 class Team:
@@ -231,18 +222,15 @@ class Checkout:
         (found,) = self.team.api("POST", "/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         return found
 
-    def flow_runs(self, name: str) -> list[dict[str, Any]]:
-        """The runs of a deployment, newest first."""
-        asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
-        return self.team.api("POST", "/flow_runs/filter", asked)
-
     def begun(self, name: str) -> list[dict[str, Any]]:
         """The runs of a deployment that have begun, newest first."""
-        return [run for run in self.flow_runs(name) if run["state"]["type"] != "SCHEDULED"]
+        asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
+        runs = self.team.api("POST", "/flow_runs/filter", asked)
+        return [run for run in runs if run["state"]["type"] != "SCHEDULED"]
 
     def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
         """Wait until a deployment has got a run that was not there before."""
-        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run")
+        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run", EVENT_SECONDS, 1.0)
         return self.begun(name)[0]
 
     def wait_for_another(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
@@ -278,10 +266,6 @@ class Checkout:
         worker = Worker(self.root.parent / f"{self.root.name}-worker", self.environment())
         worker.start()
         return worker
-
-    def processes(self) -> list[str]:
-        """The command lines of processes at work in the checkout."""
-        return at_work(self.root)
 
     def journal_rows(self) -> list[dict[str, Any]]:
         """All rows of all journals, of the newest retraining last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 
 import psutil
 import pytest
@@ -13,6 +12,7 @@ from tests.services.checks import Books
 from tests.services.random_faults import not_one_sentence
 from tests.services.servers import Worker
 from tests.services.team import Checkout, Done, Team
+from tests.signals import until
 
 
 @pytest.fixture
@@ -23,10 +23,7 @@ def impatient(small: Checkout, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 def wait_for_step(checkout: Checkout, step: str, before: int, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while steps(checkout, step) == before:
-        assert time.monotonic() < deadline, f"no retraining came to {step!r}"
-        time.sleep(0.1)
+    until(lambda: steps(checkout, step) != before, f"no retraining came to {step!r}", seconds)
 
 
 def steps(checkout: Checkout, step: str) -> int:

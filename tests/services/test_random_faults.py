@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.workspace import git
 from tests.services.checks import Books
 from tests.services.faults import SmallDisk
 from tests.services.random_faults import Runs, runs_asked
@@ -41,10 +40,7 @@ def runs(team: Team, disk: SmallDisk | None, tmp_path_factory: pytest.TempPathFa
     # Clients that give up sooner: what is tried is what comes after.
     checkout.extra |= {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "TMPDIR": str(folder)}
     checkout.check("flows.run")
-    git(checkout.root, "add", "dvc.lock")
-    git(checkout.root, "commit", "-qm", "The first run")
-    git(checkout.root, "push", "-q", "origin", "main")
-    checkout.check("dvc", "push", "-q")
+    checkout.keep_first_run()
     checkout.deploy()
     worker = checkout.worker()
     made = Runs(checkout, Books(checkout), worker, disk)

@@ -72,17 +72,6 @@ def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back
     books.check()
 
 
-def test_two_at_once_take_two_batches_and_both_end_well(small: Checkout, books: Books) -> None:
-    """By hand, in one checkout: Prefect's limit of a deployment holds for its own runs only."""
-    books.check()
-    before = len(books.seen)
-    both = [small.start("flows.retrain") for _ in range(2)]
-    said = [process.communicate(timeout=400) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    books.check()
-    assert len(books.seen) == before + 2
-
-
 def test_the_worker_and_a_person_at_once(small: Checkout, worker: Worker, books: Books) -> None:
     books.check()
     before = len(books.seen)

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,17 @@ def quiet(text: str) -> None:
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def start_checkout(root: Path, store: str) -> None:
+    """Commit what lies in `root` under git and DVC, with `store` as DVC's remote and an origin beside it."""
+    git(root.parent, "init", "-q", "--bare", "-b", "main", "origin.git")
+    git(root, "init", "-q", "-b", "main")
+    git(root, "remote", "add", "origin", str(root.parent / "origin.git"))
+    for words in (["init", "-q"], ["remote", "add", "-q", "-d", "store", store]):
+        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=root, check=True)
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "The project")
 
 
 class Page(list[Any]):

@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +24,7 @@ from tasks.batches import Batch, batches_of
 from tasks.ingestion import REF, Ingested, ingest, ingests, next_batch
 from tasks.pipeline import open_repo
 from tests.ingest.made import chat, check_plainly, write
-from tests.tasks.fake_project import Project, git, in_child, light, quiet
+from tests.tasks.fake_project import Project, git, in_child, light, quiet, start_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """seed: 7
@@ -351,17 +349,7 @@ def test_with_dvc_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     write(home / "in/a.jsonl", chat(1))
     (home / "params.yaml").write_text(PARAMS)
     (home / ".gitignore").write_text(IGNORED)
-    git(tmp_path, "init", "-q", "--bare", "-b", "main", "origin.git")
-    git(home, "init", "-q", "-b", "main")
-    git(home, "remote", "add", "origin", str(tmp_path / "origin.git"))
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=home, check=True)
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")],
-        cwd=home,
-        check=True,
-    )
-    git(home, "add", ".")
-    git(home, "commit", "-qm", "first")
+    start_checkout(home, str(tmp_path / "store"))
     git(home, "push", "-q", "origin", "main")
     done = ingest(home, say=quiet)
     assert done.waiting == "dialogues-000001" and done.pushed[0].startswith("data to store (")

@@ -20,7 +20,7 @@ from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
 from tasks.batches import REF, batches_of
-from tests.signals import as_at_a_terminal, at_work
+from tests.signals import as_at_a_terminal, at_work, read_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,12 +56,10 @@ def test_a_failing_stage_ends_the_flow_with_one_sentence(toy) -> None:
 def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: int) -> None:
     toy.set(first="hang")
     flow = start(toy)
-    assert flow.stdout is not None
-    for line in flow.stdout:
-        if "hanging" in line:
-            break
+    read_until(flow, "hanging")
     os.killpg(flow.pid, number)  # as a terminal does: the embedded server gets it too
     started = time.monotonic()
+    assert flow.stdout is not None
     printed = flow.stdout.read()
     assert flow.wait(timeout=120) in {130, 143}, printed
     assert time.monotonic() - started < 60
@@ -113,10 +111,7 @@ def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
     command = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]
     subprocess.run(command, cwd=home, check=True)
     flow = start(toy, "flows.retrain", **recorded)
-    assert flow.stdout is not None
-    for line in flow.stdout:
-        if "hanging" in line:
-            break
+    read_until(flow, "hanging")
     flow.kill()
     flow.wait()
     for process in psutil.process_iter():

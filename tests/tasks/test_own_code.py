@@ -81,10 +81,7 @@ def test_a_stage_refuses_to_run_where_dvc_would_not_see_a_change(project: Path) 
     with pytest.raises(StageFailed) as failed:
         execute_stage(project, "tasks", {}, quiet)
     assert failed.value.explained
-    assert failed.value.reason == (
-        "params.yaml: `suite: mine.suite:Forms` is written in mine/suite.py, but `sources.suite` is "
-        "src/sweetrl/backend; set it to mine/suite.py, so that DVC sees its changes."
-    )
+    assert "written in mine/suite.py, but `sources.suite` is src/sweetrl/backend; set it" in failed.value.reason
     assert not (project / "data/tasks").exists()
     set_parameters(project, {"suite": "mine"})  # a folder around it will do
     assert execute_stage(project, "tasks", {}, quiet).status == "ran"

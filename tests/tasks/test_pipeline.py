@@ -15,6 +15,7 @@ from sweetrl.errors import UserError
 from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_program, stage_states
 from tasks.training import Steps, run_pipeline
 from tasks.workspace import dvc, only_run
+from tests.signals import read_until
 from tests.tasks.fake_project import quiet
 
 STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)
@@ -108,10 +109,7 @@ def test_stages_end_with_a_flow_that_is_killed(toy) -> None:
         "import sys; from pathlib import Path; from tasks.pipeline import *; execute_stage(Path(sys.argv[1]), 'first')"
     )
     flow = subprocess.Popen([sys.executable, "-c", code, str(toy.root)], stdout=subprocess.PIPE, text=True)
-    assert flow.stdout is not None
-    for line in flow.stdout:
-        if "hanging" in line:
-            break
+    read_until(flow, "hanging")
     leader = next(child for child in psutil.Process(flow.pid).children() if "dvc" in " ".join(child.cmdline()))
     flow.kill()
     flow.wait()

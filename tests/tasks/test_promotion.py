@@ -13,7 +13,6 @@ import pytest
 
 from sweetrl.config.settings import GateSettings, Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
 from sweetrl.tracking.comparisons import plan
@@ -22,6 +21,7 @@ from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
+from tests.serve.made import write_rewards
 from tests.tasks.fake_project import quiet
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
@@ -37,23 +37,14 @@ class Project:
         """Write a policy with its results and register it; return the version."""
         (self.root / "models/policy").mkdir(parents=True, exist_ok=True)
         (self.root / "models/policy/adapter_config.json").write_text(name)
-        write_results(self.root, rewards)
+        write_rewards(self.root, rewards)
         return register_policy(self.settings, self.root).version
 
-
-def write_results(root: Path, rewards: Mapping[str, float | None]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    known = {"topic": "boat", "held_out": False, "turns": 3}
-    rows = [{"task_id": task, "policy": "trained", "reward": value, **known} for task, value in rewards.items()]
-    rows += [{"task_id": task, "policy": "base", "reward": 0.0, **known} for task in rewards]
-    for row in rows[: 3 * len(rewards) // 4]:
-        row["topic"] = "taxi"
-    (root / "reports").mkdir(exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
-    scored = [value for value in rewards.values() if value is not None]
-    write_json(root / "reports/evaluation.json", {"mean": sum(scored) / len(scored)})
+    def champion(self, name: str, rewards: Mapping[str, float | None]) -> str:
+        """Train a version that stands against the champion, and is to win."""
+        version = self.train(name, rewards)
+        decide(self.settings, self.root, version)
+        return version
 
 
 def rewards(rate: float, seed: int) -> dict[str, float | None]:
@@ -84,6 +75,13 @@ def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
     (tmp_path / "params.yaml").write_text("seed: 7\n")
     monkeypatch.setattr(packing, "_save", save)
     return Project(tmp_path, parse_settings({"evaluate": {"resamples": 2000}}))
+
+
+def failing(*arguments: object, **options: object) -> object:
+    """What MLflow's client does where its server fails."""
+    from mlflow.exceptions import MlflowException
+
+    raise MlflowException("API request failed with error code 503")
 
 
 def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = quiet) -> GateResult:
@@ -119,8 +117,7 @@ def test_a_better_challenger_becomes_champion_and_a_lucky_one_does_not(project: 
 def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = project.train("first", rewards(0.9, 1))
-    decide(project.settings, project.root, first)
+    first = project.champion("first", rewards(0.9, 1))
     (project.root / "data/tasks/test.parquet").write_bytes(b"other test tasks")
     second = project.train("second", {f"other-{number}": 1.0 for number in range(40)})
     measured: list[str] = []
@@ -129,7 +126,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
         assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
-        write_results(folder, {f"other-{number}": 0.0 for number in range(40)})
+        write_rewards(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
     result = decide(project.settings, project.root, second)
@@ -168,8 +165,7 @@ def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Pro
     first = project.train("first", rewards(0.5, 1))
     result = judge(project.settings, project.root, first, quiet)
     assert result.won and not result.promoted
-    second = project.train("second", rewards(0.9, 1))
-    decide(project.settings, project.root, second)
+    project.champion("second", rewards(0.9, 1))
     with pytest.raises(
         UserError, match="version 2 has become champion while version 1 was compared with none; run the"
     ):
@@ -181,36 +177,33 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
 ) -> None:
     """Whichever of the gate's questions fails, and however often: the loser is not promoted."""
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
-    best = project.train("best", rewards(0.9, 1))
-    decide(project.settings, project.root, best)
+    best = project.champion("best", rewards(0.9, 1))
     loser = project.train("loser", rewards(0.1, 1))
     asked = MlflowClient.get_registered_model
-    failing: set[int] = set()
+    broken: set[int] = set()
     calls = 0
 
     def get_registered_model(client: MlflowClient, name: str) -> object:
         nonlocal calls
         calls += 1
-        if calls in failing:
-            raise MlflowException("API request failed with error code 503")
+        if calls in broken:
+            failing()
         return asked(client, name)
 
     monkeypatch.setattr(MlflowClient, "get_registered_model", get_registered_model)
-    for failing in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
+    for broken in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
         calls = 0
         try:
             assert not decide(project.settings, project.root, loser).promoted
         except UserError as error:
             assert "nothing was changed, so try again" in str(error)
-        failing = set()
+        broken = set()
         assert Registry(project.settings.tracking, project.root).aliases()["champion"] == best
 
 
 def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(project: Project) -> None:
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
+    champion = project.champion("champion", rewards(0.5, 1))
     registry = Registry(project.settings.tracking, project.root)
     for number in (1, 2, 3):
         version = project.train(f"try {number}", rewards(0.5, 10 + number))
@@ -222,7 +215,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     assert [one["number"] for one in kept.values()] == [1, 2, 3]
     assert {"challenger", "first", "p_value", "alpha", "discordance", "time"} <= set(next(iter(kept.values())))
     # Other results of a version are another comparison, and other tasks begin anew.
-    write_results(project.root, rewards(0.5, 20))
+    write_rewards(project.root, rewards(0.5, 20))
     version = register_policy(project.settings, project.root).version
     registry.attach_evaluation(version, project.root, {})
     again = judge(project.settings, project.root, version, quiet)
@@ -231,20 +224,6 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
     mean = sum(one["discordance"] for one in comparisons.noted(registry, champion, "comparison").values()) / 4
     assert planned.discordance == pytest.approx(mean)
-
-
-def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluation(root: Path, folder: Path, line) -> None:
-        write_results(folder, rewards(0.5, 1))
-
-    monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
-    second = project.train("second", rewards(0.5, 2))
-    for tasks, number in ((b"the first test tasks", 1), (b"fresh", 1)):
-        (project.root / "data/tasks/test.parquet").write_bytes(tasks)
-        result = judge(project.settings, project.root, second, quiet)
-        assert result.decision is not None and result.decision.number == number
 
 
 def test_comparisons_at_the_same_moment_are_never_both_the_first(project: Project) -> None:
@@ -274,15 +253,10 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
-    first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first)
+    first = project.champion("first", rewards(0.3, 1))
     second = project.train("second", rewards(0.9, 2))
     asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
-
-    def failing(*arguments: object, **options: object) -> object:
-        raise MlflowException("API request failed with error code 503")
 
     def get(client: MlflowClient, name: str, version: str) -> object:
         """Fail from the second question about the champion on: the one about what was compared with it."""
@@ -304,8 +278,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
 
 
 def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(project: Project) -> None:
-    first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first)
+    project.champion("first", rewards(0.3, 1))
     second = project.train("second", rewards(0.9, 2))
     result = decide(project.settings, project.root, second)
     assert result.decision is not None and "3.00 agent turns, +0.00 against the champion" in result.reason
@@ -326,8 +299,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
         return fresh_test_first(project.settings.model_copy(update={"gate": GateSettings(**gate)}), project.root)
 
     assert due(fresh_after_comparisons=1) == due(fresh_after_days=1) == 0, "nothing is registered yet"
-    champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion)
+    champion = project.champion("champion", rewards(0.5, 1))
     judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), quiet)
     assert due() == due(fresh_after_comparisons=2) == due(fresh_after_days=1) == 0
     assert due(fresh_after_comparisons=1) == 1000
@@ -342,11 +314,6 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
     comparisons.note(registry, champion, "comparison", name, row | {"drawing": "of another seed"})
     assert due(fresh_after_comparisons=1) == 0
 
-    def failing(*arguments: object, **options: object) -> object:
-        from mlflow.exceptions import MlflowException
-
-        raise MlflowException("API request failed with error code 503")
-
     monkeypatch.setattr("mlflow.MlflowClient.search_model_versions", failing)
     assert due() == 0
     with pytest.raises(UserError, match="the registry cannot say how often the test tasks have served"):
@@ -355,12 +322,11 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
 
 def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     now = rewards(0.9, 1)
-    monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_results(folder, now))
+    monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_rewards(folder, now))
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, quiet)
-    champion = project.train("champion", now)
-    decide(settings, project.root, champion)
+    champion = project.champion("champion", now)
     found = watch(settings, project.root, quiet)
     assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
     now = rewards(0.2, 2)

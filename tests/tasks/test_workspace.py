@@ -101,16 +101,22 @@ def test_a_push_without_remotes_says_so(toy) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, tmp_path: Path) -> None:
-    home, kept = toy.root, tmp_path / "kept"
-    run_pipeline(home, Steps(say=quiet))
+def run_twice(toy, folder: Path) -> tuple[Path, bytes]:
+    """Run the toy with two values; return the folder that keeps the first run's records, and the newer lock."""
+    kept = folder / "kept"
+    run_pipeline(toy.root, Steps(say=quiet))
     kept.mkdir()
     for name in workspace.RECORDS:
-        (kept / name).write_bytes((home / name).read_bytes())
+        (kept / name).write_bytes((toy.root / name).read_bytes())
     toy.set(third="b")
-    run_pipeline(home, Steps(say=quiet))
-    newer = (home / "dvc.lock").read_bytes()
+    run_pipeline(toy.root, Steps(say=quiet))
+    return kept, (toy.root / "dvc.lock").read_bytes()
+
+
+@pytest.mark.slow
+def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, tmp_path: Path) -> None:
+    kept, newer = run_twice(toy, tmp_path)
+    home = toy.root
     assert (home / "data/third.txt").read_text() == "third b"
 
     workspace.restore(home, lambda folder: kept)
@@ -136,13 +142,8 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
 
 
 def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) -> None:
-    home, kept = toy.root, tmp_path / "kept"
-    run_pipeline(home, Steps(say=quiet))
-    kept.mkdir()
-    (kept / "dvc.lock").write_bytes((home / "dvc.lock").read_bytes())
-    toy.set(third="b")
-    run_pipeline(home, Steps(say=quiet))
-    newer = (home / "dvc.lock").read_bytes()
+    kept, newer = run_twice(toy, tmp_path)
+    home = toy.root
     (home / "data/third.txt").unlink()  # a link into the cache, or a copy
     (home / "data/third.txt").write_text("hours of work by hand")
     with pytest.raises(UserError, match=r"data/third\.txt: it holds what DVC has not recorded.*`dvc commit`"):

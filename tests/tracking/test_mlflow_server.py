@@ -2,61 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
-from sweetrl.io import write_json
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog
+from tests.serve.made import write_rewards
+from tests.signals import mlflow_server
 
 pytestmark = pytest.mark.slow  # the server takes half a minute to start
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an MLflow server with one worker, whose artifacts go through it."""
-    folder = tmp_path_factory.mktemp("server")
-    port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "kept")]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(240):
-            try:
-                if httpx.get(f"{url}/health", trust_env=False).status_code == 200:
-                    break
-            except httpx.HTTPError:
-                assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            time.sleep(0.25)
+    """The address of an MLflow server."""
+    with mlflow_server(tmp_path_factory.mktemp("server"), free_port()) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 @pytest.fixture
 def project(server: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a policy of bytes: registering and comparing need no model."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -67,12 +41,7 @@ def project(server: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "data/tasks").mkdir(parents=True)
     (tmp_path / "data/tasks/test.parquet").write_bytes(b"test tasks")
     (tmp_path / "params.yaml").write_text("seed: 7\n")
-    (tmp_path / "reports").mkdir()
-    parquet.write_table(
-        pa.Table.from_pylist([{"task_id": "a", "policy": "trained", "reward": 1.0}]),
-        tmp_path / "reports/results.parquet",
-    )
-    write_json(tmp_path / "reports/evaluation.json", {"mean": 1.0})
+    write_rewards(tmp_path, {"a": 1.0})
     return tmp_path
 
 
@@ -110,20 +79,3 @@ def test_a_version_is_registered_found_promoted_and_read_back_through_http(proje
     assert found.run.params == {"name": "second"}
     registry.step_back()
     assert registry.get("champion").version == first
-
-
-def test_a_server_that_does_not_answer_is_no_empty_registry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = parse_settings({"tracking": {"model": "agent-at-a-server"}})
-    registry = Registry(settings.tracking, project)
-    monkeypatch.setattr(registry.client._get_registry_client().store, "get_host_creds", lambda: _nobody())
-    with pytest.raises(UserError, match="nothing was changed, so try again when it answers"):
-        registry.aliases()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(UserError, match=r"MLflow's store does not answer .* correct MLFLOW_TRACKING_URI"):
-        Registry(settings.tracking, project)
-
-
-def _nobody() -> object:
-    from mlflow.utils.rest_utils import MlflowHostCreds
-
-    return MlflowHostCreds(f"http://127.0.0.1:{free_port()}")

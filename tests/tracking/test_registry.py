@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,45 +19,15 @@ from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.runs import RunLog
-
-
-def write_adapter(base: Path, folder: Path, seed: int) -> None:
-    from sweetrl.config.settings import LoraSettings, ModelSettings
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    model, _ = load_base(ModelSettings(base=str(base)))
-    adapted = attach_adapter(model, LoraSettings(rank=2), seed)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(0.01 * seed)
-    save_adapter(adapted, folder, "models/base")
-
-
-def write_results(root: Path, rewards: dict[str, float]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    rows = [
-        {"task_id": task, "policy": policy, "reward": value}
-        for policy in ("base", "trained")
-        for task, value in rewards.items()
-    ]
-    (root / "reports").mkdir(exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
-    write_json(root / "reports/evaluation.json", {"tasks": len(rewards), "mean": sum(rewards.values()) / len(rewards)})
+from tests.serve.made import make_project, write_rewards
 
 
 @pytest.fixture(scope="module")
 def project(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project folder in git with a trained policy, results, a dvc.lock and run files, as the pipeline leaves it."""
-    import shutil
-
     root = tmp_path_factory.mktemp("project")
-    shutil.copytree(tiny_model, root / "models/base")
-    write_adapter(root / "models/base", root / "models/policy", 1)
-    (root / "data/tasks").mkdir(parents=True)
-    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
-    write_results(root, {"a": 0.0, "b": 1.0})
+    make_project(root, tiny_model)
+    write_rewards(root, {"a": 0.0, "b": 1.0})
     lock = {"stages": {"collect": {"cmd": "x", "outs": [{"path": "data/trajectories", "md5": "0123.dir"}]}}}
     (root / "dvc.lock").write_text(yaml.safe_dump(lock))
     (root / "params.yaml").write_text("seed: 7\n")
@@ -245,34 +213,6 @@ def test_a_version_holds_code_base_requirements_example_and_description(
     assert loaded.metadata.signature is not None
 
 
-@pytest.mark.slow  # a process of its own imports torch and mlflow
-def test_a_version_answers_where_the_package_is_not_installed(
-    project: Path, settings: Settings, first: str, tmp_path: Path
-) -> None:
-    """Its own code, its own base: in a process that has the requirements and nothing of the project."""
-    import sysconfig
-
-    registry = Registry(settings.tracking, project)
-    stored = registry.download(registry.get(first), "", tmp_path)
-    code = f"""
-import importlib.util, sys
-sys.path.append({sysconfig.get_path("purelib")!r})  # without the .pth files that make the checkout importable
-assert importlib.util.find_spec("sweetrl") is None
-import mlflow
-agent = mlflow.pyfunc.load_model({str(stored)!r})
-import sweetrl
-assert sweetrl.__file__.startswith({str(stored)!r}), sweetrl.__file__
-print("REPLY", repr(agent.predict([{{"role": "user", "content": "A ticket."}}], params={{"seed": 3}})))
-"""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    here = mlflow_reply(stored, "A ticket.")
-    assert f"REPLY {here!r}" in done.stdout
-
-
 def mlflow_reply(stored: Path, words: str) -> str:
     import mlflow
 
@@ -308,24 +248,6 @@ def test_a_base_too_large_to_be_stored_is_named_and_must_be_the_right_one(
     assert isinstance(mlflow_reply(stored, "A ticket."), str)
 
 
-def test_promotion_history_and_stepping_back(project: Path, settings: Settings, first: str) -> None:
-    registry = Registry(settings.tracking, project)
-    with pytest.raises(UserError, match="no earlier champion"):
-        registry.step_back()
-    registry.promote(first, "the first")
-    assert registry.aliases() == {"champion": first}
-    write_adapter(project / "models/base", project / "models/policy", 2)
-    write_results(project, {"a": 1.0, "b": 1.0})
-    second = register_policy(settings, project)
-    assert second.created and second.aliases == ("challenger",)
-    registry.promote(second.version, "better")
-    assert measured(registry, registry.get("champion")).rewards == {"a": 1.0, "b": 1.0}
-    assert measured(registry, registry.get(first)).rewards == {"a": 0.0, "b": 1.0}
-    left, back = registry.step_back()
-    assert (left.version, back.version) == (second.version, first)
-    assert registry.aliases()["champion"] == first
-
-
 def test_references_are_split() -> None:
     assert split_reference("agent@challenger", "x") == ("agent", "challenger")
     assert split_reference("agent/3", "x") == ("agent", "3")
@@ -337,7 +259,7 @@ def test_references_are_split() -> None:
 def test_evaluation_is_brought_up_to_date_without_a_new_version(project: Path, settings: Settings, first: str) -> None:
     registry = Registry(settings.tracking, project)
     before = len(registry.versions())
-    write_results(project, {"a": 0.5, "b": 0.5})
+    write_rewards(project, {"a": 0.5, "b": 0.5})
     again = register_policy(settings, project)
     assert not again.created
     assert len(registry.versions()) == before

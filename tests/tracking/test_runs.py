@@ -11,7 +11,7 @@ import pytest
 
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.registry import result_table, run_note
-from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, git_state
+from sweetrl.tracking.runs import ERROR_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
 SETTINGS = TrackingSettings()
@@ -81,23 +81,6 @@ def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
     assert run.info.status == "FINISHED" and ERROR_TAG not in run.data.tags
     unknown = RunLog(SETTINGS, "train", run_id="0" * 32)
     assert unknown.open() not in {None, "0" * 32}, "a run of another store is made anew"
-
-
-def test_a_run_whose_id_nobody_wrote_down_is_taken_over(here: Path) -> None:
-    tags = {RETRAINING_TAG: "one"}
-    assert RunLog(SETTINGS, "train", tags).take_over(RETRAINING_TAG) is None
-    killed = RunLog(SETTINGS, "train", dict(tags))
-    killed.open()
-    RunLog(SETTINGS, "train", {RETRAINING_TAG: "another"}).open()
-    child = RunLog(SETTINGS, "collect", parent=killed.run_id)
-    child.open()
-    again = RunLog(SETTINGS, "train", dict(tags))
-    assert again.take_over(RETRAINING_TAG) == again.open() == killed.run_id
-    again.finish()
-    client = connect(SETTINGS, here).client
-    assert client.get_run(child.run_id).info.status == "KILLED"
-    runs = client.search_runs([again.store.experiment_id], "attributes.status = 'RUNNING'")
-    assert [run.data.tags[RETRAINING_TAG] for run in runs] == ["another"]
 
 
 @pytest.mark.slow
