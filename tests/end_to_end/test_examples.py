@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,13 @@ BEST: dict[str, Any] = {
     "method": "examples.best_attempt:BestAttempt",
     "method_options": {"learning_rate": 1e-3, "epochs": 2, "lead": 0.05},
     "sources.method": "examples/best_attempt.py",
+}
+
+BRIEF: dict[str, Any] = {
+    "method": "rft",
+    "rft.min_reward": 0.3,  # a solved task earns 1 less the price of its questions
+    "reward.function": "examples.brief:brief",
+    "sources.reward": "examples/brief.py",
 }
 
 
@@ -120,3 +128,31 @@ def test_an_own_method_takes_the_same_dialogues_and_skips_what_it_does_not_need(
     assert clone.lock()["train-policy"] != before["train-policy"]
     assert "version 2" in printed
     assert code_of(clone, "2", monkeypatch)["method"].startswith("examples.best_attempt:BestAttempt ")
+
+
+def test_a_change_of_its_source_collects_again(forms: tuple[Clone, str]) -> None:
+    from tasks.pipeline import changed_stages
+
+    clone, _ = forms
+    path = clone.root / "examples/forms.py"
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("That does not matter.", "No need."))
+        assert {"tasks", "collect"} <= changed_stages(clone.root, ["tasks", "collect"])
+    finally:
+        path.write_text(before)
+
+
+def test_an_own_reward_on_backend_programming(
+    tmp_path: Path, clone_project: Callable[..., Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = clone_project(tmp_path / "brief", **BRIEF)
+    printed = run(clone)
+    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
+    for one in dialogues:
+        parts = dict(one["parts"])
+        questions = sum(message["role"] == "assistant" for message in one["messages"]) - 1
+        assert parts["questions"] == pytest.approx(-0.02 * questions)
+        assert one["reward"] == pytest.approx(parts["tests"] + parts["questions"])
+    assert code_of(clone, "1", monkeypatch)["reward.function"].startswith("examples.brief:brief ")

@@ -91,7 +91,7 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
             there = parse_settings({**settings.model_dump(mode="json", by_alias=True), "engine": engine})
             stage.best_of_n(there)
             counts = {body.get("n", 1) for body in server.bodies}
-        assert max(counts) == (4 if kind == "vllm" else 1), "one request for the replies at a state, where servers can"
+        assert max(counts) == 4, "one request for the replies at a state"
         curves.append(read_json(BEST_OF_N))
     assert curves[0] == curves[1]
     points = curves[0]["points"]

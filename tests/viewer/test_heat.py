@@ -96,7 +96,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     with pytest.raises(UserError, match="not in DVC's cache"):
         find_target("agent@champion", settings, tmp_path / "again")
     inputs = (DataInput("trajectories", "data/trajectories", data["data/trajectories"]), DataInput("x", "", "y"))
-    run = SimpleNamespace(facts=SimpleNamespace(inputs=inputs, name="rank"))
+    run = SimpleNamespace(inputs=inputs, name="rank")
     records = SimpleNamespace(run=lambda run_id: run if run_id == "a" * 32 else None)
     monkeypatch.setattr(lineage_module, "Records", lambda tracking: records)
     assert open_viewer("a" * 32, settings, tmp_path / "run").dialogues.catalogue.count == 16

@@ -277,13 +277,14 @@ def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
 
 def _listed(listing: Path, where: str) -> list[tuple[str, str]]:
     """Read DVC's listing of a folder: paths below the folder, and hashes. It may be another's: no path leads out."""
-    try:
-        rows = [(PurePosixPath(row["relpath"]), row["md5"]) for row in read_json(listing)]
-        if all(path.name and path.parts[0] != "/" and ".." not in path.parts and md5 for path, md5 in rows):
-            return [(str(path), str(md5)) for path, md5 in rows]
-    except (KeyError, TypeError):
-        pass
-    raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
+    rows, found = read_json(listing), list[tuple[str, str]]()
+    for row in rows if isinstance(rows, list) else [None]:
+        below, md5 = (row.get("relpath"), row.get("md5")) if isinstance(row, dict) else (None, None)
+        parts = PurePosixPath(below).parts if isinstance(below, str) else ()
+        if not isinstance(md5, str) or not parts or parts[0] == "/" or ".." in parts or "\0" in "".join(parts):
+            raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
+        found.append((str(below), md5))
+    return found
 
 
 def _cached(content_hash: str, where: str) -> Path:
