@@ -22,7 +22,7 @@ from sweetrl.reproduce.run import WORK, Profile
 
 LOGS = WORK / "logs"
 MOST = 8  # workers by default: each takes some GiB
-STARTER = "SWEETRL_REPRODUCE_STARTER"  # set for the parts that `all` runs
+STARTER = "SWEETRL_REPRODUCE_STARTER"  # the process of `all`, for the parts that it runs
 _LIBRARY = ctypes.CDLL(None)  # loaded here: between fork and exec it must not be
 # A variant's folder, and its stages in dvc.yaml: training, and what its policy does then.
 _STAGES = {
@@ -112,6 +112,9 @@ def end_with_parent() -> None:
     """Let this process end when its parent does, however that ends: else the next `all` finds what it makes locked."""
     if sys.platform == "linux":
         _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+        starter = os.environ.get(STARTER)
+        if starter and not Path("/proc", starter).exists():  # it ended while this one was starting
+            os._exit(128 + signal.SIGTERM)
 
 
 def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
@@ -122,7 +125,7 @@ def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
         status = subprocess.run(
             command,
             cwd=folder,
-            env={**os.environ, STARTER: "1"},
+            env={**os.environ, STARTER: str(os.getpid())},
             stdout=log,
             stderr=subprocess.STDOUT,
             check=False,
