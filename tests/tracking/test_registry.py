@@ -259,10 +259,10 @@ def test_references_are_split() -> None:
 def test_evaluation_is_brought_up_to_date_without_a_new_version(project: Path, settings: Settings, first: str) -> None:
     registry = Registry(settings.tracking, project)
     before = len(registry.versions())
-    write_rewards(project, {"a": 0.5, "b": 0.5})
+    write_rewards(project, {"a": 0.5, "b": 1.0})
     again = register_policy(settings, project)
     assert not again.created
     assert len(registry.versions()) == before
     version = registry.get(again.version)
-    assert measured(registry, version).rewards == {"a": 0.5, "b": 0.5}
-    assert json.loads(version.tags["evaluation"])["mean"] == 0.5
+    assert measured(registry, version).rewards == {"a": 0.5, "b": 1.0}
+    assert json.loads(version.tags["evaluation"])["mean"] == 0.75
