@@ -96,7 +96,7 @@ WRONG = [
         "tasks.json: there is no such file",
     ),
     Wrong("a folder for a file", "score --tasks . --answers answers.jsonl", "this cannot be read as a file"),
-    Wrong("an address for a file", "score --tasks s3://bucket/tasks.jsonl --answers answers.jsonl", "no such file"),
+    Wrong("an address for a file", "score --tasks s3://bucket/tasks.jsonl --answers answers.jsonl", "an address"),
     Wrong(
         "a line that is no JSON",
         SCORE,

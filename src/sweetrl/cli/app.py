@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -18,23 +19,31 @@ from typer.core import TyperCommand
 
 from sweetrl.cli.options import STDOUT
 from sweetrl.console.logs import QUIET, any_letters, own_words_only
-from sweetrl.errors import sentence_of
+from sweetrl.errors import UserError, sentence_of
 
 # What an impossible command line raises; where its class lies differs between typer's versions.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+# Options that name files of this machine.
+FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
 
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
 
 class Command(TyperCommand):
-    """A command that takes `--json` with and without a file."""
+    """A command that takes `--json` with and without a file, and no addresses for files of this machine."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
         if any("--json" in param.opts and not getattr(param, "is_flag", False) for param in self.params):
             pairs = zip(args, [*args[1:], "-"], strict=True)
             args = [f"{word}={STDOUT}" if word == "--json" and after.startswith("-") else word for word, after in pairs]
-        return list(super().parse_args(ctx, args))
+        rest = list(super().parse_args(ctx, args))
+        for param in self.get_params(ctx):
+            value = str(ctx.params.get(param.name or "") or "")
+            if param.opts[0] in FILES and re.match(r"[a-z0-9]+:/", value):  # a path has lost the second slash
+                raise UserError(f"{value}: this is an address, and `{param.opts[0]}` names files of this machine.")
+        return rest
 
 
 class App(typer.Typer):
