@@ -57,7 +57,7 @@ def in_process(model: Path, folder: Path, service: str, **environment: str) -> s
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
