@@ -126,6 +126,7 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
             )
             for one in trajectories[:12]
         ]
+        write_table(folder / "data/preferences" / files.CANDIDATES, RankedState, [])
         write_table(folder / "data/preferences" / files.PREFERENCES, Preference, preferences)
         replay = find_replay(trajectories, chat, "Help.")
         write_table(folder / "data/preferences" / files.SFT_REPLAY, files.Replay, replay)
