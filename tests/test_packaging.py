@@ -53,7 +53,7 @@ def test_the_wheel_has_the_packages_with_every_file_and_nothing_else(wheel: zipf
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {name.removeprefix("src/") for name in sources()}
     assert {name.partition("/")[0] for name in names} == {"sweetrl", "sweetrl_verifiers"}
-    for some in ("prompts/judge.txt", "evaluation/templates/style.css", "reproduce/report.html", "py.typed"):
+    for some in ("prompts/judge.txt", "evaluation/templates/style.css", "reproduce/templates/report.html", "py.typed"):
         assert f"sweetrl/{some}" in names
     assert all(wheel.getinfo(name).file_size == (REPOSITORY / "src" / name).stat().st_size for name in names)
 
