@@ -16,7 +16,7 @@ from sweetrl.colbench.users import Recording
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import append_row, private_file, publish, write_json
-from sweetrl.rollout.ledger import Ledger
+from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.stages.collect import collect
 from sweetrl.stages.tasks import tasks as make_tasks
 from sweetrl.types import Message, Task
@@ -84,7 +84,7 @@ def test_files_that_grow() -> None:
     said = (Message("user", "Hi"),)
     Recording(Path("r/recorded.jsonl")).add(Task("t", "Hi", ""), said, "user", "No.")
     append_row(Path("j/journal.jsonl"), ["a reply"])
-    Ledger(Path("l/costs.jsonl")).add([])
+    Ledger(Path("l/costs.jsonl")).add([DialogueCost("t", 0, "policy", False, 1, 9, 0, 3, 0.2, 0.1, 0.0)])
     made("r/recorded.jsonl", "j/journal.jsonl", "l/costs.jsonl")
     assert shared(set()) == []
 
