@@ -17,6 +17,7 @@ from sweetrl.io import read_json, write_json
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS, RUNS
 from sweetrl.stages.summary import summary
 from sweetrl.types import Result
+from tests.tasks.fake_project import start_dvc
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,7 +70,7 @@ def test_dvc_shows_the_few_metrics_and_every_plot_of_the_project(evaluated: Path
     metrics = [path for stage in declared["stages"].values() for path in stage.get("metrics", [])]
     plain = {"metrics": metrics, "plots": declared["plots"]}
     (evaluated / "dvc.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], check=True, timeout=120)
+    start_dvc(evaluated, no_scm=True)
 
     def dvc(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dvc", *words]

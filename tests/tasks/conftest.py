@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.tasks.fake_project import git
+from tests.tasks.fake_project import git, start_dvc
 
 STAGE = """
 import json, os, pathlib, subprocess, sys, time
@@ -85,7 +83,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     project = Toy(root)
     project.set()
     git(root, "init", "-q", "-b", "main")
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=root, check=True)
+    start_dvc(root)
     git(root, "add", ".")
     git(root, "commit", "-qm", "toy")
     monkeypatch.setenv("SWEETRL_TRACKING", "off")

@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,13 +46,20 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def start_dvc(root: Path, no_scm: bool = False) -> None:
+    """Do what `dvc init` does, without a process of its own."""
+    from dvc.repo import Repo
+
+    Repo.init(str(root), no_scm=no_scm).close()
+
+
 def start_checkout(root: Path, store: str) -> None:
     """Commit what lies in `root` under git and DVC, with `store` as DVC's remote and an origin beside it."""
     git(root.parent, "init", "-q", "--bare", "-b", "main", "origin.git")
     git(root, "init", "-q", "-b", "main")
     git(root, "remote", "add", "origin", str(root.parent / "origin.git"))
-    for words in (["init", "-q"], ["remote", "add", "-q", "-d", "store", store]):
-        subprocess.run([sys.executable, "-m", "dvc", *words], cwd=root, check=True)
+    start_dvc(root)
+    (root / ".dvc/config").write_text(f"[core]\n    remote = store\n['remote \"store\"']\n    url = {store}\n")
     git(root, "add", ".")
     git(root, "commit", "-qm", "The project")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import yaml
 
 from sweetrl.colbench.store import read_task_table
 from tasks.pipeline import StageFailed, changed_stages, execute_stage
-from tests.tasks.fake_project import quiet
+from tests.tasks.fake_project import quiet, start_dvc
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = """
@@ -39,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "mine").mkdir()
     (root / OWN["suite"]).write_text(DOMAIN)
     set_parameters(root, {"suite": OWN["suite"]})
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=root, check=True)
+    start_dvc(root, no_scm=True)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     return root
 

@@ -62,7 +62,7 @@ def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "sentence", "told"),
+    ("mode", "sentence", "explained"),
     [
         ("error", "stage second failed: data/first.txt: row 3 is not JSON; fix it.", True),
         ("crash", "stage second failed: ZeroDivisionError: division by zero (the full trace is in the log)", False),
@@ -73,14 +73,20 @@ def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
         ),
     ],
 )
-def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sentence: str, told: bool) -> None:
+def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sentence: str, explained: bool) -> None:
     toy.set(second=mode)
     with pytest.raises(StageFailed) as caught:
         run_pipeline(toy.root, STEPS)
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
-    assert caught.value.explained is told
+    assert caught.value.explained is explained
     assert toy.runs() == ["first"]
+
+
+def test_a_run_goes_on_behind_what_had_ended_before_a_failure(toy) -> None:
+    toy.set(second="kill")
+    with pytest.raises(StageFailed):
+        run_pipeline(toy.root, STEPS)
     toy.set(second="a")
     assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}
 
