@@ -158,7 +158,7 @@ def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
     changed = {"rank": {"share": 5, "margin": 2}, "critic": {"lora": {"rank": 6}}, "seed": 7}
     assert merged(values, {"rank.share": 5}, {"critic.lora.rank": 6, "seed": 7}) == changed
     assert values == {"rank": {"share": 1, "margin": 2}, "seed": 3}
-    with pytest.raises(UserError, match=r"has no `rank\.x`"):
+    with pytest.raises(UserError, match=r"unknown parameter `rank\.x`"):
         merged(values, {"rank.x": 1})
 
 

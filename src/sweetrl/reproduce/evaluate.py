@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,7 @@ class Player:
 
         settings = settings_of(self.environment.domain)
         with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
-            store = rollout_scored(
+            dialogues = rollout_scored(
                 [(task, 0) for task in tasks],
                 environment.context(self.agent),
                 TrajectoryStore(self.scratch / "dialogues" / name),
@@ -131,25 +131,20 @@ class Player:
                 progress=progress,
                 lost_share=settings.evaluate.lost_share,
             )
-            dialogues = list(store)
-            domain, turns = environment.domain, settings.agent.max_turns
             tokens = [len(turn.token_ids) for one in dialogues for turn in one.turns]
-            return results_of({AFTER: dialogues}, domain, turns), statistics.fmean(tokens or [0])
+            results = results_of({AFTER: list(dialogues)}, environment.domain, settings.agent.max_turns)
+            return results, statistics.fmean(tokens or [0])
 
     @contextmanager
     def at(self, temperature: float, persona: str) -> Iterator[OpenEnvironment]:
         """Yield the environment with the agent's temperature, and with another user, if one is named."""
         from sweetrl.rollout.users import open_user
 
-        domain = self.environment.domain
-        values: dict[str, Any] = {"agent.temperature": temperature}
-        if persona:
-            values["simulator.options"] = {**domain.settings.simulator.options, "persona": persona}
+        domain, user = self.environment.domain, self.environment.simulator
+        options = {**domain.settings.simulator.options, "persona": persona} if persona else None
+        values = {"agent.temperature": temperature, "simulator.options": options}
         other = domain.configured(with_values(settings_of(domain), values))
-        with ExitStack() as stack:
-            simulator = self.environment.simulator
-            if persona:
-                simulator = stack.enter_context(open_user(other, self.environment.tools))
+        with open_user(other, self.environment.tools) if persona else nullcontext(user) as simulator:
             yield replace(self.environment, domain=other, simulator=simulator)
 
 

@@ -17,8 +17,7 @@ from sweetrl.evaluation.report import fill, markup
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.claims import CLAIMS, judged, sha256
-from sweetrl.reproduce.comparisons import comparisons
-from sweetrl.reproduce.details import PICKING, SEED_DATA, details
+from sweetrl.reproduce.comparisons import PICKING, SEED_DATA, Results, Table, parts
 from sweetrl.reproduce.outcomes import (
     OUTCOMES,
     Condition,
@@ -28,11 +27,9 @@ from sweetrl.reproduce.outcomes import (
     read_outcomes,
     write_outcomes,
 )
-from sweetrl.reproduce.parts import Part, Results, Table
 from sweetrl.reproduce.run import Profile, picked
 from sweetrl.reproduce.tables import Measured, picking_gap, row_of
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
-from sweetrl.reproduce.variants import VARIANTS
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -183,13 +180,6 @@ def _hours(
     for part, stage in spent:
         seconds[part] += stage["seconds"]
     return {part: value / 3600 for part, value in seconds.items()}
-
-
-def parts(results: Results) -> list[Part]:
-    """Everything that there is to show, in order; `results` may come from results.json."""
-    rows = [results["rows"][name] for name in VARIANTS if name in results["rows"]]
-    rows = [row for row in rows if row["at"]]
-    return [part for part in (*comparisons(results, rows), *details(results, rows)) if part.tables]
 
 
 def markdown(results: Results) -> str:

@@ -13,12 +13,7 @@ from typing import Any
 
 from sweetrl.evaluation.metrics import summarize_policy
 from sweetrl.evaluation.statistics import paired_difference
-from sweetrl.reproduce.hierarchical import (
-    Hierarchical,
-    hierarchical_difference,
-    hierarchical_mean,
-    hierarchical_ratio,
-)
+from sweetrl.reproduce.hierarchical import Hierarchical, hierarchical_mean
 from sweetrl.reproduce.outcomes import Condition, Outcome
 from sweetrl.reproduce.variants import Variant
 from sweetrl.types import Result
@@ -121,7 +116,7 @@ def _measured_at(
         found["premature_answers"] = mean(lambda result: bool(result.premature))
     if any(result.questions for result in pooled):
         asked = [[(_success(each), float(each.questions)) for each in some] for some in seeds.values()]
-        found["success_per_question"] = told(hierarchical_ratio(asked, confidence, resamples))
+        found["success_per_question"] = told(hierarchical_mean(asked, confidence, resamples))
     if any(result.held_out for result in pooled):
         found["held_out"] = {"success": mean(_success, True), "reward": mean(_reward, True)}
     for place, held_out in ((found, False), (found.get("held_out", {}), True)):
@@ -150,8 +145,8 @@ def difference(
         return None
 
     def gap(value: Callable[[Result], float]) -> Hierarchical:
-        before, after = ([[value(pair[side]) for pair in some] for some in pairs] for side in (1, 0))
-        return hierarchical_difference(before, after, confidence, resamples)
+        gaps = [[value(ours) - value(others) for ours, others in some] for some in pairs]
+        return hierarchical_mean(gaps, confidence, resamples)
 
     return {"success": gap(_success), "reward": gap(_reward)}
 
@@ -178,15 +173,12 @@ def _validation(one: Measured) -> dict[str, dict[str, float]]:
     }
 
 
+WORSE = ("hinted", "plausible", "irrelevant", "repeated", "premature")  # than needed, among verdicts on replies
 _RATES = ("success", "reward", "questions")
 # What is shown of a variant's training: name -> (stage, metric), each the mean over the seeds.
 _SHOWN = {
     "critic_accuracy": ("train-critic", "final/accuracy"),
-    "needed_over_hinted": ("rank", "ranked/needed_over_hinted"),
-    "needed_over_plausible": ("rank", "ranked/needed_over_plausible"),
-    "needed_over_irrelevant": ("rank", "ranked/needed_over_irrelevant"),
-    "needed_over_repeated": ("rank", "ranked/needed_over_repeated"),
-    "needed_over_premature": ("rank", "ranked/needed_over_premature"),
+    **{f"needed_over_{other}": ("rank", f"ranked/needed_over_{other}") for other in WORSE},
     "better_over_worse": ("rank", "ranked/better_over_worse"),
     "pairs": ("train-policy", "pairs"),
     "policy_accuracy": ("train-policy", "final/accuracy"),
