@@ -17,9 +17,9 @@ from sweetrl.evaluation.report import percent
 from sweetrl.io import write_json
 from sweetrl.reproduce import comparisons, report
 from sweetrl.reproduce.claims import read_claims, sha256
-from sweetrl.reproduce.details import PICKING, SEED_DATA
+from sweetrl.reproduce.comparisons import PICKING, SEED_DATA
+from sweetrl.reproduce.outcomes import row_of
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import row_of
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import CHOSEN, ROOT, keep, measured, profile_folder, results, said
 
@@ -118,8 +118,7 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, mo
     written(folder, monkeypatch)
     text = Path("results.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]+\]\(figures/([a-z0-9-]+)\.svg\)", text)
-    expected = {"table-2", "controls", "held-out-domains", "other-users", "questions-0", "questions-1"}
-    expected |= {"questions-chosen", "claims", "temperatures", "faults-0", "faults-1", "critics", "tuning", "costs"}
+    expected = {"table-2", "controls", "held-out-domains", "other-users", "claims"}
     assert set(shown) == expected == {path.stem for path in Path("figures").iterdir()}
     assert text.rindex("![") < text.index("\n| "), "tables after them"
     best = [[percent(rate), percent(rate), "policy.epochs: 2.0"] for rate in (0.4, 0.3)]

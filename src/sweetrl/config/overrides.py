@@ -60,25 +60,25 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
     """
     changed = deepcopy(dict(tree))
     for key, value in changes.items():
-        kind = type_of(key)
-        if kind is None:
-            meant = did_you_mean(key, known_keys())
-            raise UserError(f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists all.")
-        if is_section(kind):
+        if is_section(kind := type_of(key)):
             first = known_keys(kind)[0]
             raise UserError(f"{where}: `{key}` is a section; set one of its keys, for example {key}.{first}=VALUE.")
         if longer := next((other for other in changes if other.startswith(f"{key}.")), None):
             raise UserError(f"{where}: `{key}` and `{longer}` cannot both be set; leave one of them.")
-        _set(changed, key, value, where)
+        set_key(changed, key, value, where)
     settings = section(Settings, changed, where)
     read = settings.model_dump(mode="json", by_alias=True)  # 1e-3 is a text for YAML
     read["trainer"] = settings.trainer.model_dump(mode="json")
     for key in changes:
-        _set(changed, key, value_of(read, key), where)
+        set_key(changed, key, value_of(read, key), where)
     return changed
 
 
-def _set(tree: dict[str, Any], key: str, value: Any, where: str) -> None:
+def set_key(tree: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Set the dotted `key` in a tree of parameters; one that is not known is a UserError that names `where`."""
+    if type_of(key) is None:
+        meant = did_you_mean(key, known_keys())
+        raise UserError(f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists all.")
     *sections, name = key.split(".")
     for part in sections:
         tree = tree.setdefault(part, {})
@@ -121,8 +121,3 @@ def type_of(key: str) -> Any:
             return None
         kind = fields[part].annotation
     return kind
-
-
-def is_known(key: str) -> bool:
-    """Whether the dotted `key` may stand in params.yaml."""
-    return type_of(key) is not None

@@ -1,40 +1,106 @@
-"""The report's comparisons, made of results.json alone: rows at every temperature, what was claimed, seeds, users."""
+"""The report's parts, made of results.json alone: what is compared, then the details, as drawings and tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.reproduce import figures
-from sweetrl.reproduce.parts import (
-    NONE,
-    Figure,
-    Part,
-    Results,
-    Row,
-    Table,
-    at,
-    cell,
-    cells,
-    differences,
-    gap,
-    heads,
-    interval,
-    number,
-    slug,
-)
-from sweetrl.reproduce.variants import AMOUNTS, METHODS, ONLINE, TABLES, VARIANTS
+from sweetrl.reproduce.outcomes import WORSE
+from sweetrl.reproduce.variants import AMOUNTS, ONLINE, TABLES, VARIANTS
 
+Results = Mapping[str, Any]
+Row = Mapping[str, Any]
+NONE = ""
 # Fewer questions in a dialogue than this, and success a question is a quotient of rare events.
 FEW_QUESTIONS = 0.5
+SEED_DATA, PICKING = "seed-data", "Figure 3a"  # beside the variants' tables
 
 
-def comparisons(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
-    """What is compared, in order."""
-    for make in (_tables, _held_out, _users, _questions, _claims, _temperatures, _seeds):
-        yield from make(results, rows)
+@dataclass(frozen=True)
+class Table:
+    """Cells in rows under a head; `note` stands below."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing, made when it is asked for."""
+
+    name: str
+    says: str
+    draw: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Drawings and tables under a title."""
+
+    title: str
+    tables: Sequence[Table]
+    figures: Sequence[Figure] = ()
+
+
+def number(value: float) -> str:
+    """A mean with one decimal."""
+    return f"{value:.1f}"
+
+
+def interval(estimate: Mapping[str, float]) -> str:
+    """A share with its interval."""
+    return f"{percent(estimate['value'])} [{percent(estimate['low'])}, {percent(estimate['high'])}]"
+
+
+def gap(estimate: Mapping[str, float]) -> str:
+    """A difference of shares with its interval, in points."""
+    return f"{points(estimate['value'])} [{points(estimate['low'])}, {points(estimate['high'])}]"
+
+
+def at(temperature: str) -> str:
+    """A temperature in a head."""
+    return "chosen T" if temperature == "chosen" else f"T = {temperature}"
+
+
+def heads(titles: Sequence[str], temperatures: Sequence[str]) -> list[str]:
+    """The heads of columns: each title at each temperature."""
+    return [f"{title}, {at(name)}" for title in titles for name in temperatures]
+
+
+def cells(
+    found: Mapping[str, Mapping[str, Any]], temperatures: Sequence[str], *forms: tuple[str, Callable[[Any], str]]
+) -> list[str]:
+    """What a row says under such heads: of what was `found` at each temperature a key in a form, for each form."""
+    return [cell(found.get(name), key, form) for key, form in forms for name in temperatures]
+
+
+def differences(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What differences are known, by temperature."""
+    return {name: one["difference"] for name, one in found.items() if "difference" in one}
+
+
+def slug(title: str) -> str:
+    """A title as the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def cell(found: Mapping[str, Any] | None, key: str, form: Callable[[Any], str]) -> str:
+    """What a cell of a table says; empty where nothing is known."""
+    return form(found[key]) if found and found.get(key) is not None else NONE
+
+
+def parts(results: Results) -> list[Part]:
+    """Everything that there is to show, in order; `results` may come from results.json."""
+    rows = [row for name in VARIANTS if (row := results["rows"].get(name)) and row["at"]]
+    compared = (_tables, _held_out, _users, _questions, _claims, _temperatures, _seeds)
+    makers = (*compared, _faults, _critics, _picking, _tuning, _costs)
+    return [part for make in makers for part in make(results, rows) if part.tables]
 
 
 def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -54,7 +120,7 @@ def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         rates = {row["label"]: row["at"] for row in these}
         bars = _bars(results, title, says, f"{label}, with intervals; ticks: seeds", rates, ticks)
         tables = [_table(results, these), *([_online(these)] if title == ONLINE else [])]
-        yield Part(title, [bars, *(_amounts(results, rows) if title == AMOUNTS else [])], tables)
+        yield Part(title, tables, [bars, *(_amounts(results, rows) if title == AMOUNTS else [])])
 
 
 def _bars(
@@ -146,7 +212,7 @@ def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     ]
     tasks = max(one[measure]["n"] for found in those.values() for one in found.values() if one[measure])
     head = ["", *heads([label, "minus SWEET-RL"], temperatures)]
-    yield Part(title, [figure], [Table(head, body, f"{tasks:,} tasks for a row with all seeds.")])
+    yield Part(title, [Table(head, body, f"{tasks:,} tasks for a row with all seeds.")], [figure])
 
 
 def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -166,7 +232,7 @@ def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     says = f"{title}: {label} with users whom the agent was not trained with"
     body = [[name, *cells(one, temperatures, (measure, interval), ("questions", _mean))] for name, one in met.items()]
     head = ["", *heads([label, "questions"], temperatures)]
-    yield Part(title, [_bars(results, title, says, f"{label}, by user", met)], [Table(head, body)])
+    yield Part(title, [Table(head, body)], [_bars(results, title, says, f"{label}, by user", met)])
 
 
 def _mean(estimate: Mapping[str, float]) -> str:
@@ -178,13 +244,6 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """What the user is asked for it."""
     measure, labels, temperatures = results["measure"], results["labels"], results["temperatures"]
     other = "reward" if measure == "success" else "success"
-    drawn = []
-    for name in temperatures:
-        measured = [(row["label"], row["at"][name]) for row in rows if name in row["at"]]
-        cloud = [(label, found["questions"], found[measure]) for label, found in measured]
-        axes, file = ("questions in a dialogue", f"{labels[measure]}, {at(name)}"), f"questions-{slug(name)}"
-        says = f"Questions: {labels[measure]} against questions asked, {at(name)}"
-        drawn.append(Figure(file, says, partial(figures.cloud, cloud, axes, file)))
     each, few = f"{labels['success']} a question", False
 
     def rate(found: Mapping[str, Any] | None) -> str:
@@ -204,7 +263,7 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         for row in rows
     ]
     note = f'"{each}" is left out where fewer than one question is asked in two dialogues.' if few else ""
-    yield Part("Questions", drawn, [Table(["", *heads(["questions", each, labels[other]], temperatures)], body, note)])
+    yield Part("Questions", [Table(["", *heads(["questions", each, labels[other]], temperatures)], body, note)])
 
 
 def _claims(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -243,7 +302,7 @@ def _claims(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     if left := len(claims) - len(measured):
         note += f" Not measured yet: {left} of {len(claims)} claims."
     if body:
-        yield Part("Claims", [figure], [Table(head, body, note)])
+        yield Part("Claims", [Table(head, body, note)], [figure])
 
 
 def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -252,14 +311,7 @@ def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     names = sorted({name for row in tried for name in row["validation"]}, key=float)
     if not names:
         return
-    series = {
-        row["label"]: [
-            (float(name), {"value": row["validation"][name][measure]}) for name in names if name in row["validation"]
-        ]
-        for row in [row for row in tried if row["table"] == METHODS] or tried
-    }
     label = f"{results['labels'][measure]}, validation tasks"
-    draw = partial(figures.curves, series, "temperature", "temperatures", label, powers=False)
     body = [
         [
             row["label"],
@@ -272,7 +324,7 @@ def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     note = (
         f"{label}: means over seeds. The best temperature is chosen for each variant and seed; of several the lowest."
     )
-    yield Part("Temperatures", [Figure("temperatures", f"Temperatures: {label}", draw)], [Table(head, body, note)])
+    yield Part("Temperatures", [Table(head, body, note)])
 
 
 def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -293,4 +345,97 @@ def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         [row["label"], *(cell(row["at"].get(name), key, form) for name in temperatures for key, form in forms)]
         for row in rows
     ]
-    yield Part("Seeds", [], [Table(head, body)])
+    yield Part("Seeds", [Table(head, body)])
+
+
+# By the names of evaluation.json; shares but for the first and the last.
+FAULTS = (
+    *("turns", "premature_answers", "details_brought_out", "repeated_questions", "irrelevant_questions"),
+    *("unhinted_questions", "forgotten_details", "mistaken_details", "max_turns_reached", "reply_tokens"),
+)
+_TITLES = {"max_turns_reached": "last turn reached", "reply_tokens": "tokens a reply"}
+
+
+def _faults(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """What goes wrong in the dialogues, at each temperature."""
+    for name in results["temperatures"]:
+        if name == "chosen" and len(results["temperatures"]) > 1:
+            continue
+        these = [(row["label"], row["at"][name]) for row in rows if name in row["at"]]
+        known = [key for key in FAULTS if any(key in found for _, found in these)]
+        body = [[label, *(cell(found, key, partial(_fault, key)) for key in known)] for label, found in these]
+        head = ["", *(_TITLES.get(key, key.replace("_", " ")) for key in known)]
+        yield Part(f"What goes wrong, {at(name)}", [Table(head, body)] if these else [])
+
+
+def _fault(name: str, found: Any) -> str:
+    value = float(found["value"] if isinstance(found, Mapping) else found)
+    return number(value) if name in (FAULTS[0], FAULTS[-1]) else percent(value)
+
+
+_CRITICS = (
+    ("critic_accuracy", "accuracy on its pairs"),
+    *((f"needed_over_{other}", f"needed above {other}") for other in WORSE),
+    ("better_over_worse", "more details right above fewer"),
+)
+
+
+def _critics(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """How critics rank replies whose worth is known."""
+    these = [row for row in rows if any(key in row["training"] for key, _ in _CRITICS[1:])]
+    known = [(key, title) for key, title in _CRITICS if any(key in row["training"] for row in these)]
+    body = [[row["label"], *(cell(row["training"], key, percent) for key, _ in known)] for row in these]
+    yield Part("Critics", [Table(["", *(title for _, title in known)], body)] if these else [])
+
+
+def _picking(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """Best-of-N, seed by seed."""
+    for seed, curves in results["best_of_n"].items():
+        gaps = results["best_of_n_gaps"][seed]
+        names = [name for name in VARIANTS if name in curves]
+        series = {VARIANTS[name].label: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
+        numbers = [one["n"] for one in curves[names[0]]] if names else []
+        body = [
+            [VARIANTS[name].label, *(interval(one["success"]) for one in curves[name]), cell(gaps, name, gap)]
+            for name in names
+        ]
+        head = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
+        title = f"{PICKING}: Best-of-N, success (seed {seed})"
+        figure = Figure(f"best-of-n-{seed}", title, partial(figures.curves, series, "N", f"best-of-n-{seed}"))
+        yield Part(title, [Table(head, body)] if names else [], [figure])
+
+
+def _tuning(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """How many runs were tried for each method, and what they reached."""
+    found, label = results["tuning"], results["labels"][results["measure"]]
+    if not found:
+        return
+    temperatures = sorted({name for one in found for name in one["at"]}, key=float)
+    heads = [(name, key) for name in temperatures for key in ("best", "median", "settings")]
+    forms: dict[str, Callable[[Any], str]] = {"best": percent, "median": percent, "settings": _settings}
+    body = [
+        [one["label"], f"{one['runs']}", *(cell(one["at"].get(name), key, forms[key]) for name, key in heads)]
+        for one in found
+    ]
+    head = ["", "runs", *(f"{'settings of the best' if key == 'settings' else key}, {at(name)}" for name, key in heads)]
+    yield Part("Tuning", [Table(head, body, f"{label} on validation tasks; tuning.yaml lists every run.")])
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in values.items()) or "as they are"
+
+
+def _costs(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """Minutes of a variant of each row, and the sum of everything."""
+    body = []
+    for row in rows:
+        measuring = row["training"]["measuring_seconds"]
+        both = (row["training"]["seconds"] - measuring, measuring)
+        body.append([row["label"], *(number(seconds / 60) for seconds in both)])
+    hours = results["hours"]
+    sums = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (SEED_DATA, *TABLES, PICKING) if name in hours)
+    note = (
+        f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({sums}). Candidates that an "
+        "earlier variant has sampled are not sampled again, so later variants look cheaper than they would be alone."
+    )
+    yield Part("What it costs", [Table(["", "minutes of training", "minutes of measuring"], body, note)])

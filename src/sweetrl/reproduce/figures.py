@@ -1,4 +1,4 @@
-"""The drawings of a reproduction: bars with intervals, curves, clouds, claims. Equal numbers give equal SVG.
+"""The drawings of a reproduction: bars with intervals, curves, claims. Equal numbers give equal SVG.
 
 An estimate is a mapping with `value`, `low` and `high`, and with `t_low` and `t_high` where seeds were resampled.
 """
@@ -28,12 +28,11 @@ def bars(
     name: str,
     marked: tuple[str, str] | None = None,
     seeds: Mapping[tuple[str, str], Sequence[float]] | None = None,
-    shares: bool = True,
 ) -> str:
-    """For each row (label, estimates by series) bars side by side, with intervals where there are some.
+    """For each row (label, estimates by series) bars side by side, with intervals, as per cent.
 
     `series` are (key, label), `marked` is one that is drawn as a diamond over the bars, `seeds` the single values of a
-    (row's label, series), as ticks. `shares` are shown as per cent.
+    (row's label, series), as ticks.
     """
     keys = [key for key, _ in series]
     thick = 0.8 / max(1, len(keys))
@@ -47,33 +46,26 @@ def bars(
                     continue
                 one, height = found[key], place + shift
                 axes.barh(height, one["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
-                if "low" in one:
-                    axes.plot([one["low"], one["high"]], [height, height], color=INK, linewidth=1.1, zorder=3)
+                axes.plot([one["low"], one["high"]], [height, height], color=INK, linewidth=1.1, zorder=3)
                 ticks = (seeds or {}).get((row, key), ())
                 axes.plot(ticks, [height] * len(ticks), "|", color=INK, markersize=4.5, alpha=0.7, zorder=4)
             axes.barh([0], [0], color=color, label=label)
         if marked is not None:
             places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
             values = [rows[place][1][marked[0]]["value"] for place in places]
-            look: dict[str, Any] = {
-                "color": "#ffffff",
-                "markeredgecolor": INK,
-                "markersize": 5,
-                "zorder": 5,
-                "label": marked[1],
-            }
-            axes.plot(values, places, "D", **look)
+            axes.plot(
+                values, places, "D", color="#ffffff", markeredgecolor=INK, markersize=5, zorder=5, label=marked[1]
+            )
         _rows(axes, [label for label, _ in rows], axis)
         axes.invert_yaxis()
-        if shares:
-            percent_axis(axes, "x", _end(each for _, found in rows for each in found.values()))
+        percent_axis(axes, "x", _end(each for _, found in rows for each in found.values()))
         if len(series) > 1 or marked is not None:
             _legend(axes)
     return chart.svg
 
 
-def _legend(axes: Axes, **look: Any) -> None:
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), **look)
+def _legend(axes: Axes) -> None:
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _rows(axes: Axes, labels: Sequence[str], axis: str) -> None:
@@ -85,55 +77,25 @@ def _rows(axes: Axes, labels: Sequence[str], axis: str) -> None:
 
 def _end(estimates: Iterable[Estimate]) -> float:
     """Where the axis of shares ends."""
-    return max([0.01, *(one.get("high", one["value"]) for one in estimates)])
+    return max([0.01, *(one["high"] for one in estimates)])
 
 
-def curves(
-    series: Mapping[str, Sequence[tuple[float, Estimate]]],
-    axis: str,
-    name: str,
-    what: str = "success",
-    powers: bool = True,
-) -> str:
-    """A line for each label through (x, estimate) points, with a band where they have intervals.
-
-    x is on a scale of powers of two, or without `powers` on a plain one.
-    """
+def curves(series: Mapping[str, Sequence[tuple[float, Estimate]]], axis: str, name: str, what: str = "success") -> str:
+    """A line with a band for each label through (x, estimate) points, x on a scale of powers of two."""
     with Chart(name, 10.8, 3.6) as chart:
         axes = chart.axes
         places = sorted({x for points in series.values() for x, _ in points})
         for color, (label, points) in zip(PALETTE * 5, series.items(), strict=False):
             xs = [x for x, _ in points]
-            if all("low" in one for _, one in points):
-                lows, highs = ([one[end] for _, one in points] for end in ("low", "high"))
-                axes.fill_between(xs, lows, highs, color=color, alpha=0.08)
+            lows, highs = ([one[end] for _, one in points] for end in ("low", "high"))
+            axes.fill_between(xs, lows, highs, color=color, alpha=0.08)
             axes.plot(xs, [one["value"] for _, one in points], "o-", color=color, linewidth=1.8, label=label)
-        if powers:
-            axes.set_xscale("log", base=2)
+        axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.set_xlabel(axis)
         axes.set_ylabel(what)
         _legend(axes)
         percent_axis(axes, "y", _end(one for points in series.values() for _, one in points))
-    return chart.svg
-
-
-def cloud(points: Sequence[tuple[str, Estimate, Estimate]], axes_names: tuple[str, str], name: str) -> str:
-    """A numbered point with its two intervals for each (label, x, y); the numbers' labels stand beside."""
-    with Chart(name, 10.8, max(4.2, 0.6 + 0.17 * len(points))) as chart:
-        axes = chart.axes
-        for number, (label, x, y) in enumerate(points, start=1):
-            color = PALETTE[(number - 1) % len(PALETTE)]
-            axes.plot([x["low"], x["high"]], [y["value"]] * 2, color=color, linewidth=1.0, alpha=0.5, zorder=1)
-            axes.plot([x["value"]] * 2, [y["low"], y["high"]], color=color, linewidth=1.0, alpha=0.5, zorder=1)
-            axes.plot([x["value"]], [y["value"]], "o", color=color, markersize=11, zorder=2, label=f"{number}  {label}")
-            look: dict[str, Any] = {"color": "#ffffff", "fontsize": 7, "ha": "center", "va": "center", "zorder": 3}
-            axes.text(x["value"], y["value"], str(number), **look)
-        axes.set_xlabel(axes_names[0])
-        axes.set_ylabel(axes_names[1])
-        axes.set_xlim(left=0)
-        percent_axis(axes, "y", _end(y for _, _, y in points))
-        _legend(axes, markerscale=0.5, fontsize=8, labelspacing=0.25)
     return chart.svg
 
 
@@ -156,27 +118,6 @@ def claims(rows: Sequence[tuple[str, Estimate, str]], axis: str, name: str) -> s
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         _rows(axes, [label for label, _, _ in rows], axis)
         axes.invert_yaxis()
-    return chart.svg
-
-
-def runs(rows: Sequence[tuple[str, Mapping[str, Sequence[float]]]], axis: str, name: str) -> str:
-    """For each (label, values by temperature) a tick for every run, and a point for the best."""
-    temperatures = list(dict.fromkeys(key for _, found in rows for key in found))
-    with Chart(name, 10.8, 0.9 + 0.42 * len(rows)) as chart:
-        axes = chart.axes
-        for index, key in enumerate(temperatures):
-            color = AT.get(key, PALETTE[index % len(PALETTE)])
-            shift = (index - (len(temperatures) - 1) / 2) * 0.3
-            for place, (_, found) in enumerate(rows):
-                values = found.get(key, ())
-                axes.plot(values, [place + shift] * len(values), "|", color=color, markersize=10, zorder=2)
-                if values:
-                    axes.plot([max(values)], [place + shift], "o", color=color, markersize=6, zorder=3)
-            axes.plot([], [], "o", color=color, label=f"T = {key}")
-        _rows(axes, [label for label, _ in rows], axis)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        percent_axis(axes, "x", max([0.01, *(one for _, found in rows for some in found.values() for one in some)]))
-        _legend(axes)
     return chart.svg
 
 

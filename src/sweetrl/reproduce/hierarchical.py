@@ -1,7 +1,4 @@
-"""Intervals over several trainings (seeds), each measured on tasks of its own: both are resampled.
-
-Three estimates: `hierarchical_mean`, `hierarchical_difference` (paired by task) and `hierarchical_ratio`.
-"""
+"""Intervals over several trainings (seeds), each measured on tasks of its own: both are resampled."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import BATCH_CELLS, Estimate, gaps_of, t_interval
+from sweetrl.evaluation.statistics import BATCH_CELLS, Estimate, t_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +29,10 @@ class Hierarchical(Estimate):
 
 
 def hierarchical_mean(
-    groups: Sequence[Sequence[float]], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+    groups: Sequence[Sequence[float] | Sequence[tuple[float, float]]],
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
 ) -> Hierarchical:
     """Return the mean over trainings of each one's mean over its tasks, with an interval that knows both spreads.
 
@@ -50,49 +50,21 @@ def hierarchical_mean(
     of a mean over tasks, the mean of S trainings has the variance (d + e)/S, the resamples (1 - 1/S)(d + e)/S + e/S on
     average: too much where trainings hardly differ (safe), too little where few differ much (three: two thirds). The t
     interval holds its level for any S > 1 if the trainings' means are about normal, and is wide for few.
+
+    Of pairs (numerator, denominator) it is the ratio of the two means ("successes for each question asked"), tasks
+    resampled as pairs. Denominators that are 0 everywhere raise a ValueError.
     """
     import numpy as np
 
-    return _hierarchical([np.asarray(values, dtype=float)[:, None] for values in groups], confidence, resamples, seed)
-
-
-def hierarchical_difference(
-    before: Sequence[Sequence[float]],
-    after: Sequence[Sequence[float]],
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Hierarchical:
-    """Return the `hierarchical_mean` of after - before: one group a seed, the same tasks in equal order in both."""
-    gaps = [gaps_of(old, new) for old, new in zip(before, after, strict=True)]
-    return hierarchical_mean(gaps, confidence, resamples, seed)
-
-
-def hierarchical_ratio(
-    groups: Sequence[Sequence[tuple[float, float]]], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> Hierarchical:
-    """Return the ratio of two `hierarchical_mean`s of the same tasks, given as (numerator, denominator) a task.
-
-    For "successes for each question asked": sum of successes by sum of questions, each training with equal weight.
-    Tasks are resampled as pairs. Denominators that are 0 everywhere raise a ValueError.
-    """
-    import numpy as np
-
-    return _hierarchical([np.asarray(rows, dtype=float) for rows in groups], confidence, resamples, seed)
-
-
-def _hierarchical(groups: Sequence[np.ndarray], confidence: float, resamples: int, seed: int) -> Hierarchical:
-    """The estimate for groups of rows: the mean of rows of one number, the ratio of the means of rows of two."""
-    import numpy as np
-
-    count = sum(len(rows) for rows in groups)
-    if count < 2 or not all(len(rows) for rows in groups):
+    count = sum(map(len, groups))
+    if count < 2 or not all(map(len, groups)):
         raise UserError(f"an interval needs at least 2 tasks, and one of each seed; there are {count}.")
-    means = np.array([rows.mean(axis=0) for rows in groups])
+    rows = [np.asarray(values, dtype=float).reshape(len(values), -1) for values in groups]
+    means = np.array([some.mean(axis=0) for some in rows])
     value = float(_statistic(means.mean(axis=0, keepdims=True))[0])
     if not np.isfinite(value):
         raise ValueError("the values hold a NaN or an infinity, or it is a ratio to nothing")
-    drawn = _statistic(_resampled_means(groups, resamples, np.random.default_rng(seed)))
+    drawn = _statistic(_resampled_means(rows, resamples, np.random.default_rng(seed)))
     drawn = drawn[np.isfinite(drawn)]
     # What differs from 0 by rounding only counts on both sides.
     tails = [(1 + int(np.sum(side))) / (drawn.size + 1) for side in (drawn <= 1e-12, drawn >= -1e-12)]

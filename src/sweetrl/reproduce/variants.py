@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.overrides import is_known
-from sweetrl.config.settings import OFFICIAL, Settings, parse_settings
+from sweetrl.config.overrides import set_key
+from sweetrl.config.settings import OFFICIAL
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 
@@ -160,16 +160,5 @@ def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, 
     """Return the tree `values` with each of `changes` (dotted names) over it; a name that is not there is an error."""
     tree = copy.deepcopy(dict(values))
     for name, value in ((name, value) for one in changes for name, value in one.items()):
-        if not is_known(name):
-            raise UserError(f"reproduce: params.yaml has no `{name}`; docs/parameters.md lists what there is.")
-        *path, last = name.split(".")
-        place = tree
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
+        set_key(tree, name, value, "reproduce")
     return tree
-
-
-def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:
-    """Return the settings of a variant, over the tree `values` of a profile."""
-    return parse_settings(merged(values, variant.settings), f"variant {variant.name}")
