@@ -391,23 +391,13 @@ class Domain:
         results: Sequence[Result],
         tools: Tools,
         evaluate: EvaluateSettings,
-    ) -> Any:
-        """Look at evaluated dialogues (by policy) while the tools are open; what it returns goes to the two below."""
-        return None
+    ) -> tuple[dict[str, Any], Callable[[Report], str] | None]:
+        """Look at two policies' dialogues (by policy) while the tools are open.
 
-    def compare(
-        self,
-        comparison: dict[str, Any],
-        dialogues: Mapping[str, Sequence[Trajectory]],
-        results: Sequence[Result],
-        examined: Any,
-    ) -> dict[str, Any]:
-        """Return what evaluation.json says more about two policies, by key; nothing by default."""
-        return {}
-
-    def report(self, report: Report, examined: Any) -> str | None:
-        """Return the report of an evaluation as HTML; None takes the usual one (evaluation.report.render)."""
-        return None
+        Returns what evaluation.json says more about them, by key, and what makes the report as HTML; None takes the
+        usual one (evaluation.report.render).
+        """
+        return {}, None
 
     # Pre-training of a small base agent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,40 +212,19 @@ class Frontend(Domain):
         results: Sequence[Result],
         tools: PageTools,
         evaluate: EvaluateSettings,
-    ) -> Any:
-        """Look at first pages, a rival's pages, and pictures for the report.
+    ) -> tuple[dict[str, Any], Callable[[Report], str] | None]:
+        """Return likeness before and at the end and wins over the other policy, and the report with pictures of pages.
 
         All of it is about likeness: where another reward was measured (`reward.function`, `reward.turn_cost`), the
         report is the usual one.
         """
         if self.settings.reward.function or self.settings.reward.turn_cost:
-            return None
-        from sweetrl.frontend.evaluation import look_at_pages
+            return {}, None
+        from sweetrl.frontend.evaluation import look_at_pages, render, summary
 
-        return look_at_pages(self, dialogues, results, tools, evaluate)
-
-    def compare(
-        self,
-        comparison: dict[str, Any],
-        dialogues: Mapping[str, Sequence[Trajectory]],
-        results: Sequence[Result],
-        examined: Any,
-    ) -> dict[str, Any]:
-        """Return what is particular about pages: likeness before and at the end, wins over the other policy."""
-        if examined is None:
-            return {}
-        from sweetrl.frontend.evaluation import summary
-
-        ruler = examined.evaluate
-        return {"pages": summary(dialogues, results, examined, ruler.confidence, ruler.resamples, self.settings.seed)}
-
-    def report(self, report: Report, examined: Any) -> str | None:
-        """Return the report with pictures of pages."""
-        if examined is None:
-            return None
-        from sweetrl.frontend.evaluation import render
-
-        return render(report, examined)
+        pages = look_at_pages(self, dialogues, results, tools, evaluate)
+        ruler = evaluate.confidence, evaluate.resamples, self.settings.seed
+        return {"pages": summary(dialogues, results, pages, ruler)}, partial(render, pages=pages)
 
     # For people at a terminal
 

@@ -140,13 +140,8 @@ class Zygote:
     def worker(self) -> Callable[[], None]:
         """What a child does behind its filter: wait for a job and do it."""
         receive, close, descriptor, run = self.jobs.recvmsg, os.close, self.jobs.fileno(), self.run_job
-        length, rights, unpack, number, order = (
-            MESSAGE.size,
-            _RIGHTS_SIZE,
-            MESSAGE.unpack,
-            int.from_bytes,
-            sys.byteorder,
-        )
+        length, rights, unpack = MESSAGE.size, _RIGHTS_SIZE, MESSAGE.unpack
+        number, order = int.from_bytes, sys.byteorder
 
         def work() -> None:
             message, ancillary, _, _ = receive(length, rights)
@@ -314,18 +309,14 @@ def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, 
             continue
     os.register_at_fork = register
     sys.modules["_multiprocessing"] = load("semaphores")
-    memory = load("memory")
-    memory.fill_gaps()  # so that what every child uses lies side by side
     zygote = Zygote(control, _socket.socket(fileno=config["jobs"]), config)
     null = os.open("/dev/null", os.O_RDWR)
     zygote.warm_up()
-    memory.huge_text()
     layers = zygote.guards.lock_zygote()
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
     gc.collect()
-    memory.fill_gaps()  # and what every child makes
     gc.freeze()
     attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
     return zygote, {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
