@@ -77,7 +77,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that does the work (its layers, its usage)."""
+        """The sandbox that does the work (its layers)."""
         return self._sandbox
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:

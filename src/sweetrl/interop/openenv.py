@@ -120,11 +120,10 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
             seed = random.SystemRandom().randrange(2**31)
         if not _is_count(seed) or not (index is None or _is_count(index)):
             raise UserError("reset: `seed` and `index` are whole numbers; correct them.")
-        tasks = self._world.tasks(str(split))
         if index is None:
-            index = dialogue_seed(seed, f"openenv {split}", 0) % max(1, len(tasks))
+            index = dialogue_seed(seed, f"openenv {split}", 0) % len(self._world.tasks(str(split)))
         with self._lock:
-            self._task = tasks.at(index)
+            self._task = self._world.task(index, str(split))
             self._talk = talk = self._world.begin(self._task, seed, agent="openenv")
             self._state = DialogueState(
                 episode_id=str(episode_id or uuid.uuid4()), task_id=self._task.id, split=split, index=index, seed=seed
@@ -179,13 +178,13 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
 
     async def num_tasks(self, split: str) -> int:
         """Return how many tasks a split has."""
-        return await asyncio.to_thread(lambda: len(self._world.tasks(split)))
+        return len(await asyncio.to_thread(self._world.tasks, split))
 
     async def get_task(self, split: str, index: int) -> dict[str, Any]:
         """Return what anybody may know of a task; IndexError where there is none."""
-        tasks = self._world.tasks(split)
+        await self.num_tasks(split)  # what is wrong with the split is said here
         try:
-            return _public(split, index, await asyncio.to_thread(tasks.at, index))
+            return _public(split, index, self._world.task(index, split))
         except UserError as error:
             raise IndexError(str(error)) from error
 
@@ -197,9 +196,8 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
         self, split: str, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
-        tasks = self._world.tasks(split)
-        listed = await asyncio.to_thread(tasks.first, tasks.count)
-        return [_public(split, index, task) for index, task in list(enumerate(listed))[start:stop][:LISTED_TASKS]]
+        tasks = await asyncio.to_thread(self._world.tasks, split)
+        return [_public(split, index, task) for index, task in list(enumerate(tasks))[start:stop][:LISTED_TASKS]]
 
 
 def _public(split: str, index: int, task: Task) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def dataset(
     agent = domain.settings.agent
     system = f"{domain.system_prompt(agent.prompt).rstrip()}\n\n{TOOLS.format(turns=agent.max_turns)}"
     tasks = World(domain).tasks(split, count, seed)
+    among = {"count": len(tasks), "seed": domain.settings.seed if seed is None else seed}
     return Dataset.from_list(
         [
             {
@@ -81,12 +82,11 @@ def dataset(
                     {"role": "user", "content": task.problem_description},
                 ],
                 "task": task.id,
-                "split": tasks.split,
+                "split": split,
                 "place": place,
-                "count": tasks.count,
-                "seed": tasks.seed,
+                **among,
             }
-            for place, task in enumerate(tasks.first(tasks.count))
+            for place, task in enumerate(tasks)
         ]
     )
 
@@ -144,12 +144,11 @@ class DialogueEnvironment:
                 raise UserError(
                     f"the row has no `{name}` of type {kind.__name__}; train on rows of sweetrl.interop.trl.dataset."
                 )
-        task = self._world.tasks(row["split"], row["count"], row["seed"]).at(row["place"])
-        if task.id != row["task"] or not _asks(row.get("prompt"), task):
-            raise UserError(
-                f"task {row['task']}: these environments have another one at place {row['place']}; give "
-                "environment_factory the same domain and settings as the dataset."
-            )
+        place = {name: row[name] for name in ("place", "split", "count", "seed")}
+        request = self._world.task(**place).problem_description
+        if row.get("prompt") and request not in (said := str(row["prompt"][-1]["content"])):
+            request = said
+        task = self._world.same_task(row["task"], request, **place)
         self._task, self._scored, self._failure = task, None, None
         self._talk = self._world.begin(task, row["seed"], agent="trl")
 
@@ -223,11 +222,3 @@ def _text(name: str, value: Any) -> str:
     if len(value) > LONGEST:
         raise UserError(f"`{name}` has more than {LONGEST} characters; make it shorter.")
     return value.encode("utf-8", "replace").decode("utf-8")  # half a pair of surrogates is no text
-
-
-def _asks(prompt: Any, task: Task) -> bool:
-    """Whether `prompt`, where it is one, ends with the task's request."""
-    if not isinstance(prompt, list) or not prompt:
-        return prompt is None
-    last = prompt[-1]
-    return isinstance(last, Mapping) and task.problem_description in str(last.get("content"))

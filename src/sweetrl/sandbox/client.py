@@ -135,17 +135,6 @@ class Sandbox:
         """The layers in one word, as results carry it; begins with UNSAFE where they are not a boundary."""
         return describe_isolation(self.layers())
 
-    def usage(self) -> dict[str, float]:
-        """CPU seconds spent by all zygotes and their children so far, and the largest zygote's memory in MiB."""
-        self._start()
-        answers: list[Future[dict[str, float]]] = []
-        with self._lock:
-            for worker in self._workers():
-                answers.append(worker.ask_usage())
-        self._poke()
-        found = [answer.result(timeout=60) for answer in answers]
-        return {"cpu": sum(u["cpu"] for u in found), "rss_mib": max(u["rss_kib"] for u in found) / 1024}
-
     def close(self) -> None:
         """End the zygotes and everything in them; waiting jobs are cancelled. May be called twice."""
         if self._process != os.getpid():

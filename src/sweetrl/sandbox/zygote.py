@@ -18,7 +18,6 @@ import ctypes
 import gc
 import marshal
 import os
-import resource
 import select
 import struct
 import sys
@@ -200,8 +199,8 @@ class Zygote:
                     message = receive(64)
                     if not message:
                         return
-                    if message[:1] != b"K":
-                        self._answer(message[:1], pid, number)
+                    if message[:1] == b"C":
+                        send(TIME.pack(b"T", number, spent(pid), pid, self._had_job(number, False)))
                     elif NUMBER.unpack(message[1:])[0] == number:
                         self._kill(pid)
                         killed = True
@@ -229,14 +228,6 @@ class Zygote:
                 kill(pid, _KILL)
             except (ProcessLookupError, PermissionError):
                 pass
-
-    def _answer(self, question: bytes, pid: int, number: int) -> None:
-        if question == b"C":
-            self.control.send(TIME.pack(b"T", number, cpu_of(pid), pid, self._had_job(number, False)))
-        elif question == b"S":
-            own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-            self.control.send(b"U" + self.child.to_json({"cpu": seconds, "rss_kib": own.ru_maxrss}).encode())
 
     def _had_job(self, number: int, killed: bool) -> bool:
         """Whether child `number` has taken its job, as the queue tells and not the child. If it was `killed` on
@@ -319,4 +310,4 @@ def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, 
     gc.collect()
     gc.freeze()
     attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
-    return zygote, {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
+    return zygote, {"layers": layers, "attacks": attacks, "clean": clean}

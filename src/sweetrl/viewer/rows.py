@@ -20,47 +20,22 @@ if TYPE_CHECKING:
     from sweetrl.types import Result
     from sweetrl.viewer.sources import Source
 
+FAULTS = ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken")
 # What a column holds: a word of few ("word"), a number, a truth, or a text of its own.
 KINDS = {
     "task": "text",
     "attempt": "number",
-    "source": "word",
-    "stage": "word",
-    "method": "word",
-    "topic": "word",
-    "seed": "word",
-    "temperature": "word",
-    "persona": "word",
-    "round": "word",
-    "domain": "word",
-    "outcome": "word",
-    "first_fault": "word",
+    **dict.fromkeys(("source", "stage", "method", "topic", "seed", "temperature", "persona", "round"), "word"),
+    **dict.fromkeys(("domain", "outcome", "first_fault"), "word"),
     "fault_turn": "number",
-    "held_out": "truth",
-    "success": "truth",
-    "scored": "truth",
-    "reward": "number",
-    "passed": "number",
-    "tests": "number",
-    "turns": "number",
-    "questions": "number",
-    "premature": "number",
-    "repeated": "number",
-    "irrelevant": "number",
-    "unhinted": "number",
+    **dict.fromkeys(("held_out", "success", "scored"), "truth"),
+    **dict.fromkeys(("reward", "passed", "tests", "turns", "questions"), "number"),
+    **dict.fromkeys(FAULTS[:4], "number"),
     "details": "number",
-    "untold": "number",
-    "forgotten": "number",
-    "mistaken": "number",
-    "advantage": "number",
-    "least_advantage": "number",
-    "ranked": "number",
-    "pairs": "number",
-    "needed_last": "number",
-    "tokens": "number",
+    **dict.fromkeys(FAULTS[4:], "number"),
+    **dict.fromkeys(("advantage", "least_advantage", "ranked", "pairs", "needed_last", "tokens"), "number"),
     "words": "truth",
 }
-FAULTS = ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken")
 NO_FAULT = "none"
 NEEDED = "needed"  # the verdict on a question that the task needs
 
