@@ -28,21 +28,17 @@ from weakref import WeakValueDictionary
 import anyio.to_thread
 
 from sweetrl.colbench.users import ScriptedUser
-from sweetrl.errors import SimulatorError, UserError, UserLeft, missing_extra
+from sweetrl.errors import SimulatorError, UserError, UserLeft, extras
 from sweetrl.interop.worlds import World, domain_with
 from sweetrl.types import Message, Trajectory
 from sweetrl.types import Task as DomainTask
 
-try:
+with extras():
     from inspect_ai import Task, task
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 Settings = Mapping[str, Any]
 KEY = "sweetrl"  # of a sample's metadata, and of its store

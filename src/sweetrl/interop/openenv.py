@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import sweetrl
-from sweetrl.errors import UserError, missing_extra
-from sweetrl.interop.worlds import SPLITS, World
+from sweetrl.errors import UserError, extras
+from sweetrl.interop.worlds import SPLITS, World, domain_named
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Outcome, Task
 
-try:
+with extras():
     from openenv.core import Action, EnvClient, Environment, Observation, State
     from openenv.core.client_types import StepResult
     from openenv.core.env_server import create_app as make_app
@@ -44,10 +44,6 @@ try:
     from starlette.responses import JSONResponse
 
     from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -220,10 +216,7 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
     """
     if sessions < 1:
         raise UserError(f"sessions: {sessions} dialogues at a time are none; give at least 1.")
-    if isinstance(domain, str):
-        domain = sweetrl.domain(domain, **settings)
-    elif settings:
-        raise UserError(f"create_app: `{min(settings)}` goes into sweetrl.domain(...) where the domain is made.")
+    domain = domain_named("create_app", domain, settings.pop("params", None), settings)
     domain.system_prompt(domain.settings.agent.prompt)  # what is wrong with it is said here, not in every reset
     world = World(domain)
     app: Any = make_app(

@@ -24,18 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.errors import UserError, missing_extra
-from sweetrl.interop.worlds import World
+from sweetrl.errors import UserError, extras
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Split, Trajectory
 
-try:
+with extras():
     from datasets import Dataset
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -69,7 +64,7 @@ def dataset(
     The other columns, `task` (its id), `split`, `place`, `count` and `seed`, are what `reset` finds it by. Without
     `count` and `seed` they are the settings'. The environments need the same domain and settings.
     """
-    domain = _domain("dataset", domain, params, settings)
+    domain = domain_named("dataset", domain, params, settings)
     agent = domain.settings.agent
     system = f"{domain.system_prompt(agent.prompt).rstrip()}\n\n{TOOLS.format(turns=agent.max_turns)}"
     tasks = World(domain).tasks(split, count, seed)
@@ -99,7 +94,7 @@ def environment_factory(
     `domain` is one, or its name for `sweetrl.domain`, which takes `params` and `settings`. It opens with the first
     dialogue, and closes when the trainer is gone, or with the process.
     """
-    world = World(_domain("environment_factory", domain, params, settings))
+    world = World(domain_named("environment_factory", domain, params, settings))
     return lambda: DialogueEnvironment(world)
 
 
@@ -194,15 +189,6 @@ class DialogueEnvironment:
         if self._scored is None:
             self._scored = self._world.score(self._task, self._talk)
         return self._scored
-
-
-def _domain(where: str, domain: Domain | str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
-    if isinstance(domain, str):
-        return make_domain(domain, params, **settings)
-    if params is not None or settings:
-        named = "params" if params is not None else min(settings)
-        raise UserError(f"{where}: `{named}` goes into sweetrl.domain(...) where the domain is made.")
-    return domain
 
 
 def _answering(domain: Domain, answer: str) -> str:

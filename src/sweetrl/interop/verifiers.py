@@ -37,16 +37,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
-from sweetrl.errors import SimulatorError, UserError, missing_extra
+from sweetrl.errors import SimulatorError, UserError, extras
 from sweetrl.interop.worlds import World, domain_with
 from sweetrl.types import Split, Task, Trajectory
 
-try:
+with extras():
     import verifiers.v1 as vf
-except ImportError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 ID = "sweetrl-verifiers"
 BROKEN_OFF = "broken_off"  # the outcome of a dialogue that a limit of verifiers has ended

@@ -27,7 +27,6 @@ from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.protocols import Scorer
     from sweetrl.rollout.context import Conversation, OpenEnvironment
 
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -38,6 +37,16 @@ def domain_with(name: str, params: str | Path | None, settings: Mapping[str, Any
     if unknown := {"name", "params"} & settings.keys():
         raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
     return make_domain(name, params, **settings)
+
+
+def domain_named(where: str, domain: Domain | str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
+    """Return `domain`, or the one of this name with `settings`; UserError where a domain that is made gets settings."""
+    if isinstance(domain, str):
+        return make_domain(domain, params, **settings)
+    if params is not None or settings:
+        named = "params" if params is not None else min(settings)
+        raise UserError(f"{where}: `{named}` goes into sweetrl.domain(...) where the domain is made.")
+    return domain
 
 
 class World:
@@ -118,7 +127,8 @@ class World:
                 raise UserError(f"{self.domain.name}: this environment is closed; make a new one.")
             if self._open is None:
                 self._open = self._stack.enter_context(opened(self.domain))
-                self._scoring = _lock_for(self._open.scorer)
+                if getattr(self._open.scorer, "thread_safe", False):
+                    self._scoring = nullcontext()
             return self._open
 
     def begin(self, task: Task, seed: int | None = None, attempt: int = 0, agent: str = "") -> Conversation:
@@ -142,8 +152,3 @@ class World:
         with self._lock:
             self._end()
             self._open = None
-
-
-def _lock_for(scorer: Scorer) -> AbstractContextManager[Any]:
-    """Return what keeps `scorer` to one thread at a time, if it does not say that it may be shared."""
-    return nullcontext() if getattr(scorer, "thread_safe", False) else threading.Lock()

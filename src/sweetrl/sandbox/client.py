@@ -39,15 +39,11 @@ class _Tier:
     def distribute(self) -> bool:
         """Give jobs to the zygotes that have least to do; False if jobs remain."""
         while self.queue:
-            worker = max(self.workers, key=_room, default=None)
+            worker = max(self.workers, key=lambda worker: worker.room, default=None)
             if worker is None or worker.room <= 0:
                 return False
             worker.begin(*self.queue.popleft())
         return True
-
-
-def _room(worker: Worker) -> int:
-    return worker.room
 
 
 class Sandbox:

@@ -15,7 +15,7 @@ from typing import Any
 # Longest number text that is worth reading; no honest test returns more digits.
 _DIGITS = 20_000
 _SEQUENCES = frozenset({"l", "t", "dq", "arr"})
-_MAPS = frozenset({"d", "od", "ct"})
+MAPS = frozenset({"d", "od", "ct"})
 _DATES = frozenset({"dt", "dtz", "date", "td", "time", "type", "fn", "mod", "const", "b"})
 _NUMBERS = frozenset({"i", "inf", "nan", "c", "dec", "fr"})
 
@@ -70,8 +70,8 @@ def _tagged(tag: str, a: list[Any], b: list[Any], rules: Rules, depth: int) -> b
             if not _equal(x, y, rules, depth + 1):
                 return False
         return True
-    if tag in _MAPS:
-        return other in _MAPS and _mappings(a, b, rules, depth)
+    if tag in MAPS:
+        return other in MAPS and _mappings(a, b, rules, depth)
     if tag == "s":
         if other != "s" or len(a) != len(b):
             return False
@@ -261,7 +261,7 @@ def _render(tree: Any, limit: int, depth: int) -> str:
     if depth > 20 or type(tag) is not str:
         return "…"
     inner = [_render(part, limit, depth + 1) for part in parts[: limit // 2]]
-    if tag in _MAPS:
+    if tag in MAPS:
         return "{" + ", ".join(f"{k}: {v}" for k, v in zip(inner[::2], inner[1::2], strict=False)) + "}"
     if tag in ("l", "s", "t"):
         opening, closing = {"l": ("[", "]"), "s": ("{", "}"), "t": ("(", ")")}[tag]

@@ -337,10 +337,10 @@ class Worker:
         schedule = schedule_of(self._process.pid, inside) if self._process else None
         if schedule is None:
             active = whole if cpu < _ASLEEP * whole else cpu
-        elif schedule.ready:  # what it does not spend on a core it spends waiting for one
+        elif schedule[0]:  # what it does not spend on a core it spends waiting for one
             active = cpu
         else:
-            active = max(cpu, whole - schedule.waited)
+            active = max(cpu, whole - schedule[1])
         counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
         allowed = self._allowed(attempt, counted)
         if call * counted >= 0.95 * allowed:

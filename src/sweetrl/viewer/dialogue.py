@@ -162,11 +162,6 @@ def can_run(one: Trajectory) -> bool:
     return bool(one.task.test_cases) and one.answer is not None
 
 
-def runs(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
-    """Run the hidden tests once more in the sandbox; a list of plain values."""
-    return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
-
-
 def _task(task: Task, domain: Domain) -> dict[str, Any]:
     return {
         "id": task.id,

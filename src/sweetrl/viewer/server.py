@@ -7,7 +7,7 @@ What a page of somebody else could ask for through the reader's browser is refus
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
-from sweetrl.viewer.dialogue import Dialogues, pictures, runs
+from sweetrl.viewer.dialogue import Dialogues, pictures
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.sources import Target
@@ -57,7 +57,9 @@ class Viewer:
         """Return what is computed of a dialogue on demand: "run" (tests), "heat" (token log-ratios), or "pictures"."""
         if what == "heat":
             return self.heat.ratios(one)
-        return runs(one, domain) if what == "run" else pictures(one, domain)
+        if what == "pictures":
+            return pictures(one, domain)
+        return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
 
 
 def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
