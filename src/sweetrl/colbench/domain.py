@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench import leaks
 from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
+from sweetrl.colbench.prompts import AGENT_PROMPTS, agent_prompt, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
 from sweetrl.colbench.users import LlmSimulator, ScriptedUser
 from sweetrl.errors import UserError
@@ -102,6 +102,8 @@ class Domain:
     """The agent's system prompt `short` (and `full`, `single`, unless `prompts` has them)."""
     prompts: Mapping[str, str] = {}
     """System prompts by the names that `agent.prompt` takes."""
+    shipped_prompts: str = ""
+    """What the names of its system prompts begin with, if they come with the project; they name `agent.max_turns`."""
     privileged_template: str = "privileged_reference"
     """The prompt (shipped, or a file) that puts the training-time information in front of the critic."""
     simulator_template: str = "user_simulator"
@@ -217,6 +219,8 @@ class Domain:
         """Return the agent's system prompt: `short`, `full` or `single` (to answer at once), or the text of a file."""
         if name_or_path not in AGENT_PROMPTS:
             return load_prompt(name_or_path)
+        if self.shipped_prompts:
+            return agent_prompt(self.shipped_prompts, name_or_path, self.settings.agent.max_turns)
         text = self.prompts.get(name_or_path) or self.prompt
         if not text:
             raise UserError(f"{self.spec}: the domain has no system prompt; give the class a `prompt`.")

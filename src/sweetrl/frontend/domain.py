@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
 from sweetrl.colbench.leaks import Fragment, squeeze
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.colbench.prompts import agent_prompt, load_prompt
+from sweetrl.colbench.prompts import load_prompt
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.rewards import PageScorer, PageTools
@@ -47,6 +47,7 @@ class Frontend(Domain):
     """
 
     name = spec = "frontend"
+    shipped_prompts = "frontend"
     privileged_template = "privileged_page"
     simulator_template = "frontend_simulator"
     reminder_template = "frontend_simulator_reminder"
@@ -79,10 +80,6 @@ class Frontend(Domain):
     def read_answer(self, answer: str | None, messages: Sequence[Message]) -> str | None:
         """Return the last page shown where a file names the picture that was made of it, as official files do."""
         return answer if answer is not None and find_page(answer) is not None else last_page(messages)
-
-    def system_prompt(self, name_or_path: str) -> str:
-        """Return a shipped prompt by name, in which `agent.max_turns` is named; or the text of a file."""
-        return agent_prompt("frontend", name_or_path, self.settings.agent.max_turns)
 
     # The dialogue
 
