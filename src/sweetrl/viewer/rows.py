@@ -105,28 +105,24 @@ def row_of(
 
 def row_of_result(result: Result, source: Source) -> dict[str, Any]:
     """Return the row of a dialogue of which only the numbers are kept."""
-    row: dict[str, Any] = dict.fromkeys(KINDS)
-    row |= {
+    equal = ("topic", "outcome", "reward", "success", "turns", "questions", "held_out", "details", *FAULTS)
+    return {
+        **dict.fromkeys(KINDS),
+        **{name: getattr(result, name) for name in equal},
+        **{name: getattr(source, name) for name in ("stage", "seed", "persona")},
         "task": result.task_id,
         "attempt": 0,
         "source": source.name,
-        "stage": source.stage,
         "method": source.method or result.policy,
-        "topic": result.topic,
-        "seed": source.seed,
         "temperature": "" if source.temperature is None else f"{source.temperature:g}",
-        "persona": source.persona,
         "round": str(source.round),
         "domain": "",
-        "outcome": result.outcome,
         "passed": result.tests_passed if result.tests else None,
         "tests": result.tests or None,
         "scored": result.reward is not None,
+        "premature": None if result.premature is None else int(result.premature),
         "words": False,
     }
-    row |= {name: getattr(result, name) for name in ("reward", "success", "turns", "questions", "held_out", "details")}
-    row |= {name: getattr(result, name) for name in FAULTS}
-    return row | {"premature": None if result.premature is None else int(result.premature)}
 
 
 def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:

@@ -196,14 +196,8 @@ LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwin
 
 def write_page(design: Design) -> str:
     """Write the design's HTML."""
-    header = _block(
-        "header",
-        design["header color"],
-        design["header align"],
-        f'<h1 class="text-4xl">{design.title}</h1>',
-        "text-white",
-    )
-    blocks = [header]
+    heading = f'<h1 class="text-4xl">{design.title}</h1>'
+    blocks = [_block("header", design["header color"], design["header align"], heading, "text-white")]
     if design["navigation color"] != NONE:
         links = " ".join(f"<a>{link}</a>" for link in LINKS)
         bar = _block("nav", design["navigation color"], "left", links, "text-white")
