@@ -21,10 +21,8 @@ from sweetrl.errors import UserError
 from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from sweetrl.backend.rewards import CodeScorer
-    from sweetrl.config.settings import DialogueSettings, PretrainSettings
+    from sweetrl.config.settings import PretrainSettings
     from sweetrl.protocols import Scorer, UserSimulator
 
 REWARD_TOLERANCE = 1e-6
@@ -68,14 +66,6 @@ class Backend(Domain):
         ("complete", "irrelevant"),
         ("complete", "repeated"),
     )
-
-    def configured(self, settings: DialogueSettings) -> Self:
-        """Return the domain with `settings`; a UserError names an option that it does not have."""
-        from sweetrl.config.settings import section
-
-        found = super().configured(settings)
-        found.choices = section(BackendOptions, found.options, "params.yaml: suite_options")
-        return found
 
     @property
     def labels(self) -> Labels:

@@ -130,6 +130,8 @@ class Domain:
     """The domain as params.yaml names it (`suite`)."""
     options: Mapping[str, Any] = {}
     """What params.yaml says under `suite_options`."""
+    choices: Any = None
+    """The same as a pydantic model, where the class gives one with its defaults: other options are refused then."""
     _settings: DialogueSettings | None = None
 
     @property
@@ -180,9 +182,13 @@ class Domain:
         return self._settings
 
     def configured(self, settings: DialogueSettings) -> Self:
-        """Return this domain with `settings` (its own are `suite_options`)."""
+        """Return this domain with `settings` (its own are `suite_options`); UserError for an option it does not have."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
+        if self.choices is not None:
+            from sweetrl.config.settings import section
+
+            domain.choices = section(type(self.choices), domain.options, "params.yaml: suite_options")
         return domain
 
     # Tasks and their files

@@ -13,6 +13,7 @@ from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretrainin
 from sweetrl.colbench.leaks import Fragment, squeeze
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import load_prompt
+from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.rewards import PageScorer, PageTools
@@ -25,9 +26,7 @@ from sweetrl.frontend.users import MOST, PageUser, VisionUser
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
+    from sweetrl.config.settings import CriticSettings, EvaluateSettings, PretrainSettings
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
@@ -48,6 +47,7 @@ class Frontend(Domain):
 
     name = spec = "frontend"
     shipped_prompts = "frontend"
+    choices = Section()
     privileged_template = "privileged_page"
     simulator_template = "frontend_simulator"
     reminder_template = "frontend_simulator_reminder"
@@ -57,12 +57,6 @@ class Frontend(Domain):
     measure = "reward"
     model_kind = "vision"
     syntax = "html"
-
-    def configured(self, settings: DialogueSettings) -> Self:
-        """Return the domain with `settings`; it has no options of its own, so any is a UserError."""
-        for option in sorted(settings.suite_options):
-            raise UserError(f"params.yaml: suite_options: the suite `frontend` has no option `{option}`; take it out.")
-        return super().configured(settings)
 
     # Tasks
 

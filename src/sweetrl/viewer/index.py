@@ -132,10 +132,10 @@ class Catalogue:
             one = TrajectoryStore(source.path).row(place["file"], place["at"])
         elif source.kind == "file":
             from sweetrl.colbench.files import parse_trajectory
+            from sweetrl.colbench.jsonl import parse_row
 
-            written = json.loads(next(islice(_lines(source.path), place["at"], None)))
-            domain = self.domains.of(self.domains.settings.suite)
-            one = parse_trajectory(written, f"{source.path}: row {place['at'] + 1}", domain)
+            line, where = next(islice(_lines(source.path), place["at"], None)), f"{source.path}: row {place['at'] + 1}"
+            one = parse_trajectory(parse_row(line, where), where, self.domains.of(self.domains.settings.suite))
             one = replace(one, attempt=place["attempt"], task=replace(one.task, id=place["task"]))
         return source, place["task"], one
 
