@@ -182,7 +182,7 @@ class Domain:
         return self._settings
 
     def configured(self, settings: DialogueSettings) -> Self:
-        """Return this domain with `settings` (its own are `suite_options`); UserError for an option it does not have."""
+        """Return this domain with `settings` (its own are `suite_options`); UserError for an option it has not."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
         if self.choices is not None:
