@@ -173,13 +173,13 @@ def _score(world: World, state: TaskState) -> Trajectory:
     if _outcome(state) == BROKEN_OFF:
         replies = replies[: len(heard)]  # what nobody has replied to was not the end
 
-    def reply(task: DomainTask, messages: Sequence[Message], seed: int) -> str:
+    def as_before(task: DomainTask, messages: Sequence[Message], seed: int) -> str:
         """The next of the user's words; without one they have left."""
         if (turn := len(messages) // 2 - 1) >= len(heard):
             raise UserLeft
         return heard[turn]
 
-    talk = replace(world.open(), simulator=ScriptedUser(reply)).begin(*sample)
+    talk = replace(world.open(), simulator=ScriptedUser(as_before)).begin(*sample)
     for reply in replies:
         if not talk.done:
             talk.say(reply)
