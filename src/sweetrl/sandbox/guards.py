@@ -7,6 +7,7 @@ configuration names it in `without` (tests); what is active is reported, and the
 
 from __future__ import annotations
 
+import _struct
 import ctypes
 import os
 import resource
@@ -89,7 +90,8 @@ class Guards:
         """(readable files and folders, folders that may only be listed, folders to hide inside the readable ones)."""
         stdlib = {os.path.realpath(path) for path in self.config["stdlib"]}
         stdlib.add(os.path.dirname(os.path.realpath(os.__file__)))
-        dynamic = {os.path.realpath(p) for p in _dynload()}
+        extension = getattr(_struct, "__file__", None)  # it lies where all of the standard library do
+        dynamic = {os.path.realpath(os.path.dirname(extension))} if extension else set[str]()
         machine = os.uname().machine + "-linux-gnu"
         shared = [os.path.realpath(pattern.format(machine)) for pattern in _SHARED]
         hidden = [
@@ -224,13 +226,6 @@ def _remove_files() -> list[str]:
         if not is_folder:
             os.unlink(name)
     return [name for name, is_folder in found if is_folder]
-
-
-def _dynload() -> list[str]:
-    import _struct  # an extension module of the standard library, to see where they lie
-
-    path = getattr(_struct, "__file__", None)
-    return [os.path.dirname(path)] if path else []
 
 
 def _open_to_all(paths: list[str]) -> bool:
