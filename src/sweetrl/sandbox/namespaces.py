@@ -11,6 +11,7 @@ from __future__ import annotations
 import _socket
 import ctypes
 import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +27,6 @@ _BASE = "/tmp"  # only a place to mount on, in a mount namespace of our own
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-
-
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("fd", ctypes.c_uint64),
-    )
 
 
 def enter(readable: list[str], hidden: list[str], disk_mib: int) -> None:
@@ -170,9 +162,9 @@ def _cover(place: str) -> None:
 
 
 def _read_only(place: str, also: int) -> None:
-    attributes = _Attributes(_RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
-    size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, ctypes.byref(attributes), size) == 0:
+    attributes = struct.pack("4Q", _RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
+    size = ctypes.c_size_t(len(attributes))
+    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, size) == 0:
         return
     flags = os.statvfs(place).f_flag  # an older kernel: the flags that are locked must be given again
     keep = flags & (_NOSUID | _NODEV | _NOEXEC) | (flags & 1024) | (flags & 2048)
