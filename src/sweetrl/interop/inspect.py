@@ -29,7 +29,7 @@ import anyio.to_thread
 
 from sweetrl.colbench.users import ScriptedUser
 from sweetrl.errors import SimulatorError, UserError, UserLeft, extras
-from sweetrl.interop.worlds import World, domain_with
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import Message, Trajectory
 from sweetrl.types import Task as DomainTask
 
@@ -142,7 +142,7 @@ def _world(domain: str, params: str | None, settings: Settings) -> World:
     key = json.dumps([domain, params, settings], sort_keys=True, default=str)
     with _making:
         if (world := _worlds.get(key)) is None:
-            _worlds[key] = world = World(domain_with(domain, params, settings))
+            _worlds[key] = world = World(domain_named("colbench", domain, params, settings))
         return world
 
 

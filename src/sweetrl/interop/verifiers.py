@@ -38,7 +38,7 @@ from pydantic import Field, ValidationError, model_validator
 from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
 from sweetrl.errors import SimulatorError, UserError, extras
-from sweetrl.interop.worlds import World, domain_with
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import Split, Task, Trajectory
 
 with extras():
@@ -125,7 +125,7 @@ class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
 def domain_of(config: DomainTasksetConfig) -> Domain:
     """Return the domain that a config names, with its settings; UserError for what is wrong there."""
     changes = config.settings if config.seed is None else config.settings | {"seed": config.seed}
-    return domain_with(config.domain, config.params, changes)
+    return domain_named(ID, config.domain, config.params, changes)
 
 
 # Dialogues

@@ -32,16 +32,14 @@ if TYPE_CHECKING:
 SPLITS: tuple[Split, ...] = ("train", "test")
 
 
-def domain_with(name: str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
-    """Return the domain `name` with `settings` by section over those of the file `params`; UserError for other keys."""
-    if unknown := {"name", "params"} & settings.keys():
-        raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
-    return make_domain(name, params, **settings)
-
-
 def domain_named(where: str, domain: Domain | str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
-    """Return `domain`, or the one of this name with `settings`; UserError where a domain that is made gets settings."""
+    """Return `domain`, or the one of this name with `settings` by section over those of the file `params`.
+
+    UserError for settings that are no sections, and for those of a domain that is made already.
+    """
     if isinstance(domain, str):
+        if unknown := {"name", "params"} & settings.keys():
+            raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
         return make_domain(domain, params, **settings)
     if params is not None or settings:
         named = "params" if params is not None else min(settings)
