@@ -61,40 +61,26 @@ def write_answer(request: Request, details: dict[str, tuple[Value, ...]]) -> str
     return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, details)}\n```"
 
 
-@dataclass(frozen=True)
 class Dialogue:
-    """What has happened so far: the request, the facts behind it, what was asked for and what was heard."""
+    """A dialogue that ends with the user's words: the request, the facts behind it, what was asked and heard, the turn.
 
-    request: Request
-    facts: dict[str, tuple[str, ...]]
-    asked: set[str]
-    heard: dict[str, tuple[str, ...]]
-    """The details that were told with all their parts, with the values that were told."""
-    open: list[str]
-    """Details of which a part has been told, and a follow-up brings out the rest; none where the user refuses."""
-    turn: int
+    `heard` are the details that were told with all their parts, with the values that were told; of those in `open` a
+    part has been told, and a follow-up brings out the rest (none where the user refuses).
+    """
 
-    @classmethod
-    def of(cls, task: Task, messages: Sequence[Message]) -> Dialogue:
-        """Read a dialogue that ends with the user's words."""
-        facts, questions = read_facts(task.hidden_information), questions_of(messages)
+    def __init__(self, task: Task, messages: Sequence[Message]) -> None:
+        self.request, self.facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        questions, answered = questions_of(messages), answered_questions(messages)
         replies = [message.content for message in messages[2::2]]
-        answered = answered_questions(messages)
-        complete, spoken = known(facts, answered), told(facts, answered)
-        heard = {name: facts[name] for name in facts if name in complete}
+        complete, spoken = known(self.facts, answered), told(self.facts, answered)
+        self.heard = {name: values for name, values in self.facts.items() if name in complete}
         for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, as they were told
             numbers = NUMBER.findall(reply)
-            for name in heard:
+            for name in self.heard:
                 if name in kinds and len(kinds) == len(numbers) == 1 and BY_NAME[name].parts == 1:
-                    heard[name] = (numbers[0],)
-        return cls(
-            read_request(task.problem_description),
-            facts,
-            {name for kinds in questions for name in kinds},
-            heard,
-            [name for name in spoken if name not in complete and REFUSAL not in replies],
-            len(questions),
-        )
+                    self.heard[name] = (numbers[0],)
+        self.asked, self.turn = {name for kinds in questions for name in kinds}, len(questions)
+        self.open = [name for name in spoken if name not in complete and REFUSAL not in replies]
 
     def ask(self, name: str, wording: random.Random | None = None) -> str:
         """A question about a kind of detail; where a part of it is told, a follow-up."""
@@ -130,7 +116,7 @@ class ScriptedAgent:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, from what an agent may see, and the facts behind the answers it got."""
-        now = Dialogue.of(task, messages)
+        now = Dialogue(task, messages)
         if self.order == "hints":
             wanted: Sequence[str] = now.request.named
         elif self.order == "usual":
@@ -148,7 +134,7 @@ class OracleAgent:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, by someone who knows the facts and only has to bring them out."""
-        now = Dialogue.of(task, messages)
+        now = Dialogue(task, messages)
         left = now.open + [name for name in now.facts if name not in now.asked]
         return now.ask(left[0]) if left else now.answer()
 
@@ -180,7 +166,7 @@ class Demonstrator:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""
-        now, rng = Dialogue.of(task, messages), self.rng
+        now, rng = Dialogue(task, messages), self.rng
         name = self._next(now)
         if name is None or now.turn >= self.max_turns - 1 or rng.random() < self.stop:
             return now.answer([name for name in now.facts if rng.random() < self.forget])
