@@ -51,7 +51,9 @@ class Guards:
 
     def lock_zygote(self) -> list[str]:
         """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
-        self.base, kept = _address_space(), 0
+        kept = 0
+        with open("/proc/self/statm", "rb") as statm:
+            self.base = int(statm.read().split()[0]) * resource.getpagesize()
         version = 0 if "landlock" in self.without else self.landlock.abi()
         if "landlock truncation" in self.without:  # as on Linux before 6.2
             version = min(version, self.landlock.TRUNCATION - 1)
@@ -292,8 +294,3 @@ def _set_capabilities(kept: int) -> None:
     sets = (ctypes.c_uint32 * 6)(kept, kept)  # effective and permitted, of those with numbers below 32
     if _libc.capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "capset")
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
