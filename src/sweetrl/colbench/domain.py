@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
@@ -35,16 +34,14 @@ from sweetrl.types import (
     Split,
     Task,
     TestRun,
-    TrainingResult,
     Trajectory,
-    TrajectoryPair,
 )
 
 if TYPE_CHECKING:
     from typing import Self
 
     from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
-    from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
+    from sweetrl.protocols import Scorer, Speaker, Tools, UserSimulator
 
 QUESTION, ANSWER = "question", "answer"
 
@@ -376,21 +373,12 @@ class Domain:
         """Return what went wrong, as columns of sweetrl.types.Result; nothing for a task that says too little."""
         return {}
 
-    # Critics of the domain's own
+    def own_critic(self, critic: CriticSettings) -> Any:
+        """Return a critic of a kind that only this domain has (`critic.parameterization`).
 
-    def fit_critic(
-        self,
-        critic: CriticSettings,
-        dialogues: Iterable[Trajectory],
-        pairs: Sequence[TrajectoryPair],
-        scratch: Path,
-        where: str,
-    ) -> TrainingResult:
-        """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
-        raise _sees_pages("critic.parameterization", critic.parameterization)
-
-    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
-        """Load such a critic from `folder`."""
+        Its `fit(dialogues, pairs, scratch, where)` trains it and returns a TrainingResult, its `load(folder)` returns
+        the trained one (sweetrl.protocols.Critic).
+        """
         raise _sees_pages("critic.parameterization", critic.parameterization)
 
     # Evaluation and report

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
@@ -27,8 +26,9 @@ from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, T
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import CriticSettings, EvaluateSettings, PretrainSettings
-    from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
-    from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
+    from sweetrl.frontend.vision import VisionHead
+    from sweetrl.protocols import Scorer, Speaker, UserSimulator
+    from sweetrl.types import Report, Result
 
 PAGE = "page"  # a reply that shows a page to be looked at
 _MARKUP = re.compile(
@@ -158,29 +158,11 @@ class Frontend(Domain):
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
         return page_faults(trajectory, max_turns) or {}
 
-    # The critic that looks at pages
+    def own_critic(self, critic: CriticSettings) -> VisionHead:
+        """Return the critic that looks at pages: a head on a vision-language model (`vision-head`)."""
+        from sweetrl.frontend.vision import VisionHead
 
-    def fit_critic(
-        self,
-        critic: CriticSettings,
-        dialogues: Iterable[Trajectory],
-        pairs: Sequence[TrajectoryPair],
-        scratch: Path,
-        where: str,
-    ) -> TrainingResult:
-        """Train a head on a vision-language model (`vision-head`)."""
-        from sweetrl.frontend.vision import fit_vision_critic
-
-        settings = self.settings
-        return fit_vision_critic(
-            critic, settings.model, settings.browser, settings.seed, dialogues, pairs, scratch, where
-        )
-
-    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
-        """Load such a critic."""
-        from sweetrl.frontend.vision import load_vision_critic
-
-        return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
+        return VisionHead(critic, self.settings.model, self.settings.browser, self.settings.seed)
 
     # Evaluation and report
 

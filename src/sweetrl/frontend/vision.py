@@ -190,57 +190,54 @@ def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) 
     return model.to(resolve_device(device)), processor
 
 
-def fit_vision_critic(
-    critic: CriticSettings,
-    model: ModelSettings,
-    browser: BrowserSettings,
-    seed: int,
-    dialogues: Iterable[Trajectory],
-    pairs: Sequence[TrajectoryPair],
-    scratch: Path,
-    where: str,
-) -> TrainingResult:
-    """Train an adapter and a head on a vision-language model. A killed run begins again."""
-    from sweetrl.browser.renderer import Renderer
-    from sweetrl.lm.adapters import attach_adapter, save_adapter
+@dataclass(frozen=True)
+class VisionHead:
+    """The kind of critic `vision-head`, to be trained and loaded."""
 
-    if not pairs:
-        raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
-    base, processor = _load(critic, model)
-    attempts: list[Trajectory] = []
-    places = index_pairs(pairs, dialogues, attempts.append, where)
-    adapted = attach_adapter(base, critic.lora, seed, head=True)
-    started = time.monotonic()
-    with Renderer(browser) as renderer:
-        losses = fit(
+    critic: CriticSettings
+    model: ModelSettings
+    browser: BrowserSettings
+    seed: int
+
+    def fit(
+        self, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+    ) -> TrainingResult:
+        """Train an adapter and a head on a vision-language model. A killed run begins again."""
+        from sweetrl.browser.renderer import Renderer
+        from sweetrl.lm.adapters import attach_adapter, save_adapter
+
+        if not pairs:
+            raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
+        base, processor = self._base()
+        attempts: list[Trajectory] = []
+        places = index_pairs(pairs, dialogues, attempts.append, where)
+        adapted = attach_adapter(base, self.critic.lora, self.seed, head=True)
+        started = time.monotonic()
+        with Renderer(self.browser) as renderer:
+
+            def turns(place: int) -> list[VisionPrompt]:
+                return vision_prompts(attempts[place], renderer.render, self.critic.privileged)
+
+            losses = fit(adapted, processor, places, turns, self.critic, self.seed)
+        save_adapter(adapted, scratch / "adapter", self.critic.vision.model)
+        return TrainingResult(
+            scratch / "adapter",
+            f"{len(losses)} steps on {len(places)} pairs of dialogues, loss {losses[-1]:.4f}",
+            {"pairs": len(places), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
             adapted,
-            processor,
-            places,
-            lambda place: vision_prompts(attempts[place], renderer.render, critic.privileged),
-            critic,
-            seed,
         )
-    save_adapter(adapted, scratch / "adapter", critic.vision.model)
-    return TrainingResult(
-        scratch / "adapter",
-        f"{len(losses)} steps on {len(places)} pairs of dialogues, loss {losses[-1]:.4f}",
-        {"pairs": len(places), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
-        adapted,
-    )
 
+    def load(self, folder: Path) -> VisionCritic:
+        """Load the trained critic from `folder`; its browser is closed when the process ends."""
+        from sweetrl.browser.renderer import Renderer
+        from sweetrl.lm.adapters import load_adapter
 
-def load_vision_critic(
-    critic: CriticSettings, model: ModelSettings, browser: BrowserSettings, folder: Path
-) -> VisionCritic:
-    """Load the trained critic from `folder`; its browser is closed when the process ends."""
-    from sweetrl.browser.renderer import Renderer
-    from sweetrl.lm.adapters import load_adapter
+        base, processor = self._base()
+        render = Renderer(self.browser).render
+        return VisionCritic(load_adapter(base, folder), processor, render, self.critic.privileged)
 
-    base, processor = _load(critic, model)
-    return VisionCritic(load_adapter(base, folder), processor, Renderer(browser).render, critic.privileged)
-
-
-def _load(critic: CriticSettings, model: ModelSettings) -> tuple[Any, VisionProcessor]:
-    if not critic.vision.model:
-        raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
-    return load_vision(critic.vision.model, model.dtype, model.device, critic.vision.tokens)
+    def _base(self) -> tuple[Any, VisionProcessor]:
+        vision = self.critic.vision
+        if not vision.model:
+            raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
+        return load_vision(vision.model, self.model.dtype, self.model.device, vision.tokens)

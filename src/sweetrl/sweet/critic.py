@@ -173,7 +173,7 @@ def fit_critic(
     if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
         if not first_process():
             return TrainingResult(scratch / "adapter", "")
-        return domain.fit_critic(critic, dialogues, pairs, scratch, where)
+        return domain.own_critic(critic).fit(dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.lm.adapters import load_base
     from sweetrl.sweet.data import critic_attempts, critic_pairs
@@ -218,7 +218,7 @@ def load_critic(
 
     kind = critic.parameterization
     if kind not in TRAINED_HERE:
-        return domain.load_critic(critic, folder)
+        return domain.own_critic(critic).load(folder)
     model, tokenizer = base or load_base(domain.settings.model)
     model = load_adapter(model, folder)
     if kind == "log-ratio":
