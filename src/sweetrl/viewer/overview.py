@@ -128,7 +128,7 @@ class TrackedRuns:
         return found
 
 
-def overview(catalogue: Catalogue, settings: Settings, target: Target, runs: TrackedRuns) -> dict[str, Any]:
+def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[str, Any]:
     """Return the runs with their costs and curves, the critic's contrasts in words, and whether there is a report."""
     return {
         "title": printable(target.title),

@@ -16,7 +16,6 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
-from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
 from sweetrl.viewer.dialogue import Dialogues, pictures
@@ -46,11 +45,10 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Viewer:
-    """What is looked at, and by which settings."""
+    """What is looked at."""
 
     target: Target
     dialogues: Dialogues
-    settings: Settings
     heat: Heat
 
     def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
@@ -100,7 +98,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
         more = {"heat": viewer.heat.there, "server": True}
-        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | more
+        return catalogue.meta() | overview(catalogue, viewer.target, viewer.dialogues.tracked) | more
 
     @app.get("/api/rows/{shard}")
     def rows(shard: int) -> Response:
