@@ -117,9 +117,8 @@ def reader(domain: Domain, rng: random.Random) -> programs.Demonstrator | pages.
     """The demonstrator that heeds the request in everything, and has no faults."""
     turns = domain.settings.agent.max_turns
     if domain.spec == "frontend":
-        return pages.Demonstrator(pages.Skill(quality=1.0, heed=1.0), turns, rng)
-    skill = programs.Skill(heed=1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
-    return programs.Demonstrator(skill, turns, rng)
+        return pages.Demonstrator(turns, rng, quality=1.0, heed=1.0)
+    return programs.Demonstrator(turns, rng, heed=1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
 
 
 def told(domain: Domain, act: Act, tasks: Sequence[Task]) -> list[Trajectory]:

@@ -147,7 +147,8 @@ def main() -> None:
         end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end:
             soak.round()
-            memory.append((me.memory_info().rss / 2**20, scorer.sandbox.usage()["rss_mib"]))
+            largest = max(process.memory_info().rss for process in me.children(recursive=True))
+            memory.append((me.memory_info().rss / 2**20, largest / 2**20))
             print(
                 f"{soak.seen['innocent']} innocent ({soak.seen['wrong']} wrong), {soak.seen['hostile']} hostile "
                 f"({soak.seen['fooled']} fooled us), {soak.seen['lost']} lost, {soak.seen['pages']} pages "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -42,6 +43,17 @@ def missing_extra(error: ImportError) -> UserError | None:
         if package in packages:
             return UserError(f"{package} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
     return None
+
+
+@contextmanager
+def extras() -> Iterator[None]:
+    """What is imported within comes with an extra: where it is not installed, a UserError says with which."""
+    try:
+        yield
+    except ImportError as error:
+        if missing := missing_extra(error):
+            raise missing from error
+        raise
 
 
 # What a full disk says, and one on which a user has a share that is used up.

@@ -62,7 +62,8 @@ def dvc_hash(path: Path) -> str:
     rows = [
         {"md5": file_hash(file), "relpath": file.relative_to(path).as_posix()}
         for file in path.rglob("*")
-        if file.is_file() and not any(map(_ignored_by_dvc, file.relative_to(path).parts))
+        if file.is_file()
+        if not any(fnmatchcase(name, pattern) for name in file.relative_to(path).parts for pattern in IGNORED)
     ]
     listing = json.dumps(sorted(rows, key=lambda row: row["relpath"]), sort_keys=True)
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
@@ -72,10 +73,6 @@ def identity(path: Path) -> tuple[int, ...]:
     """Return what changes when the file `path` does: device, inode, size, times of modification and change in ns."""
     state = Path(path).stat()
     return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-
-
-def _ignored_by_dvc(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in IGNORED)
 
 
 def _read(path: Path) -> str:

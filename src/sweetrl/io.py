@@ -157,9 +157,10 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: this is not JSON ({error}); fix or remove the file.") from error
 
 
-def append_row(path: Path, row: Any) -> None:
+def append_row(path: Path, row: Any, durable: bool = False) -> None:
     """Append `row` to `path` as one line of JSON, handed to the operating system at once: no kill takes it back.
 
+    Where it is `durable` it is on the disk when this returns.
     A full disk is a UserError, and leaves the file as it was: rows behind half a line would not be read again.
     """
     line = (json.dumps(row) + "\n").encode()
@@ -169,6 +170,8 @@ def append_row(path: Path, row: Any) -> None:
             try:
                 if target.write(line) < len(line):
                     raise OSError(errno.ENOSPC, "no space left")
+                if durable:
+                    os.fsync(target.fileno())
             except OSError:
                 target.truncate(before)
                 raise

@@ -202,7 +202,7 @@ def test_the_wording_of_requests_is_an_option_of_the_suite() -> None:
         UserError, match=r"suite_options: parameter `hints` = 'coded': Input should be 'grid' or 'plain'"
     ):
         load_domain(parse_settings({"suite_options": {"hints": "coded"}}))
-    with pytest.raises(UserError, match="the suite `frontend` has no option `hints`"):
+    with pytest.raises(UserError, match="suite_options: unknown parameter `hints`; known are none"):
         load_domain(parse_settings({"suite": "frontend", "suite_options": {"hints": "plain"}}))
 
 

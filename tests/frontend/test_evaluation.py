@@ -15,12 +15,23 @@ from sweetrl.config.settings import EvaluateSettings
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import VIEWER
 from sweetrl.frontend import Frontend
-from sweetrl.frontend.evaluation import Pages, chosen, first_page, look_at_pages, needed, summary, thumbnail, win_rate
+from sweetrl.frontend.evaluation import (
+    Pages,
+    examples,
+    first_page,
+    look_at_pages,
+    needed,
+    render,
+    summary,
+    thumbnail,
+    win_rate,
+)
 from sweetrl.frontend.rewards import PageTools
 from sweetrl.types import OUTGROWN, AgentTurn, Message, Report, Task, Trajectory
 from tests.html_checker import Checker
 
 FRONTEND = Frontend()
+RULER = 0.95, 200, 0
 EVIL = "<script>alert('x')</script> \"quoted\""
 
 
@@ -63,12 +74,12 @@ PICTURE = thumbnail(PNG.getvalue())
 @pytest.fixture(scope="module")
 def pages():
     pictures = dict.fromkeys(needed(RESULTS, BEFORE, AFTER), PICTURE)
-    return Pages(EvaluateSettings(), "layout", FIRST, pictures, "rival.jsonl", {one.task.id: 0.5 for one in AFTER[:4]})
+    return Pages("layout", FIRST, pictures, "rival.jsonl", {one.task.id: 0.5 for one in AFTER[:4]})
 
 
 @pytest.fixture(scope="module")
 def report(pages):
-    comparison = compare(RESULTS, resamples=200) | {"pages": summary(DIALOGUES, RESULTS, pages, 0.95, 200, 0)}
+    comparison = compare(RESULTS, resamples=200) | {"pages": summary(DIALOGUES, RESULTS, pages, RULER)}
     return Report(FRONTEND, comparison, RESULTS, BEFORE, AFTER, (), {"Seed": 7}, {})
 
 
@@ -90,7 +101,7 @@ def test_lost_dialogues_are_left_out(pages):
     lost = replace(AFTER[0], reward=None, outcome="lost")
     dialogues = {"base": BEFORE, "trained": [lost, *AFTER[1:]]}
     results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
-    found = summary(dialogues, results, pages, 0.95, 200, 0)
+    found = summary(dialogues, results, pages, RULER)
     assert found["policies"]["base"]["last_page"]["n"] == found["policies"]["trained"]["no_answer"]["n"] == 5
 
 
@@ -113,7 +124,7 @@ def looked_at(before, after, rival=""):
     dialogues = {"base": before, "trained": after}
     results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
     found = look_at_pages(FRONTEND, dialogues, results, PageTools(Drawn(), Drawn()), EvaluateSettings(rival=rival))
-    return found, summary(dialogues, results, found, 0.95, 200, 0)["policies"]
+    return found, summary(dialogues, results, found, RULER)["policies"]
 
 
 def test_who_shows_no_page_gains_nothing():
@@ -139,22 +150,21 @@ def test_dialogues_that_a_rival_lost_are_nobody_s(tmp_path):
 
 
 def test_a_win_rate_counts_ties_half():
-    assert win_rate({"a": 1.0, "b": 0.2, "c": 0.4}, {"a": 0.5, "b": 0.2, "d": 0.9}, 0.95, 100, 0)["value"] == 0.75
-    assert win_rate({"a": 1.0}, {}, 0.95, 100, 0)["n"] == 0
-    alone = win_rate({"a": 1.0}, {"a": 0.5}, 0.95, 100, 0)
+    assert win_rate({"a": 1.0, "b": 0.2, "c": 0.4}, {"a": 0.5, "b": 0.2, "d": 0.9}, RULER)["value"] == 0.75
+    assert win_rate({"a": 1.0}, {}, RULER)["n"] == 0
+    alone = win_rate({"a": 1.0}, {"a": 0.5}, RULER)
     assert (alone["value"], alone["low"], alone["high"], alone["n"]) == (1.0, 0.0, 1.0, 1)
 
 
 def test_the_dialogues_shown_are_of_different_tasks():
-    pairs = RESULTS[:6], RESULTS[6:]
-    assert [(kind, pairs[0][place].task_id) for kind, _, place in chosen(*pairs)] == [
+    assert [(kind, before.task_id) for kind, _, (_, before), _ in examples(RESULTS, BEFORE, AFTER)] == [
         ("won", "page-03"), ("lost", "page-01"), ("neither", "page-05"), ("neither", "page-04"),
     ]  # fmt: skip
-    assert len(chosen(pairs[0][:1], pairs[1][:1])) == 1
+    assert len(examples([RESULTS[0], RESULTS[6]], BEFORE, AFTER)) == 1
 
 
 def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
-    html = FRONTEND.report(report, pages)
+    html = render(report, pages)
     checker = Checker(html)
     assert "script" not in checker.tags and "link" not in checker.tags
     assert all(source.startswith(("#", "data:image/png;base64,", VIEWER)) for source in checker.links)
@@ -163,4 +173,4 @@ def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
     assert "no page was shown" in html and "[SEE RENDERED HTML]" in html and "Not so &lt;script&gt;" in html
     assert "Likeness to the reference (layout)" in html and "rival.jsonl" in html
     assert "No difference is shown: the mean reward (layout) changed by +13.3 points" in html
-    assert FRONTEND.report(report, pages) == html
+    assert render(report, pages) == html

@@ -14,7 +14,7 @@ from sweetrl.config.settings import CriticSettings, LoraSettings, PretrainSettin
 from sweetrl.errors import UserError
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.agents import demonstrate
-from sweetrl.frontend.vision import VisionCritic, fit, load_vision, prompt_values, vision_prompt, vision_prompts
+from sweetrl.frontend.vision import VisionCritic, fit, load_vision, prompt_value, vision_prompt, vision_prompts
 from sweetrl.lm.adapters import attach_adapter, load_adapter, save_adapter
 from sweetrl.types import Reply, Trajectory
 
@@ -71,27 +71,26 @@ def test_what_is_shown_is_the_dialogue_and_both_pages():
 def test_the_value_is_the_heads_of_the_mean_of_all_tokens(adapted):
     model, processor = adapted
     prompts = vision_prompts(dialogue(0.5), render)[:2]
-    assert prompt_values(model, processor, prompts).tolist() == [0.0, 0.0]  # every turn starts at 0
+    assert [prompt_value(model, processor, one).item() for one in prompts] == [0.0, 0.0]  # every turn starts at 0
     awake(model).eval()
     base = model.get_base_model()
     with torch.no_grad():
-        inputs = processor.batch(prompts[:1], base.config)
+        inputs = processor.inputs(prompts[0], base.config)
         assert inputs["pixel_values"].shape[0] == int(inputs["image_grid_thw"].prod(1).sum())
         assert int(inputs["mm_token_type_ids"].sum()) == inputs["pixel_values"].shape[0] // 4
         hidden = base(**inputs, output_hidden_states=True).hidden_states[-1][0]
         expected = base.score(hidden.mean(0)).item()
-        values = prompt_values(model, processor, prompts)
-        assert values[0].item() == pytest.approx(expected, abs=1e-5)  # and padding changes nothing
-        assert values[1].item() == pytest.approx(prompt_values(model, processor, prompts[1:]).item(), abs=1e-5)
+        assert prompt_value(model, processor, prompts[0]).item() == pytest.approx(expected, abs=1e-5)
         other = (*prompts[0][:-1], render("another page").png)
-        assert prompt_values(model, processor, [other]).item() != pytest.approx(expected, abs=1e-6)
+        assert prompt_value(model, processor, other).item() != pytest.approx(expected, abs=1e-6)
 
 
 def test_a_step_is_that_of_eq_2(adapted):
     model, processor = adapted
     awake(model).eval()
     pair = vision_prompts(dialogue(1.0), render)[:2], vision_prompts(dialogue(0.0), render)[:1]
-    margin = 0.5 * (prompt_values(model, processor, pair[0]).sum() - prompt_values(model, processor, pair[1]).sum())
+    first, second = (sum(prompt_value(model, processor, one) for one in side) for side in pair)
+    margin = 0.5 * (first - second)
     loss = -torch.nn.functional.logsigmoid(margin)
     learnt = [value for value in model.parameters() if value.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)

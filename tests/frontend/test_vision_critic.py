@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,9 +93,10 @@ def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: 
 
     chosen, trained = settings("nowhere"), []
     domain = load_domain(chosen)
-    monkeypatch.setattr(type(domain), "fit_critic", lambda self, *given: trained.append(given[0].parameterization))
+    own = SimpleNamespace(fit=lambda *given: trained.append(given))
+    monkeypatch.setattr(type(domain), "own_critic", lambda self, critic: own)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
         fit_critic(training_job(None, chosen, domain, Inputs([], []), tmp_path))
-        assert trained == (["vision-head"] if rank == "0" else [])
+        assert len(trained) == (rank == "0")

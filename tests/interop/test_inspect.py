@@ -142,7 +142,7 @@ def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
     (left,) = (one.value["reward"] for one in log.samples[1].scores.values())
     assert means(again)["reward"] == left / 2
-    with pytest.raises(UserError, match="the domain has another task at place"):
+    with pytest.raises(UserError, match="there is another one at place"):
         inspect_ai.score(log, colbench_reward("backend"), action="overwrite", display="none")
 
 

@@ -30,7 +30,7 @@ from tests.signals import answering, healthy, until
 
 def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
     """The dialogue through a client: (messages, last observation)."""
-    task = World(domain).tasks(split).at(index)
+    task = World(domain).task(index, split)
     found = client.reset(split=split, index=index, seed=seed).observation
     messages = [Message("user", found.message)]
     assert found.system == domain.system_prompt(domain.settings.agent.prompt) and found.reward is None
@@ -56,7 +56,7 @@ def test_a_dialogue_is_the_same_through_the_server(forms: tuple[str, sweetrl.Dom
     with DialogueClient(url).sync() as client:
         messages, last = through(client, domain, clerk, "test", index, 3)
         state = client.state()
-    expected = by_sweetrl(domain, World(domain).tasks("test").at(index), 3, clerk)
+    expected = by_sweetrl(domain, World(domain).task(index, "test"), 3, clerk)
     assert messages == expected.messages
     assert (last.reward, last.parts, last.outcome) == (expected.reward, expected.parts, "answered")
     assert last.success == expected.success
@@ -69,7 +69,7 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
     oracle = OracleAgent()
     with answering(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, oracle.act, "train", 1, 7)
-        expected = by_sweetrl(domain, World(domain).tasks("train").at(1), 7, oracle.act)
+        expected = by_sweetrl(domain, World(domain).task(1, "train"), 7, oracle.act)
         assert messages == expected.messages and len(messages) > 3
         assert last.reward == expected.reward == 1.0 and last.success
         _, wrong = through(client, domain, lambda *_: "I WANT TO ANSWER:\nnothing", "train", 1, 7)
@@ -87,13 +87,13 @@ def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> No
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(one, range(12)))
     tasks = World(domain).tasks("test")
-    expected = [by_sweetrl(domain, tasks.at(index), index, clerk) for index in range(12)]
+    expected = [by_sweetrl(domain, tasks[index], index, clerk) for index in range(12)]
     assert found == [(one.messages, one.reward) for one in expected]
 
 
 def test_the_task_api_lists_tasks_and_hides_what_is_hidden(forms: tuple[str, sweetrl.Domain]) -> None:
     url, domain = forms
-    tasks = World(domain).tasks("test").first(12)
+    tasks = World(domain).tasks("test")
     with httpx.Client(base_url=url, trust_env=False) as web:
         assert web.get("/list_environments").json() == ["forms"]
         assert [one["name"] for one in web.get("/forms/splits").json()] == ["train", "test"]
@@ -234,7 +234,7 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
         assert server.poll() is None
         with DialogueClient(url).sync() as client:
             found = client.reset(split="test", index=2).observation
-        assert found.message == World(sweetrl.domain(FORMS, seed=9)).tasks("test", 3).at(2).problem_description
+        assert found.message == World(sweetrl.domain(FORMS, seed=9)).task(2, "test", 3).problem_description
         foreign = {"Origin": "https://evil.example"}
         assert httpx.post(f"{url}/reset", json={}, headers=foreign, trust_env=False).status_code == 403
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}

@@ -137,9 +137,9 @@ def test_bad_input_is_one_sentence() -> None:
         reward([environment])
     with pytest.raises(UserError, match=r"no `task` of type str; train on rows of sweetrl\.interop\.trl\.dataset"):
         environment.reset(prompt=row["prompt"])
-    with pytest.raises(UserError, match="another one at place 0"):
+    with pytest.raises(UserError, match="another one at place 0; take the same domain"):
         environment.reset(**row | {"task": "x"})
-    with pytest.raises(UserError, match="another one at place 0"):
+    with pytest.raises(UserError, match="another one at place 0; take the same domain"):
         environment.reset(**row | {"prompt": [{"role": "user", "content": "Something else."}]})
     with pytest.raises(UserError, match="there is no train task 7"):
         environment.reset(**row | {"place": 7})

@@ -192,7 +192,7 @@ def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
         right, wrong, strange = asyncio.run(serve(far))
     assert (only(right).reward, only(wrong).reward) == (1.0, 0.0)
     assert not strange.ok and not strange.traces
-    assert "have another one at place 2; give the environment the same" in strange.errors[0].message
+    assert "there is another one at place 2; take the same domain" in strange.errors[0].message
 
 
 def test_task_files(server: Any, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from sweetrl.serve.card import model_card
 from sweetrl.serve.source import copy_version
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.lineage import Lineage
 from tests.serve.made import write_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +155,7 @@ def test_card_and_adapter_name_a_base_to_the_hub_only_by_the_hubs_name(
         assert tuple(handover.named_base(config).values()) == for_peft
     handed = source.Handed("agent", "1", tmp_path, str(tmp_path), config)
     for merged in (True, False):
-        named = metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model")
+        named = metadata(model_card(handed, Lineage("agent", "", adapter_hash="4567.dir"), merged)).get("base_model")
         assert named == (config.base if on_the_hub else None)
 
 

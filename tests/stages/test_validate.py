@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from sweetrl.backend import Backend
 from sweetrl.backend.suite import ScriptedSimulator, generate
-from sweetrl.backend.suite.agents import Demonstrator, OracleAgent, Skill
+from sweetrl.backend.suite.agents import Demonstrator, OracleAgent
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.scoring import PRICE
 from sweetrl.colbench.store import TrajectoryStore
@@ -29,7 +29,11 @@ def batch(tiny_model):
     for number, task in enumerate(generate("train", TASKS, seed=5)):
         for attempt in range(ATTEMPTS):
             seed = number * 10 + attempt + 1
-            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(0.5), 7, random.Random(seed))
+            agent = (
+                OracleAgent()
+                if attempt == 0
+                else Demonstrator(7, random.Random(seed), 0.5, follow=0.7, slip=0.05, stop=0.05)
+            )
             environment = Environment(task, Backend(), ScriptedSimulator(), seed=seed)
             turns = []
             while not environment.done:

@@ -37,8 +37,9 @@ def fragment(catalogue: Catalogue, row: int, beside: int | None = None) -> str:
     """The address of a dialogue in the page."""
 
     def part(number: int) -> str:
-        place = catalogue.place(number)
-        return "/".join(quote(one, safe="") for one in (place.source.name, place.task, str(place.attempt)))
+        source, task, one = catalogue.read(number)
+        assert one is not None
+        return "/".join(quote(word, safe="") for word in (source.name, task, str(one.attempt)))
 
     return f"#/dialogue/{part(row)}" + ("" if beside is None else f"?with={quote(part(beside), safe='')}")
 
@@ -61,7 +62,7 @@ def test_an_address_far_down_the_table_opens(
     """The dialogue is in none of the first parts of the table: the page waits for it, and for the one beside it."""
     monkeypatch.setattr(index_module, "SHARD", 10)
     catalogue = viewer.dialogues.catalogue
-    task = catalogue.place(35).task
+    _, task, _ = catalogue.read(35)
     with serving(viewer) as address:
         tab = chromium.tab()
         ready(tab, address + fragment(catalogue, 35))

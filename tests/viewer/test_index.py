@@ -107,9 +107,7 @@ def test_the_table_is_made_once_and_again_when_a_file_changes(
     store.write_shard(1, list(store.read_shard(1))[:1])
     again = open_catalogue(find_sources(other), Domains(settings))
     assert made == ["data/evaluation/base"] and again.count == 61
-    place = again.place(20)
-    assert (place.file, place.at) == (1, 0)
-    assert again.read(place) == store[20]
+    assert again.read(20)[2] == store[20] == store.row(1, 0)
 
 
 def test_parts_of_the_table_go_over_sources(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.rollout.ledger import Ledger
-    from sweetrl.types import Result
+    from sweetrl.types import Report, Result
 
 Tasks = Sequence[Task] | int | None
 SERVER_LOG = Path(".scratch/server.log")
@@ -53,14 +53,15 @@ class Running:
 class Evaluation:
     """What policies reached on the same tasks: a row for each dialogue, the dialogues, a summary for each policy.
 
-    `comparison` is the paired comparison of `base` and `trained` (what evaluation.json holds), if both are there.
+    `comparison` is the paired comparison of `base` and `trained` (what evaluation.json holds), if both are there, and
+    `render` makes the domain's own report, if it has one.
     """
 
     results: Sequence[Result]
     dialogues: Mapping[str, Sequence[Trajectory]]
     summaries: Mapping[str, Mapping[str, Any]]
     comparison: dict[str, Any] = field(default_factory=dict)
-    examined: Any = None
+    render: Callable[[Report], str] | None = None
 
 
 def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> Domain:
@@ -210,12 +211,11 @@ def summarise(env: Domain, stores: Mapping[str, TrajectoryStore], environment: O
             summaries[name] = summarize_policy(scored, *ruler)
     if not {BEFORE, AFTER} <= dialogues.keys():
         return Evaluation(results, dialogues, summaries)
-    examined = env.examine(dialogues, results, environment.tools, evaluate)
+    more, render = env.examine(dialogues, results, environment.tools, evaluate)
     comparison: dict[str, Any] = compare(results, *ruler)
     comparison["measure"] = env.measure
     comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
-    comparison |= env.compare(comparison, dialogues, results, examined)
-    return Evaluation(results, dialogues, summaries, comparison, examined)
+    return Evaluation(results, dialogues, summaries, comparison | more, render)
 
 
 def attempt(

@@ -16,16 +16,13 @@ from sweetrl.backend.suite.judge import WORTH, faults, judge_reply
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
-from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
 from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from sweetrl.backend.rewards import CodeScorer
-    from sweetrl.config.settings import DialogueSettings, PretrainSettings
+    from sweetrl.config.settings import PretrainSettings
     from sweetrl.protocols import Scorer, UserSimulator
 
 REWARD_TOLERANCE = 1e-6
@@ -49,6 +46,7 @@ class Backend(Domain):
     """
 
     name = spec = "backend"
+    shipped_prompts = "backend"
     privileged_template = "privileged"
     simulator_template = "backend_simulator"
     reminder_template = "backend_simulator_reminder"
@@ -68,14 +66,6 @@ class Backend(Domain):
         ("complete", "irrelevant"),
         ("complete", "repeated"),
     )
-
-    def configured(self, settings: DialogueSettings) -> Self:
-        """Return the domain with `settings`; a UserError names an option that it does not have."""
-        from sweetrl.config.settings import section
-
-        found = super().configured(settings)
-        found.choices = section(BackendOptions, found.options, "params.yaml: suite_options")
-        return found
 
     @property
     def labels(self) -> Labels:
@@ -113,10 +103,6 @@ class Backend(Domain):
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         return task
-
-    def system_prompt(self, name_or_path: str) -> str:
-        """Return a shipped prompt by name, in which `agent.max_turns` is named; or the text of a file."""
-        return agent_prompt("backend", name_or_path, self.settings.agent.max_turns)
 
     def reference_answer(self, task: Task) -> tuple[str, str]:
         """Return the marker and the fence as the prompts ask for them, and the reference program."""

@@ -11,15 +11,8 @@ import re
 import textwrap
 
 BANNED = (
-    "import os",
-    "from os",
-    "import sys",
-    "from sys",
-    "sudo",
-    "transformers",
-    "exit(",
-    "quit(",
-    "argparse",
+    *("import os", "from os", "import sys", "from sys", "sudo"),
+    *("transformers", "exit(", "quit(", "argparse"),
 )
 # None of these goes back over what it has read (`*+`, `++`), so that their time grows with the text and no faster.
 _FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)

@@ -14,23 +14,8 @@ from sweetrl.colbench.leaks import find_quote
 from sweetrl.types import Leak, Task
 
 _STATEMENTS = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Return,
-    ast.Assign,
-    ast.AugAssign,
-    ast.AnnAssign,
-    ast.For,
-    ast.While,
-    ast.If,
-    ast.With,
-    ast.Try,
-    ast.Raise,
-    ast.Assert,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Delete,
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Return, ast.Raise),
+    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Assert, ast.Delete),
 )
 _HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with)\b.*:$)")
 # Parameters have an end: else each of many beginnings would be read to the end of the reply.

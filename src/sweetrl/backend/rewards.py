@@ -20,7 +20,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent import futures
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -77,7 +76,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that does the work (its layers, its usage)."""
+        """The sandbox that does the work (its layers)."""
         return self._sandbox
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
@@ -91,7 +90,6 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
     def stream(self, items: Iterable[tuple[Task, str | None]], window: int = 256) -> Iterator[Score]:
         """Yield the scores of `items` in order, with at most `window` answers under way."""
         waiting: deque[Future[Score]] = deque()
-        burst = max(1, window // 16)  # so many are waited for at a time: each time costs two switches between threads
         recent: dict[tuple[str, tuple[tuple[str, str], ...], str], Future[Score]] = {}
         for task, answer in items:
             key = (task.ground_truth, task.test_cases, answer or "")
@@ -102,13 +100,8 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
                     del recent[next(iter(recent))]
             waiting.append(pending)
             if len(waiting) >= window:
-                yield from self._first(waiting, burst)
+                yield waiting.popleft().result()
         while waiting:
-            yield from self._first(waiting, min(burst, len(waiting)))
-
-    def _first(self, waiting: deque[Future[Score]], count: int) -> Iterator[Score]:
-        futures.wait((waiting[count - 1],))
-        for _ in range(count):
             yield waiting.popleft().result()
 
     def _begin(self, task: Task, answer: str | None) -> Future[Score]:

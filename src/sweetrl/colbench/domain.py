@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
 from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
+from sweetrl.colbench.prompts import AGENT_PROMPTS, agent_prompt, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
 from sweetrl.colbench.users import LlmSimulator, ScriptedUser
 from sweetrl.errors import UserError
@@ -35,16 +34,14 @@ from sweetrl.types import (
     Split,
     Task,
     TestRun,
-    TrainingResult,
     Trajectory,
-    TrajectoryPair,
 )
 
 if TYPE_CHECKING:
     from typing import Self
 
     from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
-    from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
+    from sweetrl.protocols import Scorer, Speaker, Tools, UserSimulator
 
 QUESTION, ANSWER = "question", "answer"
 
@@ -102,6 +99,8 @@ class Domain:
     """The agent's system prompt `short` (and `full`, `single`, unless `prompts` has them)."""
     prompts: Mapping[str, str] = {}
     """System prompts by the names that `agent.prompt` takes."""
+    shipped_prompts: str = ""
+    """What the names of its system prompts begin with, if they come with the project; they name `agent.max_turns`."""
     privileged_template: str = "privileged_reference"
     """The prompt (shipped, or a file) that puts the training-time information in front of the critic."""
     simulator_template: str = "user_simulator"
@@ -128,6 +127,8 @@ class Domain:
     """The domain as params.yaml names it (`suite`)."""
     options: Mapping[str, Any] = {}
     """What params.yaml says under `suite_options`."""
+    choices: Any = None
+    """The same as a pydantic model, where the class gives one with its defaults: other options are refused then."""
     _settings: DialogueSettings | None = None
 
     @property
@@ -178,9 +179,13 @@ class Domain:
         return self._settings
 
     def configured(self, settings: DialogueSettings) -> Self:
-        """Return this domain with `settings` (its own are `suite_options`)."""
+        """Return this domain with `settings` (its own are `suite_options`); UserError for an option it has not."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
+        if self.choices is not None:
+            from sweetrl.config.settings import section
+
+            domain.choices = section(type(self.choices), domain.options, "params.yaml: suite_options")
         return domain
 
     # Tasks and their files
@@ -217,6 +222,8 @@ class Domain:
         """Return the agent's system prompt: `short`, `full` or `single` (to answer at once), or the text of a file."""
         if name_or_path not in AGENT_PROMPTS:
             return load_prompt(name_or_path)
+        if self.shipped_prompts:
+            return agent_prompt(self.shipped_prompts, name_or_path, self.settings.agent.max_turns)
         text = self.prompts.get(name_or_path) or self.prompt
         if not text:
             raise UserError(f"{self.spec}: the domain has no system prompt; give the class a `prompt`.")
@@ -366,21 +373,12 @@ class Domain:
         """Return what went wrong, as columns of sweetrl.types.Result; nothing for a task that says too little."""
         return {}
 
-    # Critics of the domain's own
+    def own_critic(self, critic: CriticSettings) -> Any:
+        """Return a critic of a kind that only this domain has (`critic.parameterization`).
 
-    def fit_critic(
-        self,
-        critic: CriticSettings,
-        dialogues: Iterable[Trajectory],
-        pairs: Sequence[TrajectoryPair],
-        scratch: Path,
-        where: str,
-    ) -> TrainingResult:
-        """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
-        raise _sees_pages("critic.parameterization", critic.parameterization)
-
-    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
-        """Load such a critic from `folder`."""
+        Its `fit(dialogues, pairs, scratch, where)` trains it and returns a TrainingResult, its `load(folder)` returns
+        the trained one (sweetrl.protocols.Critic).
+        """
         raise _sees_pages("critic.parameterization", critic.parameterization)
 
     # Evaluation and report
@@ -391,23 +389,13 @@ class Domain:
         results: Sequence[Result],
         tools: Tools,
         evaluate: EvaluateSettings,
-    ) -> Any:
-        """Look at evaluated dialogues (by policy) while the tools are open; what it returns goes to the two below."""
-        return None
+    ) -> tuple[dict[str, Any], Callable[[Report], str] | None]:
+        """Look at two policies' dialogues (by policy) while the tools are open.
 
-    def compare(
-        self,
-        comparison: dict[str, Any],
-        dialogues: Mapping[str, Sequence[Trajectory]],
-        results: Sequence[Result],
-        examined: Any,
-    ) -> dict[str, Any]:
-        """Return what evaluation.json says more about two policies, by key; nothing by default."""
-        return {}
-
-    def report(self, report: Report, examined: Any) -> str | None:
-        """Return the report of an evaluation as HTML; None takes the usual one (evaluation.report.render)."""
-        return None
+        Returns what evaluation.json says more about them, by key, and what makes the report as HTML; None takes the
+        usual one (evaluation.report.render).
+        """
+        return {}, None
 
     # Pre-training of a small base agent
 

@@ -27,13 +27,11 @@ PLACES = (
 )
 
 
-def agent_prompt(suite: str, name_or_path: str, max_turns: int) -> str:
-    """Return a suite's shipped prompt for an agent of so many turns, or the text of a file as it is."""
-    if name_or_path not in AGENT_PROMPTS:
-        return load_prompt(name_or_path)
+def agent_prompt(suite: str, name: str, max_turns: int) -> str:
+    """Return a suite's shipped prompt for an agent of so many turns."""
     known = max_turns <= len(COUNTS)
     count = COUNTS[max_turns - 1] if known else str(max_turns)
-    text = load_prompt(f"{suite}_agent_{name_or_path}")
+    text = load_prompt(f"{suite}_agent_{name}")
     text = text.replace("{replies}", f"{count} {'reply' if max_turns == 1 else 'replies'}")
     return text.replace("{last}", PLACES[max_turns - 1] if known else "last")
 

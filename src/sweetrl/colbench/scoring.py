@@ -34,10 +34,12 @@ class RewardScorer:
         """Return one score for each dialogue, in order."""
         if self.inner is None:
             return [self._score(dialogue, Score(0.0)) for dialogue in dialogues]
-        judged = zip(dialogues, self.inner.score(dialogues), strict=True)
-        return [
-            replace(self._score(_judged(dialogue, score), score), solved=_solved(score)) for dialogue, score in judged
-        ]
+        scores = []
+        for one, score in zip(dialogues, self.inner.score(dialogues), strict=True):
+            verdict = {"reward": score.reward, "tests": tuple(score.tests), "parts": dict(score.parts)}
+            judged = replace(one, **verdict, solved=score.solved)
+            scores.append(replace(self._score(judged, score), solved=_solved(score)))
+        return scores
 
     def _score(self, dialogue: Trajectory, score: Score) -> Score:
         where = f"task {dialogue.task.id}: the reward {self.name}"
@@ -116,9 +118,3 @@ def unpriced(trajectory: Trajectory) -> Trajectory:
 
 def _solved(score: Score) -> bool:
     return score.reward >= 1.0 if score.solved is None else score.solved
-
-
-def _judged(dialogue: Trajectory, score: Score) -> Trajectory:
-    return replace(
-        dialogue, reward=score.reward, tests=tuple(score.tests), parts=dict(score.parts), solved=score.solved
-    )

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from sweetrl.colbench.jsonl import Row, parse_row, raw_lines, read_as, read_rows
-from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
+from sweetrl.colbench.leaks import squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import private_file
@@ -28,19 +28,6 @@ from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
 THOUGHT = "<think>"
 _OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
-
-
-class LeakRules(Protocol):
-    """What a user that a model plays is told, and what they may not say (a sweetrl.Domain has it)."""
-
-    simulator_template: str
-    reminder_template: str
-
-    def find_leak(self, task: Task, words: str) -> Leak | None:
-        """As Domain.find_leak."""
-
-    def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
-        """As Domain.hidden_fragments."""
 
 
 @dataclass(eq=False)
@@ -54,7 +41,7 @@ class LlmSimulator:
     """
 
     speaker: Speaker
-    domain: LeakRules
+    domain: Any  # the sweetrl.Domain of the tasks: what its user is told, and may not say
     template: str = ""
     reply_characters: int = 400
     leaks: Literal["count", "refuse"] = "count"

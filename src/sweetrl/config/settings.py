@@ -279,7 +279,8 @@ def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            listed = "docs/parameters.md lists all" if kind is Settings else f"known are {', '.join(kind.model_fields)}"
+            names = ", ".join(kind.model_fields) or "none"
+            listed = "docs/parameters.md lists all" if kind is Settings else f"known are {names}"
             meant = did_you_mean(key, known_keys(kind))
             raise UserError(f"{where}: unknown parameter `{key}`{meant}; {listed}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error

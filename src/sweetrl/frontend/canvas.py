@@ -55,7 +55,8 @@ class Canvas:
             return []
         codes, counts = numpy.unique(seen, return_counts=True)
         order = numpy.argsort(-counts, kind="stable")[:5]
-        return [(_rgb(int(codes[one])), float(counts[one] / seen.size)) for one in order]
+        shares = ((int(codes[one]), float(counts[one] / seen.size)) for one in order)
+        return [((code >> 16, code >> 8 & 255, code & 255), share) for code, share in shares]
 
 
 def _screenshot(page: Page) -> numpy.ndarray:
@@ -89,7 +90,3 @@ def _window(box: Box) -> tuple[slice, slice]:
 
 def _code(color: Rgb) -> int:
     return color[0] << 16 | color[1] << 8 | color[2]
-
-
-def _rgb(code: int) -> Rgb:
-    return code >> 16, code >> 8 & 255, code & 255

@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from sweetrl.browser.page import Box
 from sweetrl.frontend.colors import Rgb, told_apart
 from sweetrl.frontend.outline import Line, Outline, Part, same, within, words_of
 
-DifferenceKind = Literal[
-    "empty", "page color", "color", "missing", "extra", "images", "image size", "box color", "columns", "align",
-    "place", "order", "button color", "text", "extra text", "text order",
-]  # fmt: skip
-
 # What strikes first; the share of the page that is concerned adds up to 20.
-SALIENCE: dict[DifferenceKind, float] = {
+SALIENCE: dict[str, float] = {
     "empty": 1000, "page color": 100, "color": 80, "missing": 75, "extra": 70, "images": 65, "image size": 60,
     "box color": 56, "columns": 50, "place": 45, "align": 40, "order": 30, "button color": 28,
     "text": 24, "extra text": 22, "text order": 20,
@@ -40,7 +34,7 @@ class Difference:
     Parts are called as in `calling`; a missing part has no `found`, one too many no `wanted`.
     """
 
-    kind: DifferenceKind
+    kind: str
     part: str
     wanted: str = ""
     found: str = ""
@@ -72,7 +66,7 @@ def compare(agent: Outline, wanted: Outline) -> list[Difference]:
     return sorted(found, key=lambda one: -one.salience)
 
 
-def _add(out: list[Difference], kind: DifferenceKind, part: str, area: float = 0.0, **what: str) -> None:
+def _add(out: list[Difference], kind: str, part: str, area: float = 0.0, **what: str) -> None:
     out.append(Difference(kind, part, salience=SALIENCE[kind] + 20 * min(area, 1.0), **what))
 
 
@@ -80,9 +74,7 @@ def _area(box: Box, page: Outline) -> float:
     return box.width * box.height / max(1, page.width * page.height)
 
 
-def _color(
-    found: list[Difference], kind: DifferenceKind, part: str, wanted: Rgb | None, seen: Rgb | None, area: float
-) -> None:
+def _color(found: list[Difference], kind: str, part: str, wanted: Rgb | None, seen: Rgb | None, area: float) -> None:
     names = told_apart(wanted, seen) if wanted is not None and seen is not None else None
     if names is not None:
         _add(found, kind, part, area, wanted=names[0], found=names[1])
@@ -182,7 +174,7 @@ def size_of(box: Box) -> str:
 
 def _buttons(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
     if bool(agent.buttons) != bool(wanted.buttons):
-        kind: DifferenceKind = "missing" if wanted.buttons else "extra"
+        kind = "missing" if wanted.buttons else "extra"
         _add(found, kind, "a button")
         return
     for button in wanted.buttons:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
 from sweetrl.colbench.leaks import Fragment, squeeze
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.colbench.prompts import agent_prompt, load_prompt
+from sweetrl.colbench.prompts import load_prompt
+from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.rewards import PageScorer, PageTools
@@ -24,11 +25,10 @@ from sweetrl.frontend.users import MOST, PageUser, VisionUser
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from sweetrl.config.settings import CriticSettings, DialogueSettings, EvaluateSettings, PretrainSettings
-    from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
-    from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
+    from sweetrl.config.settings import CriticSettings, EvaluateSettings, PretrainSettings
+    from sweetrl.frontend.vision import VisionHead
+    from sweetrl.protocols import Scorer, Speaker, UserSimulator
+    from sweetrl.types import Report, Result
 
 PAGE = "page"  # a reply that shows a page to be looked at
 _MARKUP = re.compile(
@@ -46,6 +46,8 @@ class Frontend(Domain):
     """
 
     name = spec = "frontend"
+    shipped_prompts = "frontend"
+    choices = Section()
     privileged_template = "privileged_page"
     simulator_template = "frontend_simulator"
     reminder_template = "frontend_simulator_reminder"
@@ -55,12 +57,6 @@ class Frontend(Domain):
     measure = "reward"
     model_kind = "vision"
     syntax = "html"
-
-    def configured(self, settings: DialogueSettings) -> Self:
-        """Return the domain with `settings`; it has no options of its own, so any is a UserError."""
-        for option in sorted(settings.suite_options):
-            raise UserError(f"params.yaml: suite_options: the suite `frontend` has no option `{option}`; take it out.")
-        return super().configured(settings)
 
     # Tasks
 
@@ -78,10 +74,6 @@ class Frontend(Domain):
     def read_answer(self, answer: str | None, messages: Sequence[Message]) -> str | None:
         """Return the last page shown where a file names the picture that was made of it, as official files do."""
         return answer if answer is not None and find_page(answer) is not None else last_page(messages)
-
-    def system_prompt(self, name_or_path: str) -> str:
-        """Return a shipped prompt by name, in which `agent.max_turns` is named; or the text of a file."""
-        return agent_prompt("frontend", name_or_path, self.settings.agent.max_turns)
 
     # The dialogue
 
@@ -166,29 +158,11 @@ class Frontend(Domain):
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
         return page_faults(trajectory, max_turns) or {}
 
-    # The critic that looks at pages
+    def own_critic(self, critic: CriticSettings) -> VisionHead:
+        """Return the critic that looks at pages: a head on a vision-language model (`vision-head`)."""
+        from sweetrl.frontend.vision import VisionHead
 
-    def fit_critic(
-        self,
-        critic: CriticSettings,
-        dialogues: Iterable[Trajectory],
-        pairs: Sequence[TrajectoryPair],
-        scratch: Path,
-        where: str,
-    ) -> TrainingResult:
-        """Train a head on a vision-language model (`vision-head`)."""
-        from sweetrl.frontend.vision import fit_vision_critic
-
-        settings = self.settings
-        return fit_vision_critic(
-            critic, settings.model, settings.browser, settings.seed, dialogues, pairs, scratch, where
-        )
-
-    def load_critic(self, critic: CriticSettings, folder: Path) -> Critic:
-        """Load such a critic."""
-        from sweetrl.frontend.vision import load_vision_critic
-
-        return load_vision_critic(critic, self.settings.model, self.settings.browser, folder)
+        return VisionHead(critic, self.settings.model, self.settings.browser, self.settings.seed)
 
     # Evaluation and report
 
@@ -211,40 +185,19 @@ class Frontend(Domain):
         results: Sequence[Result],
         tools: PageTools,
         evaluate: EvaluateSettings,
-    ) -> Any:
-        """Look at first pages, a rival's pages, and pictures for the report.
+    ) -> tuple[dict[str, Any], Callable[[Report], str] | None]:
+        """Return likeness before and at the end and wins over the other policy, and the report with pictures of pages.
 
         All of it is about likeness: where another reward was measured (`reward.function`, `reward.turn_cost`), the
         report is the usual one.
         """
         if self.settings.reward.function or self.settings.reward.turn_cost:
-            return None
-        from sweetrl.frontend.evaluation import look_at_pages
+            return {}, None
+        from sweetrl.frontend.evaluation import look_at_pages, render, summary
 
-        return look_at_pages(self, dialogues, results, tools, evaluate)
-
-    def compare(
-        self,
-        comparison: dict[str, Any],
-        dialogues: Mapping[str, Sequence[Trajectory]],
-        results: Sequence[Result],
-        examined: Any,
-    ) -> dict[str, Any]:
-        """Return what is particular about pages: likeness before and at the end, wins over the other policy."""
-        if examined is None:
-            return {}
-        from sweetrl.frontend.evaluation import summary
-
-        ruler = examined.evaluate
-        return {"pages": summary(dialogues, results, examined, ruler.confidence, ruler.resamples, self.settings.seed)}
-
-    def report(self, report: Report, examined: Any) -> str | None:
-        """Return the report with pictures of pages."""
-        if examined is None:
-            return None
-        from sweetrl.frontend.evaluation import render
-
-        return render(report, examined)
+        pages = look_at_pages(self, dialogues, results, tools, evaluate)
+        ruler = evaluate.confidence, evaluate.resamples, self.settings.seed
+        return {"pages": summary(dialogues, results, pages, ruler)}, partial(render, pages=pages)
 
     # For people at a terminal
 

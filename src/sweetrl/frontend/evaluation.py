@@ -31,7 +31,7 @@ from sweetrl.evaluation.report import (
     turn_chart,
     verdict,
 )
-from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
+from sweetrl.evaluation.statistics import Estimate, bootstrap_mean, paired_difference, wilson_interval
 from sweetrl.frontend.pages import last_page, pages_of, without_pages
 from sweetrl.frontend.rewards import PageScorer, PageTools
 from sweetrl.types import Message, Report, Result, Task, Trajectory
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NOT_RENDERED = ("timeout", "bad")
 WIDTH, TALLEST, COLORS = 360, 600, 64  # of a picture in the report: pixels, pixels, palette
-SHOWN = 4  # dialogues in the report, at most
+Ruler = tuple[float, int, int]  # confidence, resamples and seed of intervals
 FAULTS = (
     ("first_page", "Likeness of the first page", True),
     ("last_page", "Likeness of the last page, which is the answer", True),
@@ -64,12 +64,11 @@ FAULTS = (
 class Pages:
     """What the report of pages needs beside the results.
 
-    `evaluate` says how intervals are computed, `reward` is the reward's name. `first` is the reward of each dialogue's
-    first page by (policy, task id); without any page it is that of a missing one. `pictures` are small pictures by
-    HTML, as data addresses. `rival` is the rival's name (empty: none) and `rival_rewards` theirs by task id.
+    `reward` is the reward's name. `first` is the reward of each dialogue's first page by (policy, task id); without any
+    page it is that of a missing one. `pictures` are small pictures by HTML, as data addresses. `rival` is the rival's
+    name (empty: none) and `rival_rewards` theirs by task id.
     """
 
-    evaluate: EvaluateSettings
     reward: str
     first: Mapping[tuple[str, str], float]
     pictures: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +107,6 @@ def look_at_pages(
         )
     pages = needed(results, dialogues[BEFORE], dialogues[AFTER])
     return Pages(
-        evaluate=evaluate,
         reward=scorer.reward.name,
         first={(name, task.id): score.reward for (name, task, _), score in zip(firsts, scores, strict=True)},
         pictures={
@@ -142,12 +140,7 @@ def rival_pages(path: Path, domain: Domain) -> dict[tuple[str, str], str | None]
 
 
 def summary(
-    dialogues: Mapping[str, Sequence[Trajectory]],
-    results: Sequence[Result],
-    pages: Pages,
-    confidence: float,
-    resamples: int,
-    seed: int,
+    dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], pages: Pages, ruler: Ruler
 ) -> dict[str, Any]:
     """Return what evaluation.json says about pages, on the tasks that both policies finished.
 
@@ -163,22 +156,20 @@ def summary(
         spoken = [one for one in dialogues[name] if one.task.id in mine]
         start = [pages.first[name, task] for task in mine]
         one: dict[str, Any] = {
-            "first_page": bootstrap_mean(start, confidence, resamples, seed).as_dict(),
-            "last_page": bootstrap_mean(list(mine.values()), confidence, resamples, seed).as_dict(),
-            "gained_in_dialogue": paired_difference(start, list(mine.values()), confidence, resamples, seed).as_dict(),
-            "no_answer": _share([last_page(each.messages) is None for each in spoken], confidence),
-            "not_rendered": _share([each.extra.get("page") in NOT_RENDERED for each in spoken], confidence),
-            "wins_over_other": win_rate(mine, rewards[other], confidence, resamples, seed),
+            "first_page": bootstrap_mean(start, *ruler).as_dict(),
+            "last_page": bootstrap_mean(list(mine.values()), *ruler).as_dict(),
+            "gained_in_dialogue": paired_difference(start, list(mine.values()), *ruler).as_dict(),
+            "no_answer": _share([last_page(each.messages) is None for each in spoken], ruler),
+            "not_rendered": _share([each.extra.get("page") in NOT_RENDERED for each in spoken], ruler),
+            "wins_over_other": win_rate(mine, rewards[other], ruler),
         }
         if pages.rival:
-            one["wins_over_rival"] = win_rate(mine, pages.rival_rewards, confidence, resamples, seed)
+            one["wins_over_rival"] = win_rate(mine, pages.rival_rewards, ruler)
         found["policies"][name] = one
     return found
 
 
-def win_rate(
-    mine: Mapping[str, float], theirs: Mapping[str, float], confidence: float, resamples: int, seed: int
-) -> dict[str, Any]:
+def win_rate(mine: Mapping[str, float], theirs: Mapping[str, float], ruler: Ruler) -> dict[str, Any]:
     """Return the mean over common tasks of 1 (higher reward), 1/2 (equal) or 0, with a bootstrap interval.
 
     Of fewer than two tasks nothing is known: the interval is everything.
@@ -186,18 +177,12 @@ def win_rate(
     tasks = sorted(mine.keys() & theirs.keys())
     points = [0.5 + 0.5 * ((mine[task] > theirs[task]) - (mine[task] < theirs[task])) for task in tasks]
     if len(tasks) < 2:
-        return {
-            "value": sum(points) if points else 0.5,
-            "low": 0.0,
-            "high": 1.0,
-            "n": len(tasks),
-            "confidence": confidence,
-        }
-    return bootstrap_mean(points, confidence, resamples, seed).as_dict()
+        return Estimate(sum(points) if points else 0.5, 0.0, 1.0, len(tasks), ruler[0]).as_dict()
+    return bootstrap_mean(points, *ruler).as_dict()
 
 
-def _share(hits: Sequence[bool], confidence: float) -> dict[str, Any]:
-    return wilson_interval(sum(hits), len(hits), confidence).as_dict()
+def _share(hits: Sequence[bool], ruler: Ruler) -> dict[str, Any]:
+    return wilson_interval(sum(hits), len(hits), ruler[0]).as_dict()
 
 
 def thumbnail(png: bytes) -> str:
@@ -213,44 +198,34 @@ def thumbnail(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(target.getvalue()).decode()
 
 
-def chosen(before: Sequence[Result], after: Sequence[Result]) -> list[tuple[str, str, int]]:
-    """Return (kind, label, place) of the dialogues to show, of different tasks.
-
-    The largest gain of reward by training, the largest loss, the best and the worst page after training; ties go to the
-    first task.
-    """
-    gains = [(two.reward or 0.0) - (one.reward or 0.0) for one, two in zip(before, after, strict=True)]
-    ends = [two.reward or 0.0 for two in after]
-    orders = (
-        ("won", "Gained most by training", [-gain for gain in gains], lambda place: gains[place] > 0),
-        ("lost", "Lost most by training", gains, lambda place: gains[place] < 0),
-        ("neither", "Least like the reference after training", ends, lambda place: True),
-        ("neither", "Most like the reference after training", [-end for end in ends], lambda place: True),
-    )
-    shown: list[tuple[str, str, int]] = []
-    for kind, label, values, fits in orders:
-        taken = {place for _, _, place in shown}
-        places = [place for place in range(len(ends)) if place not in taken and fits(place)]
-        if places:
-            shown.append((kind, label, min(places, key=lambda place: (values[place], place))))
-    return shown[:SHOWN]
-
-
 Side = tuple[Trajectory, Result]
 
 
 def examples(
     results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]
 ) -> list[tuple[str, str, Side, Side]]:
-    """Return (kind, label, before, after) of the dialogues that the report shows, each with its result."""
-    pairs = paired(results)
+    """Return (kind, label, before, after) of the dialogues that the report shows, each with its result.
+
+    They are of different tasks: the largest gain of reward by training, the largest loss, the worst and the best page
+    after training; ties go to the first task.
+    """
     dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
+    left = list(zip(*paired(results), strict=True))
+    gains = {two.task_id: (two.reward or 0.0) - (one.reward or 0.0) for one, two in left}
+    ends = {two.task_id: two.reward or 0.0 for _, two in left}
     shown = []
-    for kind, label, place in chosen(*pairs):
-        first, second = (
-            (spoken[side[place].task_id], side[place]) for spoken, side in zip(dialogues, pairs, strict=True)
-        )
-        shown.append((kind, label, first, second))
+    for kind, label, values, sign in (
+        ("won", "Gained most by training", gains, -1),
+        ("lost", "Lost most by training", gains, 1),
+        ("neither", "Least like the reference after training", ends, 1),
+        ("neither", "Most like the reference after training", ends, -1),
+    ):
+        fitting = [pair for pair in left if values is ends or sign * gains[pair[0].task_id] < 0]
+        if fitting:
+            pair = min(fitting, key=lambda pair: sign * values[pair[0].task_id])
+            left.remove(pair)
+            first, second = ((spoken[side.task_id], side) for spoken, side in zip(dialogues, pair, strict=True))
+            shown.append((kind, label, first, second))
     return shown
 
 

@@ -81,7 +81,11 @@ class Outline:
     lines: tuple[Line, ...]
     mixed: tuple[Counter[str], ...]
     links: int
-    empty: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to be seen."""
+        return not self.texts and not self.images
 
     def reads(self, words: Sequence[str]) -> bool:
         """Whether these words can be read on the page one after the other; in doubt they can."""
@@ -130,32 +134,25 @@ def outline_of(page: Page) -> Outline:
         if not tree.inside(index, "nav", "footer", "header")
     ]
     parts += [replace(part, nested=any(within(part.box, box) for box in sections)) for part in pieces]
-    ground = page.background if canvas.share(page.background) >= GROUND_SHARE else None
-    images = tuple(one.box for one in elements if one.role == "image" and one.box.width >= 8 and one.box.height >= 8)
-    buttons = tuple(
-        Button(tree.text(index), canvas.color(one.box)) for index, one in enumerate(elements) if one.role == "button"
-    )
-    texts = " ".join(words_of(" ".join(one.text for one in elements)))
-    entries = tree.entries(range(len(elements)))
-    empty = not texts and not images
-    links = sum(one.tag == "a" and bool(one.text) for one in elements)
     mixed = tree.mixed()
-    lines = tuple(
-        Line(one.text, one.box) for index, one in enumerate(elements) if words_of(one.text) and index not in mixed
-    )
     return Outline(
-        page.width,
-        page.height,
-        ground,
-        tuple(parts),
-        images,
-        buttons,
-        texts,
-        entries,
-        lines,
-        tuple(mixed.values()),
-        links,
-        empty,
+        width=page.width,
+        height=page.height,
+        ground=page.background if canvas.share(page.background) >= GROUND_SHARE else None,
+        parts=tuple(parts),
+        images=tuple(one.box for one in elements if one.role == "image" and min(one.box.width, one.box.height) >= 8),
+        buttons=tuple(
+            Button(tree.text(index), canvas.color(one.box))
+            for index, one in enumerate(elements)
+            if one.role == "button"
+        ),
+        texts=" ".join(words_of(" ".join(one.text for one in elements))),
+        entries=tree.entries(range(len(elements))),
+        lines=tuple(
+            Line(one.text, one.box) for index, one in enumerate(elements) if words_of(one.text) and index not in mixed
+        ),
+        mixed=tuple(mixed.values()),
+        links=sum(one.tag == "a" and bool(one.text) for one in elements),
     )
 
 

@@ -57,52 +57,41 @@ class VisionProcessor:
     pictures: Any
     tokens: int = 256
 
-    def batch(self, prompts: Sequence[VisionPrompt], config: Any) -> dict[str, Tensor]:
-        """Return the model's inputs: input_ids, attention_mask, mm_token_type_ids [B, N]; pixel_values,
-        image_grid_thw of all pictures in order, where there are any.
+    def inputs(self, prompt: VisionPrompt, config: Any) -> dict[str, Tensor]:
+        """Return the model's inputs: input_ids, attention_mask, mm_token_type_ids [1, N]; pixel_values, image_grid_thw
+        of all pictures in order, where there are any.
         """
         import torch
         from PIL import Image
 
-        rows: list[list[int]] = []
+        row: list[int] = []
         seen: list[Any] = []
-        for prompt in prompts:
-            row: list[int] = []
-            for part in prompt:
-                if isinstance(part, str):
-                    row += self.tokenizer.encode(part, add_special_tokens=False)
-                    continue
-                with Image.open(io.BytesIO(part)) as image:
-                    size = {"shortest_edge": 4 * PIXELS, "longest_edge": self.tokens * PIXELS}
-                    found = self.pictures(images=[image.convert("RGB")], size=size, return_tensors="pt")
-                seen.append(found)
-                count = int(found["image_grid_thw"].prod()) // self.pictures.merge_size**2
-                row += [config.vision_start_token_id, *[config.image_token_id] * count, config.vision_end_token_id]
-            rows.append(row)
-        longest = max(len(row) for row in rows)
-        pad = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "mm_token_type_ids": (ids == config.image_token_id).int() * mask,
-        }
+        size = {"shortest_edge": 4 * PIXELS, "longest_edge": self.tokens * PIXELS}
+        for part in prompt:
+            if isinstance(part, str):
+                row += self.tokenizer.encode(part, add_special_tokens=False)
+                continue
+            with Image.open(io.BytesIO(part)) as image:
+                picture = self.pictures(images=[image.convert("RGB")], size=size, return_tensors="pt")
+            seen.append(picture)
+            count = int(picture["image_grid_thw"].prod()) // self.pictures.merge_size**2
+            row += [config.vision_start_token_id, *[config.image_token_id] * count, config.vision_end_token_id]
+        ids = torch.tensor([row])
+        kinds = (ids == config.image_token_id).int()
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds}
         if seen:
             inputs |= {name: torch.cat([one[name] for one in seen]) for name in ("pixel_values", "image_grid_thw")}
         return inputs
 
 
-def prompt_values(model: nn.Module, processor: VisionProcessor, prompts: Sequence[VisionPrompt]) -> Tensor:
-    """The head's value of each prompt, [B]: the mean goes over its own tokens, words and pictures alike."""
+def prompt_value(model: nn.Module, processor: VisionProcessor, prompt: VisionPrompt) -> Tensor:
+    """The head's value of a prompt, a scalar: the mean goes over all tokens, words and pictures alike."""
     base = base_of(model)
     place = next(base.parameters()).device
-    inputs = {name: value.to(place) for name, value in processor.batch(prompts, base.config).items()}
+    inputs = {name: value.to(place) for name, value in processor.inputs(prompt, base.config).items()}
     hidden = base.model(**inputs, use_cache=False).last_hidden_state
-    mask = inputs["attention_mask"][..., None].to(hidden.dtype)
-    pooled = (hidden * mask).sum(1) / mask.sum(1)
     head = getattr(base, HEAD)
-    return head(pooled.to(next(head.parameters()).dtype)).squeeze(-1)
+    return head(hidden.mean(1).to(next(head.parameters()).dtype)).squeeze()
 
 
 def fit(
@@ -135,15 +124,14 @@ def fit(
                 chosen, rejected = map(turns, pairs[place])
                 with torch.no_grad():
                     sums = [
-                        sum(float(prompt_values(model, processor, [one])) for one in side)
-                        for side in (chosen, rejected)
+                        sum(float(prompt_value(model, processor, one)) for one in side) for side in (chosen, rejected)
                     ]
                 margin = torch.tensor(critic.beta * (sums[0] - sums[1]))
                 total += float(torch.nn.functional.softplus(-margin))
                 slope = critic.beta * float(torch.sigmoid(-margin)) / len(batch)
                 for side, sign in ((chosen, -1.0), (rejected, 1.0)):
                     for one in side:
-                        (sign * slope * prompt_values(model, processor, [one]).sum()).backward()
+                        (sign * slope * prompt_value(model, processor, one)).backward()
             torch.nn.utils.clip_grad_norm_(learnt, critic.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
@@ -172,7 +160,7 @@ class VisionCritic:
 
         def value(dialogue: Trajectory, turn: int, reply: str) -> float:
             prompt = vision_prompt(dialogue, turn, reply, self.render, self.privileged)
-            return float(prompt_values(self.model, self.processor, [prompt]))
+            return float(prompt_value(self.model, self.processor, prompt))
 
         with torch.inference_mode():
             return [
@@ -202,57 +190,54 @@ def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) 
     return model.to(resolve_device(device)), processor
 
 
-def fit_vision_critic(
-    critic: CriticSettings,
-    model: ModelSettings,
-    browser: BrowserSettings,
-    seed: int,
-    dialogues: Iterable[Trajectory],
-    pairs: Sequence[TrajectoryPair],
-    scratch: Path,
-    where: str,
-) -> TrainingResult:
-    """Train an adapter and a head on a vision-language model. A killed run begins again."""
-    from sweetrl.browser.renderer import Renderer
-    from sweetrl.lm.adapters import attach_adapter, save_adapter
+@dataclass(frozen=True)
+class VisionHead:
+    """The kind of critic `vision-head`, to be trained and loaded."""
 
-    if not pairs:
-        raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
-    base, processor = _load(critic, model)
-    attempts: list[Trajectory] = []
-    places = index_pairs(pairs, dialogues, attempts.append, where)
-    adapted = attach_adapter(base, critic.lora, seed, head=True)
-    started = time.monotonic()
-    with Renderer(browser) as renderer:
-        losses = fit(
+    critic: CriticSettings
+    model: ModelSettings
+    browser: BrowserSettings
+    seed: int
+
+    def fit(
+        self, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+    ) -> TrainingResult:
+        """Train an adapter and a head on a vision-language model. A killed run begins again."""
+        from sweetrl.browser.renderer import Renderer
+        from sweetrl.lm.adapters import attach_adapter, save_adapter
+
+        if not pairs:
+            raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
+        base, processor = self._base()
+        attempts: list[Trajectory] = []
+        places = index_pairs(pairs, dialogues, attempts.append, where)
+        adapted = attach_adapter(base, self.critic.lora, self.seed, head=True)
+        started = time.monotonic()
+        with Renderer(self.browser) as renderer:
+
+            def turns(place: int) -> list[VisionPrompt]:
+                return vision_prompts(attempts[place], renderer.render, self.critic.privileged)
+
+            losses = fit(adapted, processor, places, turns, self.critic, self.seed)
+        save_adapter(adapted, scratch / "adapter", self.critic.vision.model)
+        return TrainingResult(
+            scratch / "adapter",
+            f"{len(losses)} steps on {len(places)} pairs of dialogues, loss {losses[-1]:.4f}",
+            {"pairs": len(places), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
             adapted,
-            processor,
-            places,
-            lambda place: vision_prompts(attempts[place], renderer.render, critic.privileged),
-            critic,
-            seed,
         )
-    save_adapter(adapted, scratch / "adapter", critic.vision.model)
-    return TrainingResult(
-        scratch / "adapter",
-        f"{len(losses)} steps on {len(places)} pairs of dialogues, loss {losses[-1]:.4f}",
-        {"pairs": len(places), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
-        adapted,
-    )
 
+    def load(self, folder: Path) -> VisionCritic:
+        """Load the trained critic from `folder`; its browser is closed when the process ends."""
+        from sweetrl.browser.renderer import Renderer
+        from sweetrl.lm.adapters import load_adapter
 
-def load_vision_critic(
-    critic: CriticSettings, model: ModelSettings, browser: BrowserSettings, folder: Path
-) -> VisionCritic:
-    """Load the trained critic from `folder`; its browser is closed when the process ends."""
-    from sweetrl.browser.renderer import Renderer
-    from sweetrl.lm.adapters import load_adapter
+        base, processor = self._base()
+        render = Renderer(self.browser).render
+        return VisionCritic(load_adapter(base, folder), processor, render, self.critic.privileged)
 
-    base, processor = _load(critic, model)
-    return VisionCritic(load_adapter(base, folder), processor, Renderer(browser).render, critic.privileged)
-
-
-def _load(critic: CriticSettings, model: ModelSettings) -> tuple[Any, VisionProcessor]:
-    if not critic.vision.model:
-        raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
-    return load_vision(critic.vision.model, model.dtype, model.device, critic.vision.tokens)
+    def _base(self) -> tuple[Any, VisionProcessor]:
+        vision = self.critic.vision
+        if not vision.model:
+            raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
+        return load_vision(vision.model, self.model.dtype, self.model.device, vision.tokens)

@@ -27,21 +27,18 @@ from weakref import WeakValueDictionary
 
 import anyio.to_thread
 
-from sweetrl.errors import SimulatorError, UserError, UserLeft, missing_extra
-from sweetrl.interop.worlds import World, domain_with
+from sweetrl.colbench.users import ScriptedUser
+from sweetrl.errors import SimulatorError, UserError, UserLeft, extras
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import Message, Trajectory
 from sweetrl.types import Task as DomainTask
 
-try:
+with extras():
     from inspect_ai import Task, task
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 Settings = Mapping[str, Any]
 KEY = "sweetrl"  # of a sample's metadata, and of its store
@@ -69,13 +66,10 @@ def colbench(
     world = _world(domain, params, settings)
     world.domain.system_prompt(world.domain.settings.agent.prompt)  # what is wrong with it is said here
     tasks = world.tasks(split, count, seed)
+    among = {"split": split, "count": len(tasks), "seed": world.domain.settings.seed if seed is None else seed}
     samples = [
-        Sample(
-            id=task.id,
-            input=task.problem_description,
-            metadata={KEY: {"split": split, "place": place, "count": tasks.count, "seed": tasks.seed}},
-        )
-        for place, task in enumerate(tasks.first(tasks.count))
+        Sample(id=task.id, input=task.problem_description, metadata={KEY: {**among, "place": place}})
+        for place, task in enumerate(tasks)
     ]
     return Task(
         dataset=MemoryDataset(samples, name=world.domain.name),
@@ -148,7 +142,7 @@ def _world(domain: str, params: str | None, settings: Settings) -> World:
     key = json.dumps([domain, params, settings], sort_keys=True, default=str)
     with _making:
         if (world := _worlds.get(key)) is None:
-            _worlds[key] = world = World(domain_with(domain, params, settings))
+            _worlds[key] = world = World(domain_named("colbench", domain, params, settings))
         return world
 
 
@@ -164,32 +158,11 @@ def _find(world: World, state: TaskState) -> tuple[DomainTask, int, int, str]:
     place = (state.metadata or {}).get(KEY)
     if not isinstance(place, Mapping) or set(place) != {"split", "place", "count", "seed"}:
         raise UserError(f"sample {state.sample_id}: its metadata has no `{KEY}`; it is no sample of sweetrl/colbench.")
-    task = world.tasks(place["split"], place["count"], place["seed"]).at(place["place"])
-    if (task.id, task.problem_description) != (state.sample_id, state.input_text):
-        raise UserError(
-            f"sample {state.sample_id}: the domain has another task at place {place['place']}; solve and score with "
-            "the domain and the settings that the samples were made with."
-        )
+    task = world.same_task(str(state.sample_id), state.input_text, **place)
     return task, place["seed"], state.epoch - 1, str(state.model)
 
 
 # The dialogue once more
-
-
-class _Recorded:
-    """A user who says what they have said."""
-
-    instant = True
-
-    def __init__(self, name: str, words: Sequence[str]) -> None:
-        self.name, self.words = name, words
-
-    def reply(self, task: DomainTask, messages: Sequence[Message], seed: int) -> str:
-        """Return the next of the words; without one they have left."""
-        turn = len(messages) // 2 - 1
-        if turn >= len(self.words):
-            raise UserLeft
-        return self.words[turn]
 
 
 def _score(world: World, state: TaskState) -> Trajectory:
@@ -199,9 +172,14 @@ def _score(world: World, state: TaskState) -> Trajectory:
     replies = _said(state.messages)
     if _outcome(state) == BROKEN_OFF:
         replies = replies[: len(heard)]  # what nobody has replied to was not the end
-    environment = world.open()
-    user = _Recorded(environment.simulator.name, heard)
-    talk = replace(environment, simulator=user).begin(*sample)
+
+    def as_before(task: DomainTask, messages: Sequence[Message], seed: int) -> str:
+        """The next of the user's words; without one they have left."""
+        if (turn := len(messages) // 2 - 1) >= len(heard):
+            raise UserLeft
+        return heard[turn]
+
+    talk = replace(world.open(), simulator=ScriptedUser(as_before)).begin(*sample)
     for reply in replies:
         if not talk.done:
             talk.say(reply)

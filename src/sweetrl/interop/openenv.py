@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import sweetrl
-from sweetrl.errors import UserError, missing_extra
-from sweetrl.interop.worlds import SPLITS, World
+from sweetrl.errors import UserError, extras
+from sweetrl.interop.worlds import SPLITS, World, domain_named
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Outcome, Task
 
-try:
+with extras():
     from openenv.core import Action, EnvClient, Environment, Observation, State
     from openenv.core.client_types import StepResult
     from openenv.core.env_server import create_app as make_app
@@ -44,10 +44,6 @@ try:
     from starlette.responses import JSONResponse
 
     from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -120,11 +116,10 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
             seed = random.SystemRandom().randrange(2**31)
         if not _is_count(seed) or not (index is None or _is_count(index)):
             raise UserError("reset: `seed` and `index` are whole numbers; correct them.")
-        tasks = self._world.tasks(str(split))
         if index is None:
-            index = dialogue_seed(seed, f"openenv {split}", 0) % max(1, len(tasks))
+            index = dialogue_seed(seed, f"openenv {split}", 0) % len(self._world.tasks(str(split)))
         with self._lock:
-            self._task = tasks.at(index)
+            self._task = self._world.task(index, str(split))
             self._talk = talk = self._world.begin(self._task, seed, agent="openenv")
             self._state = DialogueState(
                 episode_id=str(episode_id or uuid.uuid4()), task_id=self._task.id, split=split, index=index, seed=seed
@@ -179,13 +174,13 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
 
     async def num_tasks(self, split: str) -> int:
         """Return how many tasks a split has."""
-        return await asyncio.to_thread(lambda: len(self._world.tasks(split)))
+        return len(await asyncio.to_thread(self._world.tasks, split))
 
     async def get_task(self, split: str, index: int) -> dict[str, Any]:
         """Return what anybody may know of a task; IndexError where there is none."""
-        tasks = self._world.tasks(split)
+        await self.num_tasks(split)  # what is wrong with the split is said here
         try:
-            return _public(split, index, await asyncio.to_thread(tasks.at, index))
+            return _public(split, index, self._world.task(index, split))
         except UserError as error:
             raise IndexError(str(error)) from error
 
@@ -197,9 +192,8 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
         self, split: str, start: int | None = None, stop: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
-        tasks = self._world.tasks(split)
-        listed = await asyncio.to_thread(tasks.first, tasks.count)
-        return [_public(split, index, task) for index, task in list(enumerate(listed))[start:stop][:LISTED_TASKS]]
+        tasks = await asyncio.to_thread(self._world.tasks, split)
+        return [_public(split, index, task) for index, task in list(enumerate(tasks))[start:stop][:LISTED_TASKS]]
 
 
 def _public(split: str, index: int, task: Task) -> dict[str, Any]:
@@ -222,10 +216,7 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
     """
     if sessions < 1:
         raise UserError(f"sessions: {sessions} dialogues at a time are none; give at least 1.")
-    if isinstance(domain, str):
-        domain = sweetrl.domain(domain, **settings)
-    elif settings:
-        raise UserError(f"create_app: `{min(settings)}` goes into sweetrl.domain(...) where the domain is made.")
+    domain = domain_named("create_app", domain, settings.pop("params", None), settings)
     domain.system_prompt(domain.settings.agent.prompt)  # what is wrong with it is said here, not in every reset
     world = World(domain)
     app: Any = make_app(

@@ -24,18 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.errors import UserError, missing_extra
-from sweetrl.interop.worlds import World
+from sweetrl.errors import UserError, extras
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Split, Trajectory
 
-try:
+with extras():
     from datasets import Dataset
-except ModuleNotFoundError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -69,10 +64,11 @@ def dataset(
     The other columns, `task` (its id), `split`, `place`, `count` and `seed`, are what `reset` finds it by. Without
     `count` and `seed` they are the settings'. The environments need the same domain and settings.
     """
-    domain = _domain("dataset", domain, params, settings)
+    domain = domain_named("dataset", domain, params, settings)
     agent = domain.settings.agent
     system = f"{domain.system_prompt(agent.prompt).rstrip()}\n\n{TOOLS.format(turns=agent.max_turns)}"
     tasks = World(domain).tasks(split, count, seed)
+    among = {"count": len(tasks), "seed": domain.settings.seed if seed is None else seed}
     return Dataset.from_list(
         [
             {
@@ -81,12 +77,11 @@ def dataset(
                     {"role": "user", "content": task.problem_description},
                 ],
                 "task": task.id,
-                "split": tasks.split,
+                "split": split,
                 "place": place,
-                "count": tasks.count,
-                "seed": tasks.seed,
+                **among,
             }
-            for place, task in enumerate(tasks.first(tasks.count))
+            for place, task in enumerate(tasks)
         ]
     )
 
@@ -99,7 +94,7 @@ def environment_factory(
     `domain` is one, or its name for `sweetrl.domain`, which takes `params` and `settings`. It opens with the first
     dialogue, and closes when the trainer is gone, or with the process.
     """
-    world = World(_domain("environment_factory", domain, params, settings))
+    world = World(domain_named("environment_factory", domain, params, settings))
     return lambda: DialogueEnvironment(world)
 
 
@@ -144,12 +139,11 @@ class DialogueEnvironment:
                 raise UserError(
                     f"the row has no `{name}` of type {kind.__name__}; train on rows of sweetrl.interop.trl.dataset."
                 )
-        task = self._world.tasks(row["split"], row["count"], row["seed"]).at(row["place"])
-        if task.id != row["task"] or not _asks(row.get("prompt"), task):
-            raise UserError(
-                f"task {row['task']}: these environments have another one at place {row['place']}; give "
-                "environment_factory the same domain and settings as the dataset."
-            )
+        place = {name: row[name] for name in ("place", "split", "count", "seed")}
+        request = self._world.task(**place).problem_description
+        if row.get("prompt") and request not in (said := str(row["prompt"][-1]["content"])):
+            request = said
+        task = self._world.same_task(row["task"], request, **place)
         self._task, self._scored, self._failure = task, None, None
         self._talk = self._world.begin(task, row["seed"], agent="trl")
 
@@ -197,15 +191,6 @@ class DialogueEnvironment:
         return self._scored
 
 
-def _domain(where: str, domain: Domain | str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
-    if isinstance(domain, str):
-        return make_domain(domain, params, **settings)
-    if params is not None or settings:
-        named = "params" if params is not None else min(settings)
-        raise UserError(f"{where}: `{named}` goes into sweetrl.domain(...) where the domain is made.")
-    return domain
-
-
 def _answering(domain: Domain, answer: str) -> str:
     """Return `answer` as a reply that ends the dialogue: with the marker, unless it has one.
 
@@ -223,11 +208,3 @@ def _text(name: str, value: Any) -> str:
     if len(value) > LONGEST:
         raise UserError(f"`{name}` has more than {LONGEST} characters; make it shorter.")
     return value.encode("utf-8", "replace").decode("utf-8")  # half a pair of surrogates is no text
-
-
-def _asks(prompt: Any, task: Task) -> bool:
-    """Whether `prompt`, where it is one, ends with the task's request."""
-    if not isinstance(prompt, list) or not prompt:
-        return prompt is None
-    last = prompt[-1]
-    return isinstance(last, Mapping) and task.problem_description in str(last.get("content"))

@@ -37,16 +37,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
-from sweetrl.errors import SimulatorError, UserError, missing_extra
-from sweetrl.interop.worlds import World, domain_with
+from sweetrl.errors import SimulatorError, UserError, extras
+from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import Split, Task, Trajectory
 
-try:
+with extras():
     import verifiers.v1 as vf
-except ImportError as error:
-    if missing := missing_extra(error):
-        raise missing from error
-    raise
 
 ID = "sweetrl-verifiers"
 BROKEN_OFF = "broken_off"  # the outcome of a dialogue that a limit of verifiers has ended
@@ -97,18 +93,18 @@ class DomainTask(vf.Task[DomainData]):
 
 
 class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
-    """The tasks of a domain, made or read as they are asked for."""
+    """The tasks of a domain."""
 
     def __init__(self, config: DomainTasksetConfig) -> None:
         super().__init__(config)
         self.domain = domain_of(config)
-        self._tasks = World(self.domain).tasks(config.split, config.count)
+        self._world = World(self.domain)
 
     def load(self) -> Iterator[DomainTask]:
         """Yield the tasks."""
         settings = self.domain.settings
         system = self.domain.system_prompt(settings.agent.prompt)
-        for task in self._tasks:
+        for task in self._world.tasks(self.config.split, self.config.count):
             data = DomainData(
                 id=task.id,
                 name=task.id,
@@ -122,19 +118,14 @@ class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
 
     def find(self, data: DomainData) -> Task:
         """Return the domain's task that `data` is about; UserError where this taskset has another one in its place."""
-        task = self._tasks.at(data.idx)
-        if (task.id, task.problem_description) != (data.id, data.request):
-            raise UserError(
-                f"task {data.id}: these tasks have another one at place {data.idx}; give the environment the same "
-                "domain, settings, split, count and seed as the taskset that the task is from."
-            )
-        return task
+        config = self.config
+        return self._world.same_task(str(data.id), data.request, data.idx, config.split, config.count, None)
 
 
 def domain_of(config: DomainTasksetConfig) -> Domain:
     """Return the domain that a config names, with its settings; UserError for what is wrong there."""
     changes = config.settings if config.seed is None else config.settings | {"seed": config.seed}
-    return domain_with(config.domain, config.params, changes)
+    return domain_named(ID, config.domain, config.params, changes)
 
 
 # Dialogues

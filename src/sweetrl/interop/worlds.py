@@ -1,7 +1,7 @@
 """What the adapters share: a domain that opens with its first dialogue, and its tasks by their places.
 
 world = World(sweetrl.domain("backend"))
-task = world.tasks("test", count=20, seed=7).at(3)
+task = world.task(3, "test", count=20, seed=7)
 talk = world.begin(task, seed=7)
 ...
 world.score(task, talk).reward
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -27,17 +27,24 @@ from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.protocols import Scorer
     from sweetrl.rollout.context import Conversation, OpenEnvironment
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 
 
-def domain_with(name: str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
-    """Return the domain `name` with `settings` by section over those of the file `params`; UserError for other keys."""
-    if unknown := {"name", "params"} & settings.keys():
-        raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
-    return make_domain(name, params, **settings)
+def domain_named(where: str, domain: Domain | str, params: str | Path | None, settings: Mapping[str, Any]) -> Domain:
+    """Return `domain`, or the one of this name with `settings` by section over those of the file `params`.
+
+    UserError for settings that are no sections, and for those of a domain that is made already.
+    """
+    if isinstance(domain, str):
+        if unknown := {"name", "params"} & settings.keys():
+            raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
+        return make_domain(domain, params, **settings)
+    if params is not None or settings:
+        named = "params" if params is not None else min(settings)
+        raise UserError(f"{where}: `{named}` goes into sweetrl.domain(...) where the domain is made.")
+    return domain
 
 
 class World:
@@ -53,13 +60,15 @@ class World:
         self._lock = threading.Lock()
         self._scoring: AbstractContextManager[Any] = threading.Lock()
         self._open: OpenEnvironment | None = None
-        self._lists: dict[tuple[Split, int, int], TaskList] = {}
+        self._making = threading.Lock()
+        self._tasks: dict[tuple[Split, int, int], list[Task]] = {}
         self._end = weakref.finalize(self, self._stack.close)
 
-    def tasks(self, split: str, count: int | None = None, seed: int | None = None) -> TaskList:
+    def tasks(self, split: str, count: int | None = None, seed: int | None = None) -> list[Task]:
         """Return the domain's tasks of `split`: those of its generator, or of its files if the settings say so.
 
         Without `count` there are as many as `tasks.train` or `tasks.test` says, without `seed` it is the settings'.
+        They are made once, which may take seconds. UserError where there are none.
         """
         if split not in SPLITS:
             raise UserError(f"split: `{split}` is not known; take {' or '.join(SPLITS)}.")
@@ -69,8 +78,45 @@ class World:
         if count < 1:
             raise UserError(f"count: {count} tasks are none; give at least 1.")
         key = (split, count, settings.seed if seed is None else seed)
-        with self._lock:
-            return self._lists.setdefault(key, TaskList(self.domain, *key))
+        with self._making:
+            if key not in self._tasks:
+                self._tasks[key] = self._made(*key)
+            return self._tasks[key]
+
+    def task(self, place: int, split: str, count: int | None = None, seed: int | None = None) -> Task:
+        """Return the task at `place` (from 0) of `tasks`; UserError where there is none."""
+        tasks = self.tasks(split, count, seed)
+        if type(place) is not int or not 0 <= place < len(tasks):
+            raise UserError(
+                f"{self.domain.name}: there is no {split} task {place}; there are {len(tasks)}, counted from 0."
+            )
+        return tasks[place]
+
+    def same_task(self, name: str, request: str, place: int, split: str, count: int | None, seed: int | None) -> Task:
+        """Return the task at `place`; UserError where it is not the one called `name` with this `request`."""
+        task = self.task(place, split, count, seed)
+        if (task.id, task.problem_description) != (name, request):
+            raise UserError(
+                f"task {name}: there is another one at place {place}; take the same domain, settings, split, count and "
+                "seed as where the task is from."
+            )
+        return task
+
+    def _made(self, split: Split, count: int, seed: int) -> list[Task]:
+        options = self.domain.settings.tasks
+        if options.source == "files":
+            name = options.test_file if split == "test" else options.train_file
+            if not name:
+                raise UserError(
+                    f"`tasks.{split}_file` is empty; name an official task file, or set `tasks.source: synthetic`."
+                )
+            tasks = list(islice(read_tasks(Path(name), self.domain), count))
+        else:
+            made = self.domain.tasks(split, count, seed, options.difficulty)
+            tasks = [self.domain.own(task) for task in islice(made, count)]
+        if not tasks:
+            raise UserError(f"{self.domain.name}: there are no {split} tasks; take another split or file.")
+        return tasks
 
     def open(self) -> OpenEnvironment:
         """Open the domain now, not with the first dialogue; UserError once it is closed."""
@@ -79,7 +125,8 @@ class World:
                 raise UserError(f"{self.domain.name}: this environment is closed; make a new one.")
             if self._open is None:
                 self._open = self._stack.enter_context(opened(self.domain))
-                self._scoring = _lock_for(self._open.scorer)
+                if getattr(self._open.scorer, "thread_safe", False):
+                    self._scoring = nullcontext()
             return self._open
 
     def begin(self, task: Task, seed: int | None = None, attempt: int = 0, agent: str = "") -> Conversation:
@@ -103,68 +150,3 @@ class World:
         with self._lock:
             self._end()
             self._open = None
-
-
-def _lock_for(scorer: Scorer) -> AbstractContextManager[Any]:
-    """Return what keeps `scorer` to one thread at a time, if it does not say that it may be shared."""
-    return nullcontext() if getattr(scorer, "thread_safe", False) else threading.Lock()
-
-
-class TaskList:
-    """Tasks by their places from 0, each made when it is first asked for. Thread-safe."""
-
-    def __init__(self, domain: Domain, split: Split, count: int, seed: int) -> None:
-        self.domain, self.split, self.count, self.seed = domain, split, count, seed
-        self._lock = threading.Lock()
-        self._known: list[Task] = []
-        self._rest: Iterator[Task] | None = None
-
-    def at(self, place: int) -> Task:
-        """Return the task at `place`; a UserError where there is none."""
-        if not isinstance(place, int) or isinstance(place, bool) or place < 0 or not self._reaches(place):
-            raise UserError(
-                f"{self.domain.name}: there is no {self.split} task {place}; there are {len(self)}, counted from 0."
-            )
-        return self._known[place]
-
-    def first(self, count: int) -> list[Task]:
-        """Return the first `count` tasks, or all if there are fewer; a UserError where there is none at all."""
-        self._reaches(count - 1)
-        if not self._known:
-            raise UserError(f"{self.domain.name}: there are no {self.split} tasks; take another split or file.")
-        return self._known[:count]
-
-    def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, each made when it is asked for; a UserError where there is none at all."""
-        yield from self.first(1)
-        place = 1
-        while self._reaches(place):
-            yield self._known[place]
-            place += 1
-
-    def __len__(self) -> int:
-        """How many there are; makes all of them."""
-        self._reaches(self.count)
-        return len(self._known)
-
-    def _reaches(self, place: int) -> bool:
-        """Whether there is a task at `place`; makes those up to it."""
-        with self._lock:
-            if self._rest is None:
-                self._known, self._rest = [], self._made()
-            try:
-                self._known += islice(self._rest, max(0, min(place, self.count) + 1 - len(self._known)))
-            except BaseException:
-                self._rest = None  # a generator that has raised seems to be at its end: say the same the next time
-                raise
-            return place < len(self._known)
-
-    def _made(self) -> Iterator[Task]:
-        options = self.domain.settings.tasks
-        if options.source == "files":
-            key, name = f"tasks.{self.split}_file", options.test_file if self.split == "test" else options.train_file
-            if not name:
-                raise UserError(f"`{key}` is empty; name an official task file, or set `tasks.source: synthetic`.")
-            return islice(read_tasks(Path(name), self.domain), self.count)
-        made = self.domain.tasks(self.split, self.count, self.seed, options.difficulty)
-        return (self.domain.own(task) for task in islice(made, self.count))

@@ -189,6 +189,3 @@ class Attempt:
             age = max(0.0, time.time() - os.fstat(self.file).st_mtime)
             self.progress = max(self.progress, now - age)
         return True
-
-
-__all__ = ["Attempt", "Running", "socket_pair"]

@@ -16,38 +16,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_NUMBERS = {
-    "x86_64": {
-        "ptrace": 101,
-        "mount": 165,
-        "bpf": 321,
-        "io_uring_setup": 425,
-        "userfaultfd": 323,
-        "unshare": 272,
-        "keyctl": 250,
-        "mknodat": 259,
-        "process_vm_readv": 310,
-        "perf_event_open": 298,
-        "setns": 308,
-        "pidfd_open": 434,
-        "memfd_create": 319,
-    },
-    "aarch64": {
-        "ptrace": 117,
-        "mount": 40,
-        "bpf": 280,
-        "io_uring_setup": 425,
-        "userfaultfd": 282,
-        "unshare": 97,
-        "keyctl": 219,
-        "mknodat": 33,
-        "process_vm_readv": 270,
-        "perf_event_open": 241,
-        "setns": 268,
-        "pidfd_open": 434,
-        "memfd_create": 279,
-    },
-}
+# The numbers of system calls that no child may make, on x86_64 and on aarch64.
+_CALLS = """
+ptrace:101:117 mount:165:40 bpf:321:280 io_uring_setup:425:425 userfaultfd:323:282 unshare:272:97 keyctl:250:219
+mknodat:259:33 process_vm_readv:310:270 perf_event_open:298:241 setns:308:268 pidfd_open:434:434 memfd_create:319:279
+""".split()
 
 
 def attack(channel: socket.socket, memory: int, bait: str) -> None:
@@ -92,7 +65,9 @@ def attack(channel: socket.socket, memory: int, bait: str) -> None:
         "times of an open file": lambda: os.utime(0),
         "links": lambda: os.symlink("/", "canary"),
     }
-    for name, number in _NUMBERS.get(os.uname().machine, {}).items():
+    column = {"x86_64": 1, "aarch64": 2}.get(os.uname().machine, 0)
+    for call in (call.split(":") for call in _CALLS if column):
+        name, number = call[0], int(call[column])
         arguments = {"mount": (b"tmpfs", b"/", b"tmpfs", 0, 0), "ptrace": (16, zygote, 0, 0)}.get(
             name, (0x10000000, 0, 0, 0, 0)
         )

@@ -8,11 +8,10 @@ import math
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweetrl.sandbox.compare import printable
+from sweetrl.sandbox.compare import MAPS, printable
 from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import DEPTH
 
@@ -21,7 +20,6 @@ _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 # The forms of values.py, by tag: values in any number; pairs of values; so many values; just these types.
 _VALUES = frozenset({"l", "t", "s", "dq", "arr"})
-_PAIRS = frozenset({"d", "od", "ct"})
 _SO_MANY = {"c": 2, "r": 3, "re": 2}
 _TEXT = ("i", "nan", "b", "dec", "const", "o", "type", "fn", "mod")
 _WORDS: dict[str, tuple[tuple[type, ...], ...]] = {
@@ -93,7 +91,7 @@ def _parts(node: Any) -> list[Any] | None:
     if type(node) is not list or not node or type(node[0]) is not str:
         return None
     tag, parts = node[0], node[1:]
-    if tag in _VALUES or (tag in _PAIRS and len(parts) % 2 == 0) or _SO_MANY.get(tag) == len(parts):
+    if tag in _VALUES or (tag in MAPS and len(parts) % 2 == 0) or _SO_MANY.get(tag) == len(parts):
         return parts
     if tag == "nd" and parts:
         shape, numbers = parts[0], parts[1:]
@@ -152,18 +150,9 @@ def distribution_of(module: str) -> str:
     return {"bs4": "beautifulsoup4"}.get(module, module)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Where the kernel has a process: `ready` to run (or running), and the seconds it `waited` for a core so far."""
-
-    ready: bool
-    waited: float
-
-
-def schedule_of(launcher: int, inside: int) -> Schedule | None:
-    """The schedule of the child with process id `inside` (in its own namespace), below the process `launcher`.
-
-    None where the kernel does not tell.
+def schedule_of(launcher: int, inside: int) -> tuple[bool, float] | None:
+    """Return whether the child with process id `inside` (in its own namespace), below the process `launcher`, is ready
+    to run (or running), and the seconds that it waited for a core so far; None where the kernel does not tell.
     """
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         for child in _below(launcher, 2):
@@ -173,7 +162,7 @@ def schedule_of(launcher: int, inside: int) -> Schedule | None:
             if int(numbers.split()[-1]) == inside and child != launcher:
                 state = next(line for line in lines if line.startswith("State:")).split()[1]
                 waited = int(Path(f"/proc/{child}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-                return Schedule(state == "R", waited)
+                return state == "R", waited
     return None
 
 

@@ -39,15 +39,11 @@ class _Tier:
     def distribute(self) -> bool:
         """Give jobs to the zygotes that have least to do; False if jobs remain."""
         while self.queue:
-            worker = max(self.workers, key=_room, default=None)
+            worker = max(self.workers, key=lambda worker: worker.room, default=None)
             if worker is None or worker.room <= 0:
                 return False
             worker.begin(*self.queue.popleft())
         return True
-
-
-def _room(worker: Worker) -> int:
-    return worker.room
 
 
 class Sandbox:
@@ -134,17 +130,6 @@ class Sandbox:
     def isolation(self) -> str:
         """The layers in one word, as results carry it; begins with UNSAFE where they are not a boundary."""
         return describe_isolation(self.layers())
-
-    def usage(self) -> dict[str, float]:
-        """CPU seconds spent by all zygotes and their children so far, and the largest zygote's memory in MiB."""
-        self._start()
-        answers: list[Future[dict[str, float]]] = []
-        with self._lock:
-            for worker in self._workers():
-                answers.append(worker.ask_usage())
-        self._poke()
-        found = [answer.result(timeout=60) for answer in answers]
-        return {"cpu": sum(u["cpu"] for u in found), "rss_mib": max(u["rss_kib"] for u in found) / 1024}
 
     def close(self) -> None:
         """End the zygotes and everything in them; waiting jobs are cancelled. May be called twice."""
@@ -259,5 +244,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["Sandbox"]

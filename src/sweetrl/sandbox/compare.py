@@ -15,7 +15,7 @@ from typing import Any
 # Longest number text that is worth reading; no honest test returns more digits.
 _DIGITS = 20_000
 _SEQUENCES = frozenset({"l", "t", "dq", "arr"})
-_MAPS = frozenset({"d", "od", "ct"})
+MAPS = frozenset({"d", "od", "ct"})
 _DATES = frozenset({"dt", "dtz", "date", "td", "time", "type", "fn", "mod", "const", "b"})
 _NUMBERS = frozenset({"i", "inf", "nan", "c", "dec", "fr"})
 
@@ -42,34 +42,23 @@ def equal(expected: Any, actual: Any, rules: Rules = Rules()) -> bool:
 
 
 def _equal(a: Any, b: Any, rules: Rules, depth: int) -> bool:
-    kind = type(a)
-    if kind is not list and type(b) is not list and a == b:  # numbers too: a NaN is written as a list
+    if type(a) is not list and type(b) is not list and a == b:  # numbers too: a NaN is written as a list
         return True
-    if kind is str or a is None:
-        if type(b) is list and b and b[0] == "nd" and not rules.arrays:
+    if _is_array(a) or _is_array(b):
+        if not rules.arrays:
             return _arrays(a, b, rules, depth)
-        return type(b) is kind and a == b
-    if kind is list:
-        tag = a[0]
-        if rules.arrays:
-            if tag == "nd":
-                a = _nested(a)
-                tag = a[0] if type(a) is list else ""
-            if type(b) is list and b and b[0] == "nd":
-                b = _nested(b)
-        elif tag == "nd" or (type(b) is list and b and b[0] == "nd"):
-            return _arrays(a, b, rules, depth)
-        if type(a) is not list or tag in _NUMBERS:
-            return _numbers(a, b, rules, depth)
-        if type(b) is not list or not b or type(b[0]) is not str:
-            return False
-        return _tagged(tag, a, b, rules, depth)
-    if type(b) is list and b and b[0] == "nd":
-        if rules.arrays:
-            b = _nested(b)
-        else:
-            return _arrays(a, b, rules, depth)
-    return _numbers(a, b, rules, depth)
+        a, b = _nested(a), _nested(b)
+    if type(a) is str or a is None:
+        return type(b) is type(a) and a == b
+    if type(a) is not list or a[0] in _NUMBERS:
+        return _numbers(a, b, rules, depth)
+    if type(b) is not list or not b or type(b[0]) is not str:
+        return False
+    return _tagged(a[0], a, b, rules, depth)
+
+
+def _is_array(tree: Any) -> bool:
+    return type(tree) is list and bool(tree) and tree[0] == "nd"
 
 
 def _tagged(tag: str, a: list[Any], b: list[Any], rules: Rules, depth: int) -> bool:
@@ -81,8 +70,8 @@ def _tagged(tag: str, a: list[Any], b: list[Any], rules: Rules, depth: int) -> b
             if not _equal(x, y, rules, depth + 1):
                 return False
         return True
-    if tag in _MAPS:
-        return other in _MAPS and _mappings(a, b, rules, depth)
+    if tag in MAPS:
+        return other in MAPS and _mappings(a, b, rules, depth)
     if tag == "s":
         if other != "s" or len(a) != len(b):
             return False
@@ -245,8 +234,10 @@ def _count(shape: Any) -> int:
     return math.prod(shape)
 
 
-def _nested(tree: list[Any]) -> Any:
-    """An array as the nested lists that its tolist() gives."""
+def _nested(tree: Any) -> Any:
+    """An array as the nested lists that its tolist() gives; anything else as it is."""
+    if not _is_array(tree):
+        return tree
     shape, flat = tree[1], tree[2:]
     if _count(shape) != len(flat):
         raise ValueError
@@ -270,7 +261,7 @@ def _render(tree: Any, limit: int, depth: int) -> str:
     if depth > 20 or type(tag) is not str:
         return "…"
     inner = [_render(part, limit, depth + 1) for part in parts[: limit // 2]]
-    if tag in _MAPS:
+    if tag in MAPS:
         return "{" + ", ".join(f"{k}: {v}" for k, v in zip(inner[::2], inner[1::2], strict=False)) + "}"
     if tag in ("l", "s", "t"):
         opening, closing = {"l": ("[", "]"), "s": ("{", "}"), "t": ("(", ")")}[tag]

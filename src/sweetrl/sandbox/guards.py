@@ -7,6 +7,7 @@ configuration names it in `without` (tests); what is active is reported, and the
 
 from __future__ import annotations
 
+import _struct
 import ctypes
 import os
 import resource
@@ -50,7 +51,9 @@ class Guards:
 
     def lock_zygote(self) -> list[str]:
         """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
-        self.base, kept = _address_space(), 0
+        kept = 0
+        with open("/proc/self/statm", "rb") as statm:
+            self.base = int(statm.read().split()[0]) * resource.getpagesize()
         version = 0 if "landlock" in self.without else self.landlock.abi()
         if "landlock truncation" in self.without:  # as on Linux before 6.2
             version = min(version, self.landlock.TRUNCATION - 1)
@@ -89,7 +92,8 @@ class Guards:
         """(readable files and folders, folders that may only be listed, folders to hide inside the readable ones)."""
         stdlib = {os.path.realpath(path) for path in self.config["stdlib"]}
         stdlib.add(os.path.dirname(os.path.realpath(os.__file__)))
-        dynamic = {os.path.realpath(p) for p in _dynload()}
+        extension = getattr(_struct, "__file__", None)  # it lies where all of the standard library do
+        dynamic = {os.path.realpath(os.path.dirname(extension))} if extension else set[str]()
         machine = os.uname().machine + "-linux-gnu"
         shared = [os.path.realpath(pattern.format(machine)) for pattern in _SHARED]
         hidden = [
@@ -226,13 +230,6 @@ def _remove_files() -> list[str]:
     return [name for name, is_folder in found if is_folder]
 
 
-def _dynload() -> list[str]:
-    import _struct  # an extension module of the standard library, to see where they lie
-
-    path = getattr(_struct, "__file__", None)
-    return [os.path.dirname(path)] if path else []
-
-
 def _open_to_all(paths: list[str]) -> bool:
     """Whether any user may walk to all of these."""
     for path in paths:
@@ -297,8 +294,3 @@ def _set_capabilities(kept: int) -> None:
     sets = (ctypes.c_uint32 * 6)(kept, kept)  # effective and permitted, of those with numbers below 32
     if _libc.capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "capset")
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()

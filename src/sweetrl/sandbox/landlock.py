@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
@@ -18,15 +19,6 @@ TRUNCATION = 3  # the version from which on it refuses to empty files that may n
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class _Beneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
 def abi() -> int:
@@ -51,9 +43,9 @@ def restrict(readable: list[str], listable: list[str], writable: list[str], vers
         write |= _TRUNCATE
     if version >= 5:
         files |= _IOCTL
-    ruleset = _Ruleset(files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    handle = _call(_CREATE, ctypes.byref(ruleset), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    # what is ruled: files; from version 4 on the network, too; from 6 on sockets and signals to processes outside
+    ruleset = struct.pack("3Q", files, 3, 3)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    handle = _call(_CREATE, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint32(0))
     try:
         for paths, allowed in (
             (readable, READ_FILE | READ_DIR),
@@ -75,8 +67,8 @@ def _add(handle: int, path: str, allowed: int, write: int) -> None:
     try:
         if not os.path.isdir(path):
             allowed &= READ_FILE | (1 << 1) | _TRUNCATE
-        beneath = _Beneath(allowed, descriptor)
-        _call(_ADD, ctypes.c_int(handle), ctypes.c_int(1), ctypes.byref(beneath), ctypes.c_uint32(0))
+        beneath = struct.pack("=Qi", allowed, descriptor)
+        _call(_ADD, ctypes.c_int(handle), ctypes.c_int(1), beneath, ctypes.c_uint32(0))
     finally:
         os.close(descriptor)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import _socket
 import ctypes
 import os
-import sys
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,29 +29,20 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("fd", ctypes.c_uint64),
-    )
-
-
 def enter(readable: list[str], hidden: list[str], disk_mib: int) -> None:
     """Move this process into its own world; returns in a child that is process 1 there. Raises OSError if refused.
 
     The calling process stays outside, waits for that child and ends with it. `hidden` folders are covered by empty
     ones. A refusal leaves the calling process unfit for anything but exit: try it in a fork first (`possible`).
     """
-    links = [(path, _readlink(path)) for path in ("/lib", "/lib64", "/lib32") if _is_link(path)]
+    links = [(path, os.readlink(path)) for path in ("/lib", "/lib64", "/lib32") if os.path.islink(path)]
     if not any(path.startswith("/tmp/") for path in readable):  # where somebody keeps Python there, it is read-only
         links.append(("/tmp", SCRATCH))
     _write("/proc/self/oom_score_adj", "1000")
     change = _new_user()
     # Opened in the new mount namespace (a bind cannot cross into it), but still as the user who may walk there.
-    wanted = [path for path in (*readable, NULL) if _exists(path)]
-    descriptors = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in wanted]
+    there = [path for path in (*readable, NULL) if os.path.exists(path)]
+    descriptors = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in there]
     if change:
         _become_nobody()
     _libc.sethostname(b"sandbox", 7)
@@ -142,7 +133,7 @@ def _new_root(
             os.makedirs(place, exist_ok=True)
         else:
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            if not _exists(place):
+            if not os.path.exists(place):
                 os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
         _mount(f"/proc/self/fd/{descriptor}", place, None, _BIND | _REC)
         _read_only(place, _NOEXEC if path == NULL else _NODEV)
@@ -171,9 +162,9 @@ def _cover(place: str) -> None:
 
 
 def _read_only(place: str, also: int) -> None:
-    attributes = _Attributes(_RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
-    size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, ctypes.byref(attributes), size) == 0:
+    attributes = struct.pack("4Q", _RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
+    size = ctypes.c_size_t(len(attributes))
+    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, size) == 0:
         return
     flags = os.statvfs(place).f_flag  # an older kernel: the flags that are locked must be given again
     keep = flags & (_NOSUID | _NODEV | _NOEXEC) | (flags & 1024) | (flags & 2048)
@@ -207,19 +198,3 @@ def _write(path: str, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(path)
-
-
-def _is_link(path: str) -> bool:
-    return os.path.islink(path)
-
-
-def _readlink(path: str) -> str:
-    return os.readlink(path)
-
-
-if sys.platform != "linux":  # pragma: no cover
-    raise ImportError("namespaces exist on Linux only")

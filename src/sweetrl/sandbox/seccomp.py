@@ -66,14 +66,8 @@ _ALLOW, _KILL, _DENY = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 _NO_SYSTEM_CALL, _NOT_SUPPORTED = 0x00050000 | errno.ENOSYS, 0x00050000 | errno.ENOTSUP
 _THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # what pthread_create of glibc and of musl pass: a thread and nothing else
 _FCNTL = (0, 1, 2, 3, 5, 6, 7, 1030)  # duplicate, read or set close-on-exec, lock; F_SETFL is checked further
-_IOCTL = (
-    0x5401,
-    0x5413,
-    0x541B,
-    0x5421,
-    0x5450,
-    0x5451,
-)  # is it a terminal, how much is there, non-blocking, close-on-exec
+# is it a terminal, how much is there, non-blocking, close-on-exec
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _PRCTL = (15, 16)  # a thread's name
 _F_SETFL, _O_ASYNC, _O_TRUNC, _ACCESS, _WRITING = 4, 0x2000, 0x200, 3, (1, 2)
 _OWNER_READS, _SPECIAL_MODES = 0o400, 0o7000
@@ -232,15 +226,6 @@ def _child_body(name: str) -> list[tuple[int, int, int, int]]:
     if name == "prctl":
         return [_low(0), *_one_of(_PRCTL), deny]
     if name == "prlimit64":  # read, of itself
-        return [
-            _low(2),
-            (_JUMP_EQUAL, 1, 0, 0),
-            deny,
-            _high(2),
-            (_JUMP_EQUAL, 1, 0, 0),
-            deny,
-            _low(0),
-            *_one_of((0, _OWN_PID)),
-            deny,
-        ]
+        zero = [(_JUMP_EQUAL, 1, 0, 0), deny]
+        return [_low(2), *zero, _high(2), *zero, _low(0), *_one_of((0, _OWN_PID)), deny]
     return [_low(0), *_one_of((_OWN_PID,)), deny]  # tgkill, kill: itself only

@@ -8,11 +8,6 @@ place of `_multiprocessing`: standard library only.
 from __future__ import annotations
 
 import _thread
-import time
-
-TYPE_CHECKING = False  # what typing says of it, without importing that
-if TYPE_CHECKING:
-    from typing import Any
 
 _MUTEX = 0  # the kind that its owner may take again; the other is a semaphore
 
@@ -23,54 +18,37 @@ class SemLock:
     SEM_VALUE_MAX = 2**31 - 1
 
     def __init__(self, kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> None:
+        import threading  # which multiprocessing has imported, and other children do without
+
         self.kind, self.maxvalue = kind, maxvalue
         self.name = None  # nothing that somebody must remove
         self.handle = id(self)
         self._value = value
-        self._guard = _thread.allocate_lock()
-        self._waiting: list[Any] = []  # locks that are held, one for each thread that waits
+        self._changed = threading.Condition(threading.Lock())
         self._owner, self._times = 0, 0
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Take one; wait until `timeout` (seconds) where `block`. Returns whether it was got."""
-        own = _thread.get_ident()
-        end = None if timeout is None else time.monotonic() + max(0.0, timeout)
-        while True:
-            with self._guard:
-                if self.kind == _MUTEX and self._owner == own and self._times:
-                    self._times += 1
-                    return True
-                if self._value > 0:
-                    self._value -= 1
-                    self._owner, self._times = own, self._times + 1
-                    return True
-                left = -1.0 if end is None else end - time.monotonic()
-                if not block or (end is not None and left <= 0):
+        with self._changed:
+            if self.kind != _MUTEX or not self._is_mine():
+                wait = (None if timeout is None else max(0.0, timeout)) if block else 0.0
+                if not self._changed.wait_for(lambda: self._value > 0, wait):
                     return False
-                turn = _thread.allocate_lock()
-                turn.acquire()
-                self._waiting.append(turn)
-            turn.acquire(True, left)
-            with self._guard:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
+                self._value -= 1
+            self._owner, self._times = _thread.get_ident(), self._times + 1
+            return True
 
     def release(self) -> None:
         """Give one back."""
-        with self._guard:
-            if self.kind == _MUTEX:
-                if self._owner != _thread.get_ident() or not self._times:
-                    raise AssertionError("attempt to release recursive lock not owned by thread")
-                self._times -= 1
-                if self._times:
-                    return
-            else:
-                if self._value >= self.maxvalue:
-                    raise ValueError("semaphore or lock released too many times")
-                self._times -= 1
-            self._value += 1
-            if self._waiting:
-                self._waiting.pop(0).release()
+        with self._changed:
+            if self.kind == _MUTEX and not self._is_mine():
+                raise AssertionError("attempt to release recursive lock not owned by thread")
+            if self.kind != _MUTEX and self._value >= self.maxvalue:
+                raise ValueError("semaphore or lock released too many times")
+            self._times -= 1
+            if self.kind != _MUTEX or not self._times:
+                self._value += 1
+                self._changed.notify()
 
     def __enter__(self) -> bool:
         return self.acquire()

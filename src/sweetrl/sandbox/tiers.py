@@ -39,6 +39,3 @@ def lightest(sources: Iterable[str], libraries: Sequence[str]) -> int:
                     if top in _OFTEN:
                         found = 1
     return found
-
-
-__all__ = ["lightest", "preloads"]

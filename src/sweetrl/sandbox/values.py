@@ -24,6 +24,9 @@ _ITEMS: Any = type({}.items())
 _OKEYS: Any = type(collections.OrderedDict().keys())
 _OITEMS: Any = type(collections.OrderedDict().items())
 _INFINITY = float("inf")
+# Tags by class: the classes of one line share no subclass, a more special mapping comes first.
+_SEQUENCES: Any = ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "s"), (collections.deque, "dq"))
+_MAPPINGS: Any = ((collections.OrderedDict, "od"), (collections.Counter, "ct"), (dict, "d"))
 
 
 def _of(module: str, name: str) -> Any:
@@ -46,7 +49,6 @@ class Encoder:
         self.left = nodes
         self._subclass = issubclass
         self._type = type
-        self._len = len
 
     def encode(self, value: Any) -> Any:
         """Return `value` as a JSON-serialisable tree; raises Refused where it is too large or too deep."""
@@ -107,20 +109,12 @@ class Encoder:
             return self._node(float.fromhex(float.hex(value)), depth)
         if subclass(kind, str):
             return self._node(str.__add__(value, ""), depth)
-        if subclass(kind, list):
-            return self._sequence("l", list.__iter__(value), depth)
-        if subclass(kind, tuple):
-            return self._sequence("t", tuple.__iter__(value), depth)
-        if subclass(kind, dict):
-            tag = "d"
-            if subclass(kind, collections.OrderedDict):
-                tag = "od"
-            elif subclass(kind, collections.Counter):
-                tag = "ct"
-            return self._pairs(tag, dict.items(value), depth)
-        if subclass(kind, (set, frozenset)):
-            base = set if subclass(kind, set) else frozenset
-            return self._sequence("s", base.__iter__(value), depth)
+        for base, tag in _SEQUENCES:
+            if subclass(kind, base):
+                return self._sequence(tag, base.__iter__(value), depth)
+        for base, tag in _MAPPINGS:
+            if subclass(kind, base):
+                return self._pairs(tag, dict.items(value), depth)
         if kind in (_KEYS, _ITEMS, _OKEYS, _OITEMS):
             return self._sequence("s", value, depth)
         if subclass(kind, (bytes, bytearray)):
@@ -133,8 +127,6 @@ class Encoder:
             return ["fr", hex(value.numerator), hex(value.denominator)]
         if kind is range:
             return ["r", *(self._node(part, depth) for part in (len(value), value.start, value.step))]
-        if subclass(kind, collections.deque):
-            return self._sequence("dq", collections.deque.__iter__(value), depth)
         if kind is _of("array", "array"):
             return self._sequence("arr", value, depth)
         if kind is _of("re", "Pattern"):

@@ -28,9 +28,7 @@ from sweetrl.sandbox.claims import describe_isolation, describe_status, is_safe,
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
-_MODULES = (
-    *("zygote", "memory", "child", "values", "semaphores", "guards", "landlock", "namespaces", "seccomp", "canaries"),
-)
+_MODULES = ["zygote", "child", "values", "semaphores", "guards", "landlock", "namespaces", "seccomp", "canaries"]
 # What the interpreter of a zygote is started with: it reads its configuration and its code from a memory file.
 _START = """
 import marshal, os
@@ -81,7 +79,6 @@ class Worker:
         self._selector: selectors.BaseSelector | None = None
         self._queue: deque[Attempt] = deque()  # the first is at work, the others wait for it
         self._lost: list[Running] = []  # what the last zygote did not finish
-        self._usage: list[Future[dict[str, float]]] = []
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._refused: float | None = None  # since when the machine has started no process for it
@@ -186,10 +183,8 @@ class Worker:
         if "error" in hello:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
         self.layers = tuple(hello["layers"])
-        self.hello = hello
         # Attacks of which nothing is heard count as successful: they ended the process that should have told.
         attacks = {**json.loads(hello["attacks"] or '{"report": true}'), "scratch": not hello["clean"]}
-        hello["canaries"] = attacks
         succeeded = sorted(name for name, open_ in attacks.items() if open_)
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
@@ -246,9 +241,6 @@ class Worker:
         self._lost += [attempt.running for attempt in self._queue]
         self._selector.unregister(self._control)
         self.stop()
-        for future in self._usage:
-            future.set_result({"cpu": 0.0, "rss_kib": 0.0})
-        self._usage.clear()
         if self._lost and not self._lost[0].complete:
             self._lost[0].losses += 1
             if self._lost[0].losses > 1:  # twice is no accident: the call in progress is to blame
@@ -345,10 +337,10 @@ class Worker:
         schedule = schedule_of(self._process.pid, inside) if self._process else None
         if schedule is None:
             active = whole if cpu < _ASLEEP * whole else cpu
-        elif schedule.ready:  # what it does not spend on a core it spends waiting for one
+        elif schedule[0]:  # what it does not spend on a core it spends waiting for one
             active = cpu
         else:
-            active = max(cpu, whole - schedule.waited)
+            active = max(cpu, whole - schedule[1])
         counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
         allowed = self._allowed(attempt, counted)
         if call * counted >= 0.95 * allowed:
@@ -391,8 +383,6 @@ class Worker:
                     return
             elif message[:1] == b"T":
                 self._judge_time(*_TIME.unpack(message)[1:])
-            elif message[:1] == b"U":
-                self._usage.pop(0).set_result(json.loads(message[1:]))
 
     def _child_ended(self, number: int, status: int, clean: bool, cpu: float) -> bool:
         """Take what the child left; False if the zygote's word and the child's do not fit together."""
@@ -432,16 +422,7 @@ class Worker:
             text = f"the solution's {limits.wall_seconds:g} s were used up"
             running.results += [CallResult("timeout", None, text)] * (len(running.job.calls) - len(running.results))
 
-    def abandon(self) -> list[Future[Any]]:
+    def abandon(self) -> list[Future[Outcome]]:
         """The futures that will not be answered any more."""
         unfinished = [*self._lost, *(attempt.running for attempt in self._queue)]
-        futures: list[Future[Any]] = [*self._usage, *(running.future for running in unfinished)]
-        self._usage.clear()
-        return futures
-
-    def ask_usage(self) -> Future[dict[str, float]]:
-        """Ask the zygote for its CPU time and memory (any thread, under the client's lock)."""
-        future: Future[dict[str, float]] = Future()
-        self._usage.append(future)
-        self._send(b"S")
-        return future
+        return [running.future for running in unfinished]

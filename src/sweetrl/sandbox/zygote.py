@@ -18,7 +18,6 @@ import ctypes
 import gc
 import marshal
 import os
-import resource
 import select
 import struct
 import sys
@@ -140,13 +139,8 @@ class Zygote:
     def worker(self) -> Callable[[], None]:
         """What a child does behind its filter: wait for a job and do it."""
         receive, close, descriptor, run = self.jobs.recvmsg, os.close, self.jobs.fileno(), self.run_job
-        length, rights, unpack, number, order = (
-            MESSAGE.size,
-            _RIGHTS_SIZE,
-            MESSAGE.unpack,
-            int.from_bytes,
-            sys.byteorder,
-        )
+        length, rights, unpack = MESSAGE.size, _RIGHTS_SIZE, MESSAGE.unpack
+        number, order = int.from_bytes, sys.byteorder
 
         def work() -> None:
             message, ancillary, _, _ = receive(length, rights)
@@ -205,8 +199,8 @@ class Zygote:
                     message = receive(64)
                     if not message:
                         return
-                    if message[:1] != b"K":
-                        self._answer(message[:1], pid, number)
+                    if message[:1] == b"C":
+                        send(TIME.pack(b"T", number, spent(pid), pid, self._had_job(number, False)))
                     elif NUMBER.unpack(message[1:])[0] == number:
                         self._kill(pid)
                         killed = True
@@ -234,14 +228,6 @@ class Zygote:
                 kill(pid, _KILL)
             except (ProcessLookupError, PermissionError):
                 pass
-
-    def _answer(self, question: bytes, pid: int, number: int) -> None:
-        if question == b"C":
-            self.control.send(TIME.pack(b"T", number, cpu_of(pid), pid, self._had_job(number, False)))
-        elif question == b"S":
-            own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-            self.control.send(b"U" + self.child.to_json({"cpu": seconds, "rss_kib": own.ru_maxrss}).encode())
 
     def _had_job(self, number: int, killed: bool) -> bool:
         """Whether child `number` has taken its job, as the queue tells and not the child. If it was `killed` on
@@ -314,18 +300,14 @@ def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, 
             continue
     os.register_at_fork = register
     sys.modules["_multiprocessing"] = load("semaphores")
-    memory = load("memory")
-    memory.fill_gaps()  # so that what every child uses lies side by side
     zygote = Zygote(control, _socket.socket(fileno=config["jobs"]), config)
     null = os.open("/dev/null", os.O_RDWR)
     zygote.warm_up()
-    memory.huge_text()
     layers = zygote.guards.lock_zygote()
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
     gc.collect()
-    memory.fill_gaps()  # and what every child makes
     gc.freeze()
     attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
-    return zygote, {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
+    return zygote, {"layers": layers, "attacks": attacks, "clean": clean}

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from sweetrl.models.licences import base_licence
-from sweetrl.serve.source import Facts, Handed
+from sweetrl.serve.source import Handed
+from sweetrl.tracking.lineage import Lineage
 
 UNKNOWN = "unknown"
 # Sections of params.yaml that say how an agent was made; others say how the pipeline runs.
@@ -89,7 +90,7 @@ This agent: {title}, trained with sweetrl, adapter {adapter}.
 """
 
 
-def model_card(handed: Handed, facts: Facts, merged: bool) -> str:
+def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
     """Return README.md: metadata that the Hub reads in front, then the card."""
     config, licence = handed.config, base_licence(Path(handed.base), facts.base_hash)
     simple = licence if licence and " " not in licence else ""

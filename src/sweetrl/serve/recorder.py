@@ -12,11 +12,9 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +44,9 @@ OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
 OPEN_BYTES = 256 * 2**20  # of all of them together
 
 Said = list[dict[str, str]]
-
-
-@dataclass
-class Open:
-    """A dialogue without an outcome: its words, the agent's last version in it, and when it was last heard of."""
-
-    said: Said
-    model: str
-    heard: float
-
-    @property
-    def size(self) -> int:
-        """Characters of its words."""
-        return sum(len(message["content"]) for message in self.said)
+# A row of the journal: a dialogue without an outcome, that is its id (`dialogue`), its words (`said`), the agent's last
+# version in it (`model`), and when it was last heard of (`time`).
+Open = dict[str, Any]
 
 
 class Recorder:
@@ -89,7 +76,7 @@ class Recorder:
         """
         name = request.dialogue
         before = self.open.get(name)
-        said = _followed(before.said if before else [], request.messages)
+        said = _followed(before["said"] if before else [], request.messages)
         if not request.consent or len(replies) != 1 or said is None:
             if before is not None:
                 self._end(name, "dropped")
@@ -124,8 +111,8 @@ class Recorder:
         if not given.consent:
             self._end(given.dialogue, "dropped")
             return "dropped"
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue.heard))
-        row = {"id": given.dialogue, **given.facts, "messages": dialogue.said, "model": dialogue.model}
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue["time"]))
+        row = {"id": given.dialogue, **given.facts, "messages": dialogue["said"], "model": dialogue["model"]}
         try:
             self._write(row | {"consent": True, "metadata": {"time": when}})
         except (OSError, UserError) as error:
@@ -137,7 +124,7 @@ class Recorder:
     def tidy(self) -> None:
         """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words."""
         now = self.clock()
-        for name in [name for name, dialogue in self.open.items() if now - dialogue.heard >= FORGOTTEN]:
+        for name in [name for name, dialogue in self.open.items() if now - dialogue["time"] >= FORGOTTEN]:
             self._end(name, "forgotten")
         if self._part is not None and now - self._begun >= OLD:
             self.rotate()
@@ -154,9 +141,7 @@ class Recorder:
     def _rewrite(self) -> None:
         """Write the journal anew, whole or not at all, with the dialogues that are open and nothing else."""
         with atomic_path(self.folder / JOURNAL) as temporary, temporary.open("w", encoding="utf-8") as out:
-            for name, dialogue in self.open.items():
-                row = {"dialogue": name, "time": dialogue.heard, "said": dialogue.said, "model": dialogue.model}
-                out.write(json.dumps(row) + "\n")
+            out.writelines(json.dumps(row) + "\n" for row in self.open.values())
         self._written = (self.folder / JOURNAL).stat().st_size
         self._stale = False
 
@@ -185,7 +170,7 @@ class Recorder:
         """Take up a row of the journal: a dialogue that is open, or the end of one."""
         self.open.pop(row["dialogue"], None)
         if "end" not in row:
-            self.open[row["dialogue"]] = Open(row["said"], row["model"], row["time"])
+            self.open[row["dialogue"]] = {key: row[key] for key in ("dialogue", "time", "said", "model")}
 
     def _end(self, name: str, how: str) -> None:
         """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
@@ -197,10 +182,10 @@ class Recorder:
             logger.warning("the end of a dialogue cannot be noted: %s", error)
 
     def _make_room(self) -> None:
-        size = sum(dialogue.size for dialogue in self.open.values())
+        size = sum(map(_size, self.open.values()))
         while len(self.open) > OPEN or (size > OPEN_BYTES and len(self.open) > 1):
             oldest = next(iter(self.open))
-            size -= self.open[oldest].size
+            size -= _size(self.open[oldest])
             self._end(oldest, "forgotten")
 
     def _write(self, row: Mapping[str, Any]) -> None:
@@ -209,16 +194,14 @@ class Recorder:
             now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock()))
             self._part = private_file(self.folder / f".served-{now}-{secrets.token_hex(4)}.jsonl{PART}")
             self._begun = self.clock()
-        before = self._part.stat().st_size
-        append_row(self._part, row)
-        try:
-            with self._part.open("ab") as out:
-                os.fsync(out.fileno())
-        except OSError:
-            os.truncate(self._part, before)
-            raise
+        append_row(self._part, row, durable=True)
         if self._part.stat().st_size >= FULL:
             self.rotate()
+
+
+def _size(dialogue: Open) -> int:
+    """Characters of its words."""
+    return sum(len(message["content"]) for message in dialogue["said"])
 
 
 def _followed(said: Said, messages: Sequence[Mapping[str, str]]) -> Said | None:

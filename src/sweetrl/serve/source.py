@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import Settings
 from sweetrl.config.yaml_files import read_yaml
@@ -16,32 +15,12 @@ from sweetrl.models.load import check_adapter
 from sweetrl.paths import EVALUATION
 from sweetrl.stages.registration import config_of as config_in_project
 from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
-from sweetrl.tracking.lineage import lineage
+from sweetrl.tracking.lineage import Lineage, lineage
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.store import require_store
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of where an agent comes from; empty is unknown.
-
-    `evaluation` is the whole of reports/evaluation.json, `data` maps paths to DVC hashes, `params` has dotted names.
-    """
-
-    adapter_hash: str
-    base_hash: str = ""
-    created: str = ""
-    commit: str = ""
-    dirty: bool = False
-    dvc_lock: str = ""
-    code: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
-    evaluation: Mapping[str, Any] = field(default_factory=dict)
-    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,14 +118,16 @@ def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentC
         ) from error
 
 
-def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
+def facts_of(handed: Handed, settings: Settings, folder: Path) -> Lineage:
     """Return what the registry knows of where `handed` comes from; `folder` takes what must be fetched for that.
 
-    A folder's adapter is looked for by its content: only its hash is known of one that is not registered.
+    `evaluation` is the whole of reports/evaluation.json. A folder's adapter is looked for by its content: only its hash
+    is known of one that is not registered.
     """
     name, number = handed.name, handed.version
     if not number:
-        alone, name = Facts(dvc_hash(handed.adapter), handed.config.base_hash), settings.tracking.model
+        alone = Lineage(name, "", adapter_hash=dvc_hash(handed.adapter), base_hash=handed.config.base_hash)
+        name = settings.tracking.model
         try:
             require_store(settings.tracking)
         except UserError:  # nothing was registered yet
@@ -156,7 +137,5 @@ def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
             return alone
         number = str(version.version)
     registry = Registry(settings.tracking.model_copy(update={"model": name}))
-    origin = lineage(f"{name}/{number}", settings.tracking)
     report = registry.download(registry.get(number), f"evaluation/{EVALUATION.name}", folder)
-    shared = {name: getattr(origin, name) for name in (each.name for each in fields(Facts)) if name != "evaluation"}
-    return Facts(**shared, evaluation=read_json(report))
+    return replace(lineage(f"{name}/{number}", settings.tracking), evaluation=read_json(report))

@@ -105,8 +105,7 @@ def report(domain: Domain, evaluation: Evaluation) -> str:
     shown = Report(
         domain, evaluation.comparison, evaluation.results, before, after, states, facts, read_contexts(states)
     )
-    own = domain.report(shown, evaluation.examined)
-    return render(shown) if own is None else own
+    return (evaluation.render or render)(shown)
 
 
 def flat(comparison: Mapping[str, Any]) -> dict[str, float]:

@@ -132,7 +132,7 @@ def fit_critic(job: TrainingJob) -> TrainingResult:
     if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
         if not first_process():
             return TrainingResult(job.scratch / "adapter", "")
-        return domain.fit_critic(critic, inputs.trajectories(), inputs.pairs(), job.scratch, inputs.where)
+        return domain.own_critic(critic).fit(inputs.trajectories(), inputs.pairs(), job.scratch, inputs.where)
     from sweetrl.sweet.data import critic_attempts, critic_pairs
     from sweetrl.sweet.head_critics import RegressionTrainer, ValueTrainer
     from sweetrl.sweet.trainer import CriticTrainer
@@ -161,7 +161,7 @@ def load_critic(
 
     kind = critic.parameterization
     if kind not in TRAINED_HERE:
-        return domain.load_critic(critic, folder)
+        return domain.own_critic(critic).load(folder)
     model, tokenizer = base or load_base(domain.settings.model)
     model = load_adapter(model, folder)
     if kind == "log-ratio":

@@ -137,22 +137,22 @@ class Lineage:
 
     model: str
     version: str
-    aliases: tuple[str, ...]
-    created: str
-    commit: str
-    dirty: bool
-    dvc_lock: str
-    adapter_hash: str
-    base: str
-    base_hash: str
-    run: RunFacts | None
-    parent: RunFacts | None
-    stages: tuple[RunFacts, ...]
-    code: dict[str, str]
-    data: dict[str, str]
-    params: dict[str, str]
-    evaluation: dict[str, Any]
-    cost: dict[str, float]
+    aliases: tuple[str, ...] = ()
+    created: str = ""
+    commit: str = ""
+    dirty: bool = False
+    dvc_lock: str = ""
+    adapter_hash: str = ""
+    base: str = ""
+    base_hash: str = ""
+    run: RunFacts | None = None
+    parent: RunFacts | None = None
+    stages: tuple[RunFacts, ...] = ()
+    code: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> Iterator[tuple[str, str]]:
         """Yield the chain as (what, value) in few lines: what is many is counted."""

@@ -207,7 +207,8 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for table in tables:
         names = dict.fromkeys([*table.keys, *(name for rule in table.rules for name in rule.columns)])
-        values = {name: list(map(_escaped, table.rows.column(name))) for name in names}
+        columns = {name: table.rows.column(name) for name in names}
+        values = {name: [html.escape(one) if isinstance(one, str) else one for one in columns[name]] for name in names}
         frame = pd.DataFrame(values | {PLACE: range(len(table.rows))})
         suite = context.suites.add(gx.ExpectationSuite(table.name))
         for rule in table.rules:
@@ -225,10 +226,6 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
         verdicts += [_verdict(table, rule, outcomes[rule.name]) for rule in table.rules]
     context.build_data_docs()
     return verdicts
-
-
-def _escaped(value: Any) -> Any:
-    return html.escape(value) if isinstance(value, str) else value
 
 
 def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:

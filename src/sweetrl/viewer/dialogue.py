@@ -33,15 +33,14 @@ class Dialogues:
 
     def read(self, row: int) -> tuple[Trajectory, Domain]:
         """Return dialogue number `row` and its domain; UserError where only its numbers are kept."""
-        one = self.catalogue.read(self.catalogue.place(row))
+        _, _, one = self.catalogue.read(row)
         if one is None:
             raise UserError(f"row {row}: only the numbers of this dialogue are kept.")
         return one, self.catalogue.domains.of(one.task.suite)
 
     def describe(self, row: int) -> dict[str, Any]:
         """Return dialogue number `row` as plain values; IndexError where there is none."""
-        place = self.catalogue.place(row)
-        return self.described(row, place.source, place.task, self.catalogue.read(place))
+        return self.described(row, *self.catalogue.read(row))
 
     def every(self) -> Iterator[tuple[int, Trajectory | None, dict[str, Any]]]:
         """Yield every dialogue in the order of rows: its number, itself, and as plain values."""
@@ -160,11 +159,6 @@ def difference(one: bytes, other: bytes) -> bytes:
 def can_run(one: Trajectory) -> bool:
     """Whether there are hidden tests, and something to run them on."""
     return bool(one.task.test_cases) and one.answer is not None
-
-
-def runs(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
-    """Run the hidden tests once more in the sandbox; a list of plain values."""
-    return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
 
 
 def _task(task: Task, domain: Domain) -> dict[str, Any]:

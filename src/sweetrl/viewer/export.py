@@ -53,7 +53,7 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     if report is not None:
         (folder / "report.html").write_text(report, encoding="utf-8")
     sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
-    meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | sizes
+    meta = catalogue.meta() | overview(catalogue, viewer.target, viewer.dialogues.tracked) | sizes
     _script(folder / META, "meta", meta | {"heat": False, "server": False})
     for number, first in enumerate(range(0, catalogue.count, SHARD)):
         _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))

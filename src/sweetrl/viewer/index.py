@@ -57,17 +57,6 @@ class Index:
             raise UserError(f"{self.source.name}: these dialogues have changed; start `sweetrl view` again.")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one dialogue lies: the number of its shard in the source, and its row there."""
-
-    source: Source
-    task: str
-    attempt: int
-    file: int
-    at: int
-
-
 class Catalogue:
     """All sources with their indices; `rows` and `search` read what they need from the disk."""
 
@@ -126,25 +115,29 @@ class Catalogue:
             for words in _slice(index.table, first, some, [TEXT])[TEXT].to_pylist()
         ]
 
-    def place(self, row: int) -> Place:
-        """Return where dialogue number `row` lies; IndexError where there is none, UserError where it has changed."""
+    def read(self, row: int) -> tuple[Source, str, Trajectory | None]:
+        """Return the source of dialogue number `row`, its task's id, and itself; None where only its numbers are kept.
+
+        IndexError where there is none, UserError where it has changed.
+        """
         if not 0 <= row < self.count:
             raise IndexError(row)
         ((index, first, _),) = self._parts(row, 1)
         index.check()
-        (found,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
-        return Place(index.source, found["task"], found["attempt"], found["file"], found["at"])
-
-    def read(self, place: Place) -> Trajectory | None:
-        """Read one dialogue; None where only its numbers are kept."""
-        source = place.source
-        if source.kind == "results":
-            return None
+        source, one = index.source, None
+        (place,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
         if source.kind == "shards":
             from sweetrl.colbench.store import TrajectoryStore
 
-            return TrajectoryStore(source.path).row(place.file, place.at)
-        return _official(source.path, place, self.domains)
+            one = TrajectoryStore(source.path).row(place["file"], place["at"])
+        elif source.kind == "file":
+            from sweetrl.colbench.files import parse_trajectory
+            from sweetrl.colbench.jsonl import parse_row
+
+            line, where = next(islice(_lines(source.path), place["at"], None)), f"{source.path}: row {place['at'] + 1}"
+            one = parse_trajectory(parse_row(line, where), where, self.domains.of(self.domains.settings.suite))
+            one = replace(one, attempt=place["attempt"], task=replace(one.task, id=place["task"]))
+        return source, place["task"], one
 
     def dialogues(self) -> Iterator[tuple[Source, str, Trajectory | None]]:
         """Yield (source, task's id, dialogue) of every row in order, reading each source once."""
@@ -298,15 +291,6 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines that `colbench.jsonl.read_rows` takes for rows."""
     with path.open("rb") as file:
         yield from (line for line in file if line.decode("utf-8-sig", "replace").strip())
-
-
-def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
-    from sweetrl.colbench.files import parse_trajectory
-
-    domain = domains.of(domains.settings.suite)
-    row = json.loads(next(islice(_lines(path), place.at, None)))
-    one = parse_trajectory(row, f"{path}: row {place.at + 1}", domain)
-    return replace(one, attempt=place.attempt, task=replace(one.task, id=place.task))
 
 
 def _count(source: Source) -> int:

@@ -111,13 +111,14 @@ class TrackedRuns:
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
         """The costs by stage, method (of an evaluation), task and attempt; of a dialogue made twice the last one's."""
         from sweetrl.rollout.ledger import Ledger
+        from sweetrl.tracking.lineage import Records
 
         found: dict[tuple[str, str, str, int], DialogueCost] = {}
         for stage in ("collect", "evaluate"):
             if stage not in self._ids:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
-                ask = partial(_cost_files, self._ids[stage], Path(scratch))
+                ask = partial(Records.files, run_id=self._ids[stage], folder="costs", scratch=Path(scratch))
                 # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
                 for path in self._ask(ask) or []:
                     parts = path.stem.split("-")
@@ -127,11 +128,7 @@ class TrackedRuns:
         return found
 
 
-def _cost_files(run_id: str, scratch: Path, records: Records) -> list[Path]:
-    return records.files(run_id, "costs", scratch)
-
-
-def overview(catalogue: Catalogue, settings: Settings, target: Target, runs: TrackedRuns) -> dict[str, Any]:
+def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[str, Any]:
     """Return the runs with their costs and curves, the critic's contrasts in words, and whether there is a report."""
     return {
         "title": printable(target.title),

@@ -20,47 +20,22 @@ if TYPE_CHECKING:
     from sweetrl.types import Result
     from sweetrl.viewer.sources import Source
 
+FAULTS = ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken")
 # What a column holds: a word of few ("word"), a number, a truth, or a text of its own.
 KINDS = {
     "task": "text",
     "attempt": "number",
-    "source": "word",
-    "stage": "word",
-    "method": "word",
-    "topic": "word",
-    "seed": "word",
-    "temperature": "word",
-    "persona": "word",
-    "round": "word",
-    "domain": "word",
-    "outcome": "word",
-    "first_fault": "word",
+    **dict.fromkeys(("source", "stage", "method", "topic", "seed", "temperature", "persona", "round"), "word"),
+    **dict.fromkeys(("domain", "outcome", "first_fault"), "word"),
     "fault_turn": "number",
-    "held_out": "truth",
-    "success": "truth",
-    "scored": "truth",
-    "reward": "number",
-    "passed": "number",
-    "tests": "number",
-    "turns": "number",
-    "questions": "number",
-    "premature": "number",
-    "repeated": "number",
-    "irrelevant": "number",
-    "unhinted": "number",
+    **dict.fromkeys(("held_out", "success", "scored"), "truth"),
+    **dict.fromkeys(("reward", "passed", "tests", "turns", "questions"), "number"),
+    **dict.fromkeys(FAULTS[:4], "number"),
     "details": "number",
-    "untold": "number",
-    "forgotten": "number",
-    "mistaken": "number",
-    "advantage": "number",
-    "least_advantage": "number",
-    "ranked": "number",
-    "pairs": "number",
-    "needed_last": "number",
-    "tokens": "number",
+    **dict.fromkeys(FAULTS[4:], "number"),
+    **dict.fromkeys(("advantage", "least_advantage", "ranked", "pairs", "needed_last", "tokens"), "number"),
     "words": "truth",
 }
-FAULTS = ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken")
 NO_FAULT = "none"
 NEEDED = "needed"  # the verdict on a question that the task needs
 
@@ -130,28 +105,24 @@ def row_of(
 
 def row_of_result(result: Result, source: Source) -> dict[str, Any]:
     """Return the row of a dialogue of which only the numbers are kept."""
-    row: dict[str, Any] = dict.fromkeys(KINDS)
-    row |= {
+    equal = ("topic", "outcome", "reward", "success", "turns", "questions", "held_out", "details", *FAULTS)
+    return {
+        **dict.fromkeys(KINDS),
+        **{name: getattr(result, name) for name in equal},
+        **{name: getattr(source, name) for name in ("stage", "seed", "persona")},
         "task": result.task_id,
         "attempt": 0,
         "source": source.name,
-        "stage": source.stage,
         "method": source.method or result.policy,
-        "topic": result.topic,
-        "seed": source.seed,
         "temperature": "" if source.temperature is None else f"{source.temperature:g}",
-        "persona": source.persona,
         "round": str(source.round),
         "domain": "",
-        "outcome": result.outcome,
         "passed": result.tests_passed if result.tests else None,
         "tests": result.tests or None,
         "scored": result.reward is not None,
+        "premature": None if result.premature is None else int(result.premature),
         "words": False,
     }
-    row |= {name: getattr(result, name) for name in ("reward", "success", "turns", "questions", "held_out", "details")}
-    row |= {name: getattr(result, name) for name in FAULTS}
-    return row | {"premature": None if result.premature is None else int(result.premature)}
 
 
 def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:

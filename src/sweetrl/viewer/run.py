@@ -28,7 +28,7 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
 
     target, domains = find_target(name, settings, scratch), Domains(settings)
     dialogues = Dialogues(open_catalogue(find_sources(target.folder), domains), TrackedRuns(settings, target.runs))
-    return Viewer(target, dialogues, settings, Heat(domains, target.folder / CRITIC))
+    return Viewer(target, dialogues, Heat(domains, target.folder / CRITIC))
 
 
 def open_browser(address: str) -> None:

@@ -7,7 +7,7 @@ What a page of somebody else could ask for through the reader's browser is refus
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +16,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
-from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
-from sweetrl.viewer.dialogue import Dialogues, pictures, runs
+from sweetrl.viewer.dialogue import Dialogues, pictures
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.sources import Target
@@ -46,18 +45,19 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Viewer:
-    """What is looked at, and by which settings."""
+    """What is looked at."""
 
     target: Target
     dialogues: Dialogues
-    settings: Settings
     heat: Heat
 
     def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
         """Return what is computed of a dialogue on demand: "run" (tests), "heat" (token log-ratios), or "pictures"."""
         if what == "heat":
             return self.heat.ratios(one)
-        return runs(one, domain) if what == "run" else pictures(one, domain)
+        if what == "pictures":
+            return pictures(one, domain)
+        return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
 
 
 def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
@@ -98,7 +98,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
         more = {"heat": viewer.heat.there, "server": True}
-        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | more
+        return catalogue.meta() | overview(catalogue, viewer.target, viewer.dialogues.tracked) | more
 
     @app.get("/api/rows/{shard}")
     def rows(shard: int) -> Response:

@@ -91,7 +91,12 @@ def find_sources(folder: Path) -> list[Source]:
     if not folder.exists():
         raise UserError(f"{folder}: there is no such folder or file; name one with dialogues, a run or MODEL@ALIAS.")
     if folder.is_file():
-        return [Source(folder.name, folder, _kind_of(folder), "dialogues", _stem(folder))]
+        if (kind := _kind_of(folder)) is None:
+            raise UserError(
+                f"{folder}: this is neither an official trajectory file (.jsonl) nor results of an evaluation "
+                "(.parquet); name one, or a folder of shards."
+            )
+        return [Source(folder.name, folder, kind, "dialogues", folder.stem)]
     roots = [folder]
     if (folder / "params.yaml").exists() and (folder / "data").is_dir():
         roots = [one for one in (folder / "data", folder / "reports") if one.is_dir()]
@@ -120,10 +125,11 @@ def _below(root: Path, folder: Path) -> Iterator[Source]:
         said = _measured(here / SUMMARY) if SUMMARY in names else {}
         for name in sorted(names):
             path = here / name
-            if name.endswith(".parquet") and _is_results(path):
+            kind = _kind_of(path)
+            if kind == "results":
                 yield _results(path, folder, said)
-            elif name.endswith(".jsonl") and _is_official(path):
-                yield Source(_name(path, folder), path, "file", "dialogues", _stem(path))
+            elif kind == "file":
+                yield Source(_name(path, folder), path, "file", "dialogues", path.stem)
 
 
 def _shards(path: Path, folder: Path) -> Source:
@@ -176,19 +182,10 @@ def _name(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix() if path != folder else path.resolve().name
 
 
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".jsonl").removesuffix(".parquet")
-
-
-def _kind_of(path: Path) -> Kind:
+def _kind_of(path: Path) -> Kind | None:
     if path.suffix == ".parquet" and _is_results(path):
         return "results"
-    if path.suffix == ".jsonl" and _is_official(path):
-        return "file"
-    raise UserError(
-        f"{path}: this is neither an official trajectory file (.jsonl) nor results of an evaluation (.parquet); name "
-        "one, or a folder of shards."
-    )
+    return "file" if path.suffix == ".jsonl" and _is_official(path) else None
 
 
 def _is_results(path: Path) -> bool:

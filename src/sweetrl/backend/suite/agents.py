@@ -61,40 +61,26 @@ def write_answer(request: Request, details: dict[str, tuple[Value, ...]]) -> str
     return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, details)}\n```"
 
 
-@dataclass(frozen=True)
 class Dialogue:
-    """What has happened so far: the request, the facts behind it, what was asked for and what was heard."""
+    """A dialogue that ends with the user's words: the request, the facts behind it, what was asked and heard, the turn.
 
-    request: Request
-    facts: dict[str, tuple[str, ...]]
-    asked: set[str]
-    heard: dict[str, tuple[str, ...]]
-    """The details that were told with all their parts, with the values that were told."""
-    open: list[str]
-    """Details of which a part has been told, and a follow-up brings out the rest; none where the user refuses."""
-    turn: int
+    `heard` are the details that were told with all their parts, with the values that were told; of those in `open` a
+    part has been told, and a follow-up brings out the rest (none where the user refuses).
+    """
 
-    @classmethod
-    def of(cls, task: Task, messages: Sequence[Message]) -> Dialogue:
-        """Read a dialogue that ends with the user's words."""
-        facts, questions = read_facts(task.hidden_information), questions_of(messages)
+    def __init__(self, task: Task, messages: Sequence[Message]) -> None:
+        self.request, self.facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        questions, answered = questions_of(messages), answered_questions(messages)
         replies = [message.content for message in messages[2::2]]
-        answered = answered_questions(messages)
-        complete, spoken = known(facts, answered), told(facts, answered)
-        heard = {name: facts[name] for name in facts if name in complete}
+        complete, spoken = known(self.facts, answered), told(self.facts, answered)
+        self.heard = {name: values for name, values in self.facts.items() if name in complete}
         for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, as they were told
             numbers = NUMBER.findall(reply)
-            for name in heard:
+            for name in self.heard:
                 if name in kinds and len(kinds) == len(numbers) == 1 and BY_NAME[name].parts == 1:
-                    heard[name] = (numbers[0],)
-        return cls(
-            read_request(task.problem_description),
-            facts,
-            {name for kinds in questions for name in kinds},
-            heard,
-            [name for name in spoken if name not in complete and REFUSAL not in replies],
-            len(questions),
-        )
+                    self.heard[name] = (numbers[0],)
+        self.asked, self.turn = {name for kinds in questions for name in kinds}, len(questions)
+        self.open = [name for name in spoken if name not in complete and REFUSAL not in replies]
 
     def ask(self, name: str, wording: random.Random | None = None) -> str:
         """A question about a kind of detail; where a part of it is told, a follow-up."""
@@ -130,7 +116,7 @@ class ScriptedAgent:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, from what an agent may see, and the facts behind the answers it got."""
-        now = Dialogue.of(task, messages)
+        now = Dialogue(task, messages)
         if self.order == "hints":
             wanted: Sequence[str] = now.request.named
         elif self.order == "usual":
@@ -148,66 +134,58 @@ class OracleAgent:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, by someone who knows the facts and only has to bring them out."""
-        now = Dialogue.of(task, messages)
+        now = Dialogue(task, messages)
         left = now.open + [name for name in now.facts if name not in now.asked]
         return now.ask(left[0]) if left else now.answer()
-
-
-@dataclass(frozen=True)
-class Skill:
-    """How a demonstrator behaves; the base agent learns its habits from these.
-
-    Its habit is to ask for what is plausible in the domain in the order of a program's steps, whatever the request
-    says, and to answer when the turns are over. At each turn, with probability `heed`, it looks at the request instead:
-    it asks for something that is hinted at, or answers if nothing of that is left. It follows up on what was told in
-    part with probability `follow`; asks about any kind at all with probability `slip`; answers early with probability
-    `stop`; and a detail that it was told does not get into the program with probability `forget`.
-    """
-
-    heed: float
-    follow: float = 0.7
-    slip: float = 0.05
-    stop: float = 0.05
-    forget: float = 0.01
 
 
 @dataclass(frozen=True)
 class Demonstrator:
     """A scripted agent with a habit: what the base agent is pre-trained on.
 
+    Its habit is to ask for what is plausible in the domain in the order of a program's steps, whatever the request
+    says, and to answer when the turns are over. At each turn, with probability `heed`, it looks at the request instead:
+    it asks for something that is hinted at, or answers if nothing of that is left. It follows up on what was told in
+    part with probability `follow`; asks about any kind at all with probability `slip`; answers early with probability
+    `stop`; and a detail that it was told does not get into the program with probability `forget`.
+
     An `informed` one has seen the finished program: with probability `heed_program` it asks for a detail that is in it,
     or answers if it knows them all.
     """
 
-    skill: Skill
     max_turns: int
     rng: random.Random
+    heed: float
+    follow: float = 0.8
+    slip: float = 0.02
+    stop: float = 0.02
+    forget: float = 0.01
     informed: bool = False
     heed_program: float = 0.85
     name = "demonstrator"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""
-        now, rng, skill = Dialogue.of(task, messages), self.rng, self.skill
+        now, rng = Dialogue(task, messages), self.rng
         name = self._next(now)
-        if name is None or now.turn >= self.max_turns - 1 or rng.random() < skill.stop:
-            return now.answer([name for name in now.facts if rng.random() < skill.forget])
+        if name is None or now.turn >= self.max_turns - 1 or rng.random() < self.stop:
+            return now.answer([name for name in now.facts if rng.random() < self.forget])
         return now.ask(name, rng)
 
     def _next(self, now: Dialogue) -> str | None:
         """What to ask for; None to answer. It goes on from the last kind asked for, and never turns back."""
-        rng, skill = self.rng, self.skill
+        rng = self.rng
         order = list(BY_NAME)
         furthest = max((order.index(name) for name in now.asked), default=-1)
         ahead = order[furthest + 1 :]
         if self.informed and rng.random() < self.heed_program:
             left = now.open + [name for name in ahead if name in now.facts]
             return left[0] if left else None
-        if now.open and rng.random() < skill.follow:
+        if now.open and rng.random() < self.follow:
             return now.open[0]
-        if rng.random() < skill.slip:
+        if rng.random() < self.slip:
             return rng.choice(order)
-        wanted = now.request.named if rng.random() < skill.heed else now.request.domain.relevant
+        wanted = now.request.named if rng.random() < self.heed else now.request.domain.relevant
         return next((name for name in ahead if name in wanted), None)
 
 
@@ -215,8 +193,7 @@ def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: in
     """Play one dialogue of a demonstrator with the scripted user; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
     heed = rng.uniform(settings.heed_least, settings.heed_most)
-    skill = Skill(heed, follow=0.8, slip=0.02, stop=0.02, forget=0.01)
     informed = rng.random() < settings.informed
     persona: Persona = rng.choices(("plain", "terse", "talkative"), (3, 1, 1))[0]
-    agent = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed)
+    agent = Demonstrator(max_turns, rng, heed, informed=informed, heed_program=settings.informed_heed)
     return Demonstration(converse(agent.act, ScriptedSimulator(persona), task, max_turns, seed), informed)

@@ -19,17 +19,16 @@ CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY", "SEK", "NOK", "PLN", "CZK", "IN
 class Kind:
     """One kind of detail.
 
-    `questions` are wordings an agent may use, `answers` wordings of the user ({0}, {1} are the values), `short` what a
-    terse one says, `code` the lines of the step ({x} is the argument), `values` the inclusive ranges the values are
-    drawn from (empty: a currency word). `pattern` recognises a question about this kind in free text;
-    `more_specific_than` names kinds that a match overrules. Where there are `follow_ups`, the first question brings out
+    `questions` are wordings an agent may use, `answers` wordings of the user ({0}, {1} are the values), `code` the
+    lines of the step ({x} is the argument), `values` the inclusive ranges the values are drawn from (empty: a currency
+    word). `pattern` recognises a question about this kind in free text; `more_specific_than` names kinds that a match
+    overrules. Where there are `follow_ups`, the first question brings out
     `answers` and a second one `rest` (a terse user: `short_rest`).
     """
 
     name: str
     questions: tuple[str, ...]
     answers: tuple[str, ...]
-    short: str
     code: tuple[str, ...]
     values: tuple[tuple[int, int], ...]
     pattern: str
@@ -37,6 +36,12 @@ class Kind:
     follow_ups: tuple[str, ...] = ()
     rest: tuple[str, ...] = ()
     short_rest: str = ""
+    short: str = ""
+
+    @property
+    def terse(self) -> str:
+        """What a terse user says first: the name that the value has in the program, unless it is `short`."""
+        return self.short or f"Yes: {self.code[0].removesuffix(' = {0}')} {{0}}."
 
     @property
     def parts(self) -> int:
@@ -53,7 +58,6 @@ KINDS: tuple[Kind, ...] = (
             "Negative values: are they possible?",
         ),
         ("The code for negative input is {0}.", "If it is negative, return {0}.", "For negative numbers return {0}."),
-        "Yes: negative {0}.",
         ("negative = {0}", "if {x} < 0:", "    return negative"),
         ((40, 99),),
         r"negative|below zero|less than (zero|0)|error code|invalid",
@@ -62,7 +66,6 @@ KINDS: tuple[Kind, ...] = (
         "zero",
         ("Zero: what is the result?", "Zero as input: is it special?", "Zero: what do you get for it?"),
         ("The result for zero is {0}.", "If it is zero, return {0}.", "For zero the result is {0}."),
-        "Yes: zero {0}.",
         ("zero = {0}", "if {x} == 0:", "    return zero"),
         ((2, 39),),
         r"\bzero\b|\b0\b|\bnothing at all\b|empty",
@@ -75,7 +78,6 @@ KINDS: tuple[Kind, ...] = (
             "Packs: is the number given by them?",
         ),
         ("The input counts packs, a pack has {0} units.", "The units in a pack are {0}.", "Yes, with a pack of {0}."),
-        "Yes: pack {0}.",
         ("pack = {0}", "{x} = {x} * pack"),
         ((2, 24),),
         r"\bpacks?\b|bundle|unit of (the )?(input|measure)|conver",
@@ -84,7 +86,6 @@ KINDS: tuple[Kind, ...] = (
         "allowance",
         ("Free units: are there any?", "Free units: how many are there?", "Free allowance: is there one?"),
         ("The number of free units is {0}.", "There is a free allowance of {0}.", "You get the free first {0}."),
-        "Yes: free {0}.",
         ("free = {0}", "{x} = max({x} - free, 0)"),
         ((2, 9),),
         r"allowance|first .*\bfree\b|units .*\bfree\b|\bincluded\b|\bfree (units|hours|minutes|days)\b|grace",
@@ -93,7 +94,6 @@ KINDS: tuple[Kind, ...] = (
         "every",
         ("Bonus units: how often?", "Bonus: is there one every so often?", "Bonus: after every how many units?"),
         ("There is a bonus unit every {0} units.", "Yes, one bonus every {0}.", "The bonus comes every {0} units."),
-        "Yes: every {0}.",
         ("every = {0}", "{x} = {x} - {x} // every"),
         ((3, 12),),
         r"every so many|after how many|one (is|in .*) free|\bbonus\b|\bnth\b|every .* free",
@@ -103,7 +103,6 @@ KINDS: tuple[Kind, ...] = (
         "rate",
         ("Rate: how high is it?", "Rate per unit: what is it?", "Rate: is there one for each unit?"),
         ("The rate is {0} per unit.", "Each unit has a rate of {0}.", "Use a rate of {0}."),
-        "Yes: rate {0}.",
         ("rate = {0}", "total = {x} * rate"),
         ((2, 99),),
         r"\brates?\b|(price|cost|much|charge|points?|paid|pay)\b.*\b(per|each|one|every|an?) ",
@@ -116,7 +115,6 @@ KINDS: tuple[Kind, ...] = (
             "Past the limit of {0} each unit costs more.",
             "Over the limit {0} the units count more.",
         ),
-        "Yes: limit {0}.",
         ("limit = {0}", "extra = {1}", "if {x} > limit:", "    total = total + ({x} - limit) * extra"),
         ((10, 40), (2, 19)),
         r"second rate|rate change|\bextra\b|overtime|tier|different rate|higher rate|above (a|which|what) ",
@@ -129,7 +127,6 @@ KINDS: tuple[Kind, ...] = (
         "insurance",
         ("Insurance: is there any?", "Insurance: how much is it?", "Insurance: should it be added?"),
         ("The insurance is {0} per unit.", "Each unit has an insurance of {0}.", "Yes, insurance of {0} a unit."),
-        "Yes: insurance {0}.",
         ("insurance = {0}", "total = total + {x} * insurance"),
         ((2, 29),),
         r"insur|cover\b",
@@ -139,7 +136,6 @@ KINDS: tuple[Kind, ...] = (
         "base",
         ("Fixed amount: is there one?", "Fixed amount: how much is added?", "Fixed start: what is it?"),
         ("The fixed amount is {0}.", "Start from a fixed {0}.", "Add a fixed amount of {0}."),
-        "Yes: fixed {0}.",
         ("fixed = {0}", "total = total + fixed"),
         ((5, 99),),
         r"fixed|\bbase\b|flat|\bset-?up\b|start(s|ing)? (from|with|at|fee)|initial",
@@ -149,7 +145,6 @@ KINDS: tuple[Kind, ...] = (
         "bulk",
         ("Bulk orders: is something taken off?", "Bulk: from which number on?", "Bulk orders: are they cheaper?"),
         ("It is a bulk above {0}.", "Yes, bulk begins above {0}.", "A bulk of more than {0} is cheaper."),
-        "Yes: bulk {0}.",
         ("bulk = {0}", "off = {1}", "if {x} > bulk:", "    total = total - off"),
         ((10, 40), (5, 49)),
         r"bulk|large (orders?|numbers? .*off)|cheaper|volume|quantity discount",
@@ -162,7 +157,6 @@ KINDS: tuple[Kind, ...] = (
         "discount",
         ("Discount: is there one?", "Discount: does one apply?", "Discount: should it be taken off?"),
         ("Yes, there is one, in percent.", "Yes, some percent.", "There is one, in percent."),
-        "Yes, some.",
         ("discount = {0}", "total = total - total * discount / 100"),
         ((5, 60),),
         r"discount|rebate|percent(age)? off|reduc",
@@ -170,12 +164,12 @@ KINDS: tuple[Kind, ...] = (
         ("Discount: how many percent?", "Discount: how high is it?"),
         ("The discount is {0} percent.", "Take a discount of {0} percent.", "It is a discount of {0} percent."),
         "The discount {0}.",
+        short="Yes, some.",
     ),
     Kind(
         "tax",
         ("Tax: is there one?", "Tax: how high is it?", "Tax: should it be added?"),
         ("The tax is {0} percent.", "Add a tax of {0} percent.", "There is a tax of {0} percent on top."),
-        "Yes: tax {0}.",
         ("tax = {0}", "total = total + total * tax / 100"),
         ((3, 30),),
         r"\btax(es)?\b|\bvat\b|\bgst\b",
@@ -185,7 +179,6 @@ KINDS: tuple[Kind, ...] = (
         "credit",
         ("Credit: is there one?", "Credit: is it subtracted?", "Credit: how much is there?"),
         ("A credit of {0} is subtracted.", "Subtract a credit of {0}.", "There is a credit of {0}."),
-        "Yes: credit {0}.",
         ("credit = {0}", "total = total - credit"),
         ((5, 99),),
         r"credit|advance|deposit|voucher|prepaid|already paid",
@@ -194,7 +187,6 @@ KINDS: tuple[Kind, ...] = (
         "minimum",
         ("Minimum: is there one?", "Minimum: what is it?", "Minimum result: is it given?"),
         ("The minimum is {0}.", "It has a minimum of {0}.", "Yes, a minimum of {0}."),
-        "Yes: minimum {0}.",
         ("minimum = {0}", "total = max(total, minimum)"),
         ((5, 99),),
         r"minimum|lowest|at least|\bmin\b|floor|very small|smallest",
@@ -203,7 +195,6 @@ KINDS: tuple[Kind, ...] = (
         "maximum",
         ("Maximum: is there one?", "Maximum: what is it?", "Maximum result: is it given?"),
         ("The maximum is {0}.", "It has a maximum of {0}.", "Yes, a maximum of {0}."),
-        "Yes: maximum {0}.",
         ("maximum = {0}", "total = min(total, maximum)"),
         ((60, 199),),
         r"maximum|highest|at most|\bmax\b|\bcap(ped)?\b|ceiling|upper limit|largest",
@@ -212,7 +203,6 @@ KINDS: tuple[Kind, ...] = (
         "split",
         ("Split by people: is it?", "Split: by how many people?", "Split of the total: is there one?"),
         ("It is split by {0} people.", "Yes, split by {0}.", "The total is split by {0} people."),
-        "Yes: split {0}.",
         ("split = {0}", "total = total / split"),
         ((2, 12),),
         r"\bsplit\b|\bshared?\b|how many people|divided? (by|among|between)",
@@ -225,7 +215,6 @@ KINDS: tuple[Kind, ...] = (
             "The result is rounded to a step of {0}.",
             "Yes, rounded by a step of {0}.",
         ),
-        "Yes: step {0}.",
         ("step = {0}", "total = round(total / step) * step"),
         ((2, 50),),
         r"\bround|decimal|precision|nearest|multiples",
@@ -239,10 +228,10 @@ KINDS: tuple[Kind, ...] = (
             "Currency: should the result show it?",
         ),
         ("Show the currency {0}.", "Return a text with {0}.", "The format is the number and then {0}."),
-        "Yes: currency {0}.",
         ('total = f"{{total}} {0}"',),
         (),
         r"currenc|\btext\b|\bformat|string|label|symbol|return type|output look",
+        short="Yes: currency {0}.",
     ),
 )
 

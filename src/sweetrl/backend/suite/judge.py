@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from sweetrl.backend.suite.agents import Request, read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
@@ -15,12 +15,8 @@ from sweetrl.backend.suite.users import answered_questions, brought_out, known, 
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.types import Message, Task, Trajectory
 
-Verdict = Literal[
-    "needed", "hinted", "plausible", "irrelevant", "repeated", "unclear", "complete", "premature", "mistaken"
-]
 
-
-def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict | None:
+def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> str | None:
     """Judge an agent's `reply` to the dialogue `earlier`; None for a task that is not of the suite.
 
     needed      brings out a hidden detail of the task that is not known yet, or the rest of one
@@ -67,7 +63,7 @@ def _read(task: Task) -> tuple[dict[str, tuple[str, ...]], Request] | None:
 
 
 # What verdicts are worth to who knows the task, in the order of Backend.contrasts.
-WORTH: dict[Verdict, float] = {
+WORTH: dict[str, float] = {
     "needed": 3.0,
     "complete": 3.0,
     "hinted": 2.0,

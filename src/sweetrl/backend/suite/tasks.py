@@ -38,30 +38,12 @@ ASIDE = 0.5  # chance of a sentence that tells nothing
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything a synthetic task is made from; `details` maps the name of a kind to its values."""
+    """Everything a synthetic task is made from; `details` are (name of a kind, its values) in program order."""
 
     domain: Domain
     function: str
     argument: str
     details: tuple[tuple[str, tuple[Value, ...]], ...]
-
-    @property
-    def signature(self) -> str:
-        """The line that the request shows."""
-        return f"def {self.function}({self.argument})"
-
-    def program(self) -> str:
-        """The reference program."""
-        return write_program(self.function, self.argument, dict(self.details))
-
-    def content(self) -> str:
-        """What the task is about, in one line: the key of uniqueness."""
-        values = ";".join(f"{name}={','.join(map(str, v))}" for name, v in self.details)
-        return f"{self.domain.name}|{self.function}|{self.argument}|{values}"
-
-    def structure(self) -> str:
-        """Which steps its program has, in one line: the key of splits."""
-        return " ".join(name for name, _ in self.details)
 
 
 def write_program(function: str, argument: str, details: Details) -> str:
@@ -123,29 +105,26 @@ def generate(
     """
     rng = random.Random(f"{split}-{seed}-{difficulty}")
     of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
-    seen: set[str] = set()
+    most = 2 * max(1, difficulty)  # questions that bring out everything, for who reads the request: two for each detail
+    seen: set[Spec] = set()
     while len(seen) < count:
         spec = draw_spec(rng, difficulty, of)
-        content = spec.content()
-        if content in seen or split_of(spec.structure()) != split:
+        steps = " ".join(name for name, _ in spec.details)
+        if spec in seen or split_of(steps) != split:
             continue
-        hint = draw_hint(spec, rng, questions(difficulty))
+        hint = draw_hint(spec, rng, most)
         tests = draw_tests(spec, rng) if hint is not None else None
         if hint is None or tests is None:
             continue
-        seen.add(content)
+        seen.add(spec)
+        details = dict(spec.details)
         yield Task(
             id=f"synthetic-{split}-{seed}-{len(seen) - 1:05d}",
             problem_description=draw_request(spec, hint, rng, hints),
-            ground_truth=spec.program(),
+            ground_truth=write_program(spec.function, spec.argument, details),
             test_cases=tuple((f"test{i + 1}", call) for i, call in enumerate(tests)),
-            hidden_information=write_facts(dict(spec.details)),
+            hidden_information=write_facts(details),
         )
-
-
-def questions(difficulty: int) -> int:
-    """How many questions bring out everything, at most, for who reads the request: two for each detail."""
-    return 2 * max(1, difficulty)
 
 
 def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = DOMAINS) -> Spec:
@@ -197,7 +176,7 @@ def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random
     ]
     if rng.random() < ASIDE:
         said.insert(rng.choice((1, 2)), rng.choice(ASIDES))
-    request = f"{' '.join(said)} The signature of the function is: {spec.signature}"
+    request = f"{' '.join(said)} The signature of the function is: def {spec.function}({spec.argument})"
     assert named_kinds(request) == {kind for cell in hint for kind in GRID[cell]}, request
     return request
 

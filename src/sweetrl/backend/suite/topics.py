@@ -28,223 +28,164 @@ class Domain:
     held_out: bool = False
 
 
+def _domain(name: str, names: str, phrases: tuple[str, ...], relevant: str, held_out: bool = False) -> Domain:
+    """Write a domain down: `names` are its functions and, behind a colon, their arguments."""
+    functions, arguments = (tuple(words.split()) for words in names.split(":"))
+    return Domain(name, phrases, functions, arguments, tuple(relevant.split()), held_out)
+
+
 DOMAINS: tuple[Domain, ...] = (
-    Domain(
-        "parking",
+    _domain(
+        "parking", "parking_fee garage_price ticket_price: hours h",
         ("the price of a parking ticket", "what a car owner pays in our garage", "a parking fee"),
-        ("parking_fee", "garage_price", "ticket_price"),
-        ("hours", "h"),
-        ("negative", "zero", "allowance", "rate", "tier", "discount", "minimum", "maximum", "rounding"),
+        "negative zero allowance rate tier discount minimum maximum rounding",
     ),
-    Domain(
-        "taxi",
+    _domain(
+        "taxi", "taxi_fare ride_price cab_fare: kilometres distance",
         ("the fare of a taxi ride", "what a passenger pays for a cab", "a taxi fare"),
-        ("taxi_fare", "ride_price", "cab_fare"),
-        ("kilometres", "distance"),
-        ("allowance", "rate", "tier", "base", "discount", "minimum", "split", "rounding", "label"),
+        "allowance rate tier base discount minimum split rounding label",
     ),
-    Domain(
-        "hotel",
+    _domain(
+        "hotel", "hotel_price stay_cost room_bill: nights stay",
         ("the price of a hotel stay", "what a guest pays for a room", "a hotel bill"),
-        ("hotel_price", "stay_cost", "room_bill"),
-        ("nights", "stay"),
-        ("zero", "rate", "insurance", "base", "bulk", "tax", "credit", "split", "label"),
+        "zero rate insurance base bulk tax credit split label",
     ),
-    Domain(
-        "rental",
+    _domain(
+        "rental", "rental_price car_cost van_rental: days rented",
         ("the price of a rental car", "what we charge for a rented van", "a car rental bill"),
-        ("rental_price", "car_cost", "van_rental"),
-        ("days", "rented"),
-        ("allowance", "rate", "insurance", "base", "bulk", "discount", "tax", "credit", "maximum"),
+        "allowance rate insurance base bulk discount tax credit maximum",
     ),
-    Domain(
-        "parcel",
+    _domain(
+        "parcel", "parcel_postage shipping_cost box_fee: weight kilos",
         ("the postage of a parcel", "what it costs to ship a box", "a shipping fee"),
-        ("parcel_postage", "shipping_cost", "box_fee"),
-        ("weight", "kilos"),
-        ("negative", "pack", "rate", "tier", "insurance", "base", "bulk", "minimum", "label"),
+        "negative pack rate tier insurance base bulk minimum label",
     ),
-    Domain(
-        "power",
+    _domain(
+        "power", "power_bill energy_cost electricity_price: kwh energy",
         ("an electricity bill", "what a household pays for power", "the cost of electric energy"),
-        ("power_bill", "energy_cost", "electricity_price"),
-        ("kwh", "energy"),
-        ("negative", "allowance", "rate", "tier", "base", "tax", "credit", "rounding", "label"),
+        "negative allowance rate tier base tax credit rounding label",
     ),
-    Domain(
-        "water",
+    _domain(
+        "water", "water_bill water_cost tap_price: litres volume",
         ("a water bill", "what a farm pays for water", "the cost of tap water"),
-        ("water_bill", "water_cost", "tap_price"),
-        ("litres", "volume"),
-        ("zero", "pack", "allowance", "rate", "tier", "base", "credit", "minimum", "maximum"),
+        "zero pack allowance rate tier base credit minimum maximum",
     ),
-    Domain(
-        "gym",
+    _domain(
+        "gym", "gym_fee member_price club_cost: months period",
         ("the price of a gym membership", "what a member pays at our gym", "a fitness club fee"),
-        ("gym_fee", "member_price", "club_cost"),
-        ("months", "period"),
-        ("negative", "zero", "every", "rate", "base", "discount", "tax", "credit", "maximum"),
+        "negative zero every rate base discount tax credit maximum",
     ),
-    Domain(
-        "dinner",
+    _domain(
+        "dinner", "dinner_bill meal_cost party_price: guests people",
         ("a restaurant bill", "what a party pays for dinner", "the cost of a group meal"),
-        ("dinner_bill", "meal_cost", "party_price"),
-        ("guests", "people"),
-        ("allowance", "rate", "base", "bulk", "discount", "tax", "minimum", "split", "label"),
+        "allowance rate base bulk discount tax minimum split label",
     ),
-    Domain(
-        "loyalty",
+    _domain(
+        "loyalty", "loyalty_points card_points reward_score: purchases visits",
         ("loyalty points of a customer", "the points on a bonus card", "a reward score for shoppers"),
-        ("loyalty_points", "card_points", "reward_score"),
-        ("purchases", "visits"),
-        ("negative", "zero", "allowance", "every", "rate", "base", "bulk", "maximum", "rounding"),
+        "negative zero allowance every rate base bulk maximum rounding",
     ),
-    Domain(
-        "library",
+    _domain(
+        "library", "library_fine late_fee book_fine: days_late delay",
         ("a library fine", "what a late book costs", "the fee for overdue books"),
-        ("library_fine", "late_fee", "book_fine"),
-        ("days_late", "delay"),
-        ("negative", "allowance", "every", "rate", "discount", "credit", "minimum", "maximum", "rounding"),
+        "negative allowance every rate discount credit minimum maximum rounding",
     ),
-    Domain(
-        "phone",
+    _domain(
+        "phone", "phone_bill call_cost calls_price: minutes talk",
         ("a phone bill", "what a caller pays each month", "the cost of phone calls"),
-        ("phone_bill", "call_cost", "calls_price"),
-        ("minutes", "talk"),
-        ("pack", "allowance", "every", "rate", "tier", "base", "tax", "credit", "maximum"),
+        "pack allowance every rate tier base tax credit maximum",
     ),
-    Domain(
-        "wage",
+    _domain(
+        "wage", "weekly_pay wage helper_pay: hours_worked work",
         ("the weekly pay of a worker", "what I pay a helper", "a wage"),
-        ("weekly_pay", "wage", "helper_pay"),
-        ("hours_worked", "work"),
-        ("every", "rate", "tier", "base", "tax", "credit", "minimum", "maximum", "rounding"),
+        "every rate tier base tax credit minimum maximum rounding",
     ),
-    Domain(
-        "exam",
+    _domain(
+        "exam", "exam_score quiz_points test_result: answers correct",
         ("the score of an exam", "the points of a quiz", "a test result"),
-        ("exam_score", "quiz_points", "test_result"),
-        ("answers", "correct"),
-        ("negative", "zero", "every", "rate", "base", "bulk", "minimum", "maximum", "rounding"),
+        "negative zero every rate base bulk minimum maximum rounding",
     ),
-    Domain(
-        "tickets",
+    _domain(
+        "tickets", "concert_price show_cost festival_price: tickets seats",
         ("the price of concert tickets", "what a group pays for a show", "the cost of festival tickets"),
-        ("concert_price", "show_cost", "festival_price"),
-        ("tickets", "seats"),
-        ("every", "rate", "insurance", "bulk", "discount", "tax", "credit", "split", "label"),
+        "every rate insurance bulk discount tax credit split label",
     ),
-    Domain(
-        "cleaning",
+    _domain(
+        "cleaning", "cleaning_price cleaner_cost rooms_bill: rooms offices",
         ("the price of a cleaning service", "what a client pays for clean rooms", "a cleaning bill"),
-        ("cleaning_price", "cleaner_cost", "rooms_bill"),
-        ("rooms", "offices"),
-        ("pack", "rate", "insurance", "base", "discount", "tax", "minimum", "split", "label"),
+        "pack rate insurance base discount tax minimum split label",
     ),
-    Domain(
-        "bakery",
+    _domain(
+        "bakery", "bread_price bakery_bill rolls_cost: loaves rolls",
         ("the price of a bread order", "what a bakery customer pays", "a bill for rolls and cakes"),
-        ("bread_price", "bakery_bill", "rolls_cost"),
-        ("loaves", "rolls"),
-        ("negative", "pack", "every", "rate", "bulk", "discount", "tax", "minimum", "label"),
+        "negative pack every rate bulk discount tax minimum label",
     ),
-    Domain(
-        "moving",
+    _domain(
+        "moving", "moving_price movers_bill removal_cost: boxes crates",
         ("the price of a house move", "what a family pays the movers", "a removal bill"),
-        ("moving_price", "movers_bill", "removal_cost"),
-        ("boxes", "crates"),
-        ("zero", "pack", "tier", "insurance", "base", "discount", "credit", "maximum", "rounding"),
+        "zero pack tier insurance base discount credit maximum rounding",
     ),
-    Domain(
-        "laundry",
+    _domain(
+        "laundry", "laundry_price washing_bill laundry_cost: shirts loads",
         ("the price of a laundry service", "what a guest pays for washing", "a washing bill"),
-        ("laundry_price", "washing_bill", "laundry_cost"),
-        ("shirts", "loads"),
-        ("negative", "allowance", "every", "rate", "tier", "bulk", "credit", "minimum", "split"),
+        "negative allowance every rate tier bulk credit minimum split",
     ),
-    Domain(
-        "courier",
+    _domain(
+        "courier", "courier_fee delivery_price sender_cost: stops deliveries",
         ("the fee of a bike courier", "what a sender pays for delivery", "a delivery fee"),
-        ("courier_fee", "delivery_price", "sender_cost"),
-        ("stops", "deliveries"),
-        ("negative", "zero", "rate", "tier", "insurance", "base", "discount", "maximum", "label"),
+        "negative zero rate tier insurance base discount maximum label",
     ),
-    Domain(
-        "printing",
+    _domain(
+        "printing", "print_price copies_cost print_bill: pages copies",
         ("the price of a print job", "what a student pays for copies", "a copy shop bill"),
-        ("print_price", "copies_cost", "print_bill"),
-        ("pages", "copies"),
-        ("zero", "pack", "allowance", "rate", "bulk", "tax", "credit", "minimum", "rounding"),
+        "zero pack allowance rate bulk tax credit minimum rounding",
     ),
-    Domain(
-        "camping",
+    _domain(
+        "camping", "camping_fee tent_price camp_bill: tents campers",
         ("the fee of a camp site", "what campers pay for their tent", "a camping bill"),
-        ("camping_fee", "tent_price", "camp_bill"),
-        ("tents", "campers"),
-        ("zero", "every", "rate", "insurance", "base", "discount", "tax", "split", "maximum"),
+        "zero every rate insurance base discount tax split maximum",
     ),
-    Domain(
-        "museum",
+    _domain(
+        "museum", "museum_fee tour_price entrance_cost: visitors pupils",
         ("the entrance fee of a museum", "what a class pays for a tour", "the cost of museum tickets"),
-        ("museum_fee", "tour_price", "entrance_cost"),
-        ("visitors", "pupils"),
-        ("negative", "zero", "allowance", "every", "bulk", "credit", "split", "rounding", "label"),
+        "negative zero allowance every bulk credit split rounding label",
     ),
-    Domain(
-        "storage",
+    _domain(
+        "storage", "storage_rent storage_bill room_rent: shelves metres",
         ("the rent of a storage room", "what a customer pays to store things", "a storage bill"),
-        ("storage_rent", "storage_bill", "room_rent"),
-        ("shelves", "metres"),
-        ("pack", "allowance", "tier", "insurance", "base", "tax", "minimum", "maximum", "label"),
+        "pack allowance tier insurance base tax minimum maximum label",
     ),
-    Domain(
-        "tutoring",
+    _domain(
+        "tutoring", "lesson_price tutor_bill lessons_cost: lessons classes",
         ("the price of private lessons", "what parents pay a tutor", "a bill for lessons"),
-        ("lesson_price", "tutor_bill", "lessons_cost"),
-        ("lessons", "classes"),
-        ("negative", "pack", "every", "rate", "base", "discount", "credit", "split", "rounding"),
+        "negative pack every rate base discount credit split rounding",
     ),
-    Domain(
-        "toll",
+    _domain(
+        "toll", "road_toll bridge_toll lorry_fee: axles crossings",
         ("a road toll", "what a lorry pays on the motorway", "the toll of a bridge"),
-        ("road_toll", "bridge_toll", "lorry_fee"),
-        ("axles", "crossings"),
-        ("zero", "allowance", "rate", "tier", "bulk", "tax", "credit", "minimum", "rounding"),
-        held_out=True,
+        "zero allowance rate tier bulk tax credit minimum rounding", held_out=True,
     ),
-    Domain(
-        "catering",
+    _domain(
+        "catering", "catering_price buffet_cost buffet_bill: plates portions",
         ("the price of a catered party", "what a couple pays for a buffet", "a catering bill"),
-        ("catering_price", "buffet_cost", "buffet_bill"),
-        ("plates", "portions"),
-        ("negative", "pack", "every", "insurance", "base", "discount", "minimum", "split", "label"),
-        held_out=True,
+        "negative pack every insurance base discount minimum split label", held_out=True,
     ),
-    Domain(
-        "fuel",
+    _domain(
+        "fuel", "fuel_bill pump_price diesel_cost: gallons fuel",
         ("a fuel bill", "what a driver pays at the pump", "the cost of diesel"),
-        ("fuel_bill", "pump_price", "diesel_cost"),
-        ("gallons", "fuel"),
-        ("negative", "zero", "rate", "base", "bulk", "discount", "tax", "maximum", "rounding"),
-        held_out=True,
+        "negative zero rate base bulk discount tax maximum rounding", held_out=True,
     ),
-    Domain(
-        "boat",
+    _domain(
+        "boat", "boat_price ferry_fare trip_cost: miles passengers",
         ("the price of a boat trip", "what we charge for a hired boat", "a ferry fare"),
-        ("boat_price", "ferry_fare", "trip_cost"),
-        ("miles", "passengers"),
-        ("zero", "every", "tier", "insurance", "tax", "credit", "maximum", "split", "label"),
-        held_out=True,
+        "zero every tier insurance tax credit maximum split label", held_out=True,
     ),
-    Domain(
-        "garden",
+    _domain(
+        "garden", "garden_price gardener_bill lawn_cost: lawns trees",
         ("the price of garden work", "what an owner pays a gardener", "a gardening bill"),
-        ("garden_price", "gardener_bill", "lawn_cost"),
-        ("lawns", "trees"),
-        ("negative", "pack", "allowance", "rate", "tier", "base", "credit", "minimum", "maximum"),
-        held_out=True,
+        "negative pack allowance rate tier base credit minimum maximum", held_out=True,
     ),
-)
+)  # fmt: skip
 
 BY_NAME = {domain.name: domain for domain in DOMAINS}
 

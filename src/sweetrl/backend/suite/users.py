@@ -123,7 +123,7 @@ class ScriptedSimulator:
         if before and kind.parts > 1:
             text = kind.short_rest if self.persona == "terse" else rng.choice(kind.rest)
         else:
-            text = kind.short if self.persona == "terse" else rng.choice(kind.answers)
+            text = kind.terse if self.persona == "terse" else rng.choice(kind.answers)
         return correction + text.format(*values)
 
 

@@ -104,7 +104,7 @@ def _told(design: Design, said: str) -> dict[str, str]:
 def _color_word(text: str) -> str:
     """The suite's colour at the end of `text`: "the header dark blue" is dark blue."""
     words = text.split()
-    names = BY_NAME["page color"].values + tuple(STRONG)
+    names = BY_NAME["page color"].values + STRONG
     return next((" ".join(words[start:]) for start in range(len(words)) if " ".join(words[start:]) in names), "")
 
 
@@ -210,8 +210,8 @@ class ScriptedAgent:
 
 
 @dataclass(frozen=True)
-class Skill:
-    """How a demonstrator behaves; the base agent learns its habits and its faults from these.
+class Demonstrator:
+    """An imperfect scripted agent: the base agent learns its habits and its faults from these.
 
     Its habit is to begin with a plain page, whatever the request says, and to put right what the user points out. With
     probability `heed` a reply heeds the request: the details of which the user has said nothing are as the look that
@@ -220,8 +220,12 @@ class Skill:
     With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one
     of the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the
     same page again. Before that it ends early with probability (1 - quality) x (`stop` + `stop_growth` a turn).
+
+    An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
     """
 
+    max_turns: int
+    rng: random.Random
     quality: float
     heed: float
     forget: float = 0.4
@@ -229,31 +233,19 @@ class Skill:
     ask: float = 0.15
     stop: float = 0.15
     stop_growth: float = 0.1
-
-
-@dataclass(frozen=True)
-class Demonstrator:
-    """An imperfect scripted agent: what the base agent is pre-trained on.
-
-    An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
-    """
-
-    skill: Skill
-    max_turns: int
-    rng: random.Random
     informed: bool = False
     heed_page: float = 0.5
     name = "demonstrator"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always a final page in the last turn."""
-        rng, skill = self.rng, self.skill
+        rng = self.rng
         turn, design = len(messages) // 2, self._design(task, messages)
-        fault = 1.0 - skill.quality
-        early = turn > 0 and rng.random() < fault * (skill.stop + skill.stop_growth * turn)
+        fault = 1.0 - self.quality
+        early = turn > 0 and rng.random() < fault * (self.stop + self.stop_growth * turn)
         if turn >= self.max_turns - 1 or early or _fine(messages):
             return show(design, True, "")
-        if rng.random() < skill.quality:
+        if rng.random() < self.quality:
             return show(design, False, rng.choice(SHOW))
         return self._fault(design, belief(messages[: max(1, len(messages) - 1)]), rng)
 
@@ -264,7 +256,7 @@ class Demonstrator:
             known, share = wanted_design(task), self.heed_page
         else:
             look = hinted_look(task.problem_description)
-            reads = self.rng.random() < self.skill.heed
+            reads = self.rng.random() < self.heed
             known, share = look.on(design) if look is not None else design, HEEDED if reads else 0.0
         untold = [detail.name for detail in design.open_details() if detail.name not in told]
         heeded = {name: known[name] for name in untold if self.rng.random() < share}
@@ -272,15 +264,15 @@ class Demonstrator:
 
     def _fault(self, design: Design, before: Design, rng: random.Random) -> str:
         kind = rng.random()
-        if kind < self.skill.forget:
+        if kind < self.forget:
             changed = [detail.name for detail in DETAILS if design[detail.name] != before[detail.name]]
             if changed:
                 name = rng.choice(changed)
                 return show(design.set({name: before[name]}), False, rng.choice(SHOW))
-        elif kind < self.skill.forget + self.skill.meddle:
+        elif kind < self.forget + self.meddle:
             detail = rng.choice([one for one in design.open_details() if one.name != "navigation place"])
             return show(design.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
-        elif kind < self.skill.forget + self.skill.meddle + self.skill.ask:
+        elif kind < self.forget + self.meddle + self.ask:
             names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *design.sections)]
             return QUESTIONS[rng.choice(names)]
         return show(before, False, rng.choice(SHOW))
@@ -294,7 +286,8 @@ def demonstrate(
     `differences` is how many of them the user points out at a time.
     """
     rng = random.Random(f"page-demonstration-{seed}")
-    skill = Skill(rng.uniform(settings.poorest, settings.best), rng.uniform(settings.heed_least, settings.heed_most))
+    quality, heed = rng.uniform(settings.poorest, settings.best), rng.uniform(settings.heed_least, settings.heed_most)
     informed = rng.random() < settings.informed
-    agent, user = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed), scripted_user(differences)
+    agent = Demonstrator(max_turns, rng, quality, heed, informed=informed, heed_page=settings.informed_heed)
+    user = scripted_user(differences)
     return Demonstration(converse(agent.act, user, task, max_turns, seed), informed)

@@ -10,35 +10,28 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-LIGHT = {
-    "white": "bg-white",
-    "light gray": "bg-gray-300",
-    "light yellow": "bg-yellow-100",
-    "light green": "bg-green-200",
-    "light blue": "bg-blue-200",
-    "light pink": "bg-pink-200",
-    "light purple": "bg-purple-200",
+COLORS = {
+    "white": ("bg-white", (255, 255, 255)),
+    "light gray": ("bg-gray-300", (209, 213, 219)),
+    "light yellow": ("bg-yellow-100", (254, 243, 199)),
+    "light green": ("bg-green-200", (167, 243, 208)),
+    "light blue": ("bg-blue-200", (191, 219, 254)),
+    "light pink": ("bg-pink-200", (251, 207, 232)),
+    "light purple": ("bg-purple-200", (221, 214, 254)),
+    "dark gray": ("bg-gray-800", (31, 41, 55)),
+    "red": ("bg-red-600", (220, 38, 38)),
+    "green": ("bg-green-600", (5, 150, 105)),
+    "dark green": ("bg-green-900", (6, 78, 59)),
+    "blue": ("bg-blue-600", (37, 99, 235)),
+    "dark blue": ("bg-blue-900", (30, 58, 138)),
+    "purple": ("bg-purple-600", (124, 58, 237)),
+    "pink": ("bg-pink-500", (236, 72, 153)),
 }
-STRONG = {
-    "dark gray": "bg-gray-800",
-    "red": "bg-red-600",
-    "green": "bg-green-600",
-    "dark green": "bg-green-900",
-    "blue": "bg-blue-600",
-    "dark blue": "bg-blue-900",
-    "purple": "bg-purple-600",
-    "pink": "bg-pink-500",
-}
-CLASSES = LIGHT | STRONG
-RGB = {
-    "white": (255, 255, 255), "light gray": (209, 213, 219), "light yellow": (254, 243, 199),
-    "light green": (167, 243, 208), "light blue": (191, 219, 254), "light pink": (251, 207, 232),
-    "light purple": (221, 214, 254), "dark gray": (31, 41, 55), "red": (220, 38, 38), "green": (5, 150, 105),
-    "dark green": (6, 78, 59), "blue": (37, 99, 235), "dark blue": (30, 58, 138), "purple": (124, 58, 237),
-    "pink": (236, 72, 153),
-}  # fmt: skip
-"""The colours as Tailwind 2.2.19 paints them."""
+"""The colours with their classes, and as Tailwind 2.2.19 paints them."""
 
+CLASSES = {name: tailwind for name, (tailwind, _) in COLORS.items()}
+RGB = {name: rgb for name, (_, rgb) in COLORS.items()}
+LIGHT, STRONG = tuple(COLORS)[:7], tuple(COLORS)[7:]
 SIZES = ("300 by 200", "600 by 300", "900 by 400")
 HEADINGS = {
     "about": "About us",
@@ -80,18 +73,8 @@ TOPICS = {
     )
 }
 NAMES = (
-    "Golden",
-    "Silver",
-    "Sunny",
-    "Happy",
-    "Royal",
-    "Little",
-    "Grand",
-    "Old Town",
-    "River",
-    "Garden",
-    "City",
-    "Star",
+    *("Golden", "Silver", "Sunny", "Happy", "Royal", "Little"),
+    *("Grand", "Old Town", "River", "Garden", "City", "Star"),
 )
 
 
@@ -113,7 +96,7 @@ _PAGE = ("white", *(name for name in LIGHT if name != "white"))
 _OVER = (NONE, *LIGHT)
 DETAILS = (
     Detail("page color", _PAGE),
-    Detail("header color", tuple(STRONG)),
+    Detail("header color", STRONG),
     Detail("header align", ("left", "center", "right")),
     Detail("navigation color", (NONE, *STRONG)),
     Detail("navigation place", ("below", "above")),
@@ -213,14 +196,8 @@ LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwin
 
 def write_page(design: Design) -> str:
     """Write the design's HTML."""
-    header = _block(
-        "header",
-        design["header color"],
-        design["header align"],
-        f'<h1 class="text-4xl">{design.title}</h1>',
-        "text-white",
-    )
-    blocks = [header]
+    heading = f'<h1 class="text-4xl">{design.title}</h1>'
+    blocks = [_block("header", design["header color"], design["header align"], heading, "text-white")]
     if design["navigation color"] != NONE:
         links = " ".join(f"<a>{link}</a>" for link in LINKS)
         bar = _block("nav", design["navigation color"], "left", links, "text-white")

@@ -46,7 +46,7 @@ def generate(split: Split, count: int, seed: int, difficulty: int = 3) -> Iterat
     while len(seen) < count:
         look = rng.choice(LOOKS)
         design = draw_design(rng, difficulty, look)
-        content = content_of(design)
+        content = f"{design.title}|{','.join(design.sections)}|{write_facts(design)}"
         if content in seen or split_of(content) != split:
             continue
         seen.add(content)
@@ -57,11 +57,6 @@ def generate(split: Split, count: int, seed: int, difficulty: int = 3) -> Iterat
             hidden_information=write_facts(design),
             suite="frontend",
         )
-
-
-def content_of(design: Design) -> str:
-    """What a page is, in one line: the key of splits and of uniqueness."""
-    return f"{design.title}|{','.join(design.sections)}|{write_facts(design)}"
 
 
 def draw_design(rng: random.Random, difficulty: int, look: Look | None = None) -> Design:
