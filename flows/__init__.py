@@ -1,15 +1,11 @@
 """The Prefect flows: train, ingest, retrain (both scheduled), evaluate, promote, rollback; `python -m flows.<name>`.
 
-Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it. For the same
-reason params.yaml is read here first: who has mistyped a value is told before seconds of imports.
+Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it.
 """
 
 import getpass
 import os
-import sys
 from pathlib import Path
-
-from sweetrl.errors import UserError
 
 DEFAULTS = {
     # No server at hand: an embedded one, whose files stay in the project. Nothing of the user's own Prefect is touched.
@@ -31,19 +27,3 @@ try:
     getpass.getuser()
 except (KeyError, OSError):  # a container's user without a name: DVC and others ask for one, and end in a trace
     os.environ["USER"] = f"uid-{os.getuid()}"
-
-
-def check_parameters(path: Path) -> None:
-    """End the program with one sentence where `path` holds what no parameter may be; a missing file is said later."""
-    from sweetrl.config.settings import load_settings
-
-    try:
-        if path.exists():
-            load_settings(path)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
-
-
-if sys.argv[0] == "-m" and not {"-h", "--help"} & set(sys.argv):  # `python -m flows.<name>` looks for its module
-    check_parameters(Path("params.yaml"))

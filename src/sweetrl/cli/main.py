@@ -7,13 +7,14 @@ import sys
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from sweetrl import __version__
 from sweetrl.cli import files
+from sweetrl.cli import options as opt
 from sweetrl.cli.app import App, run_app
 from sweetrl.cli.files import screen, settings_here
 from sweetrl.cli.options import Agent, CriticFolder, Engines, Json, Set, Suite
@@ -57,8 +58,8 @@ def sweetrl(
     """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
 
 
-def _start_flow(flow: str, *words: str, **options: str | list[str] | bool | None) -> None:
-    """Go on as `python -m flows.<flow>` with these words and options; UserError outside of a project's root.
+def _start_flow() -> None:
+    """Go on as `python -m flows.<command>` with the words of the command line; UserError outside of a project's root.
 
     The flow takes this process over (Ctrl-C reaches it), so the package stays free of Prefect and DVC.
     """
@@ -71,60 +72,35 @@ def _start_flow(flow: str, *words: str, **options: str | list[str] | bool | None
         raise UserError(
             f"{Path.cwd()}: there is no dvc.yaml with params.yaml and flows/ here; run from the project's root."
         )
-    given = list(words)
-    for name, value in options.items():
-        option = f"--{name.strip('_').replace('_', '-')}"
-        if value is True:
-            given.append(option)
-        else:
-            given += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value or ())]
+    _, flow, *words = sys.argv
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", f"flows.{flow}", *given])
+    os.execv(sys.executable, [sys.executable, "-m", f"flows.{flow}", *words])
 
 
 @app.command(kept="finished stages are kept: run the same command again to go on")
 def run(
-    dry_run: Annotated[
-        bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")
-    ] = False,
-    changes: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Write VALUE into params.yaml first, as in rank.candidates=16; any number, all or none.",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        Option(help="Write the settings of reproduce/NAME/params.yaml into params.yaml first.", metavar="NAME"),
-    ] = None,
-    begin: Annotated[
-        str | None, Option("--from", help="Leave the stages before this one as they are.", metavar="STAGE")
-    ] = None,
-    until: Annotated[str | None, Option(help="Stop after this stage.", metavar="STAGE")] = None,
+    dry_run: opt.DryRun = False,
+    changes: opt.SetFirst = None,
+    profile: opt.Profile = None,
+    begin: opt.Begin = None,
+    until: opt.Until = None,
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
-    _start_flow("run", set=changes, profile=profile, from_=begin, until=until, dry_run=dry_run, json=as_json)
+    _start_flow()
 
 
 @app.command()
 def ingest(
-    source: Annotated[
-        str, Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")
-    ] = "",
-    kind: Annotated[
-        Literal["dialogues", "tasks"] | None, Option(help="What the files hold; default: as params.yaml says.")
-    ] = None,
-    again: Annotated[bool, Option("--again", help="Look once more at the files in which something was bad.")] = False,
-    no_push: Annotated[bool, Option("--no-push", help="Keep the batch on this machine alone.")] = False,
-    no_event: Annotated[bool, Option("--no-event", help="Start no retraining.")] = False,
+    source: opt.Source = "",
+    kind: opt.Kind = None,
+    again: opt.Again = False,
+    no_push: opt.NoPush = False,
+    no_event: opt.NoEvent = False,
     as_json: Json = False,
 ) -> None:
     """Make new dialogues or task files the next batch: found, validated, versioned; then retrainings are told."""
-    words = [source] if source else []
-    _start_flow("ingest", *words, kind=kind, again=again, no_push=no_push, no_event=no_event, json=as_json)
+    _start_flow()
 
 
 @app.command()
