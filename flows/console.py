@@ -83,10 +83,7 @@ def interruption(error: BaseException) -> int | None:
 
 
 def _leave(code: int) -> None:
-    """Say that the work was interrupted, and end at once with everything that was started.
-
-    A signal from the terminal reaches Prefect's embedded server too: its client would wait for it at exit, for minutes.
-    """
+    """Say that the work was interrupted, and end now with all children: Prefect would wait for its server."""
     import psutil
 
     print(
@@ -141,10 +138,7 @@ def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
 
 
 def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = False) -> None:
-    """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look.
-
-    With `as_json` all that is known of it, for other programs.
-    """
+    """Print the summary of a pipeline run; with `as_json` all that is known of it, for other programs."""
     if as_json:
         print_json(asdict(outcome))
         return

@@ -38,9 +38,7 @@ def iterate(root: str = ".") -> tuple[StageResult, ...]:
 def check_iterations(root: Path) -> None:
     """Raise a UserError where params.yaml asks for one iteration."""
     if load_settings(root / "params.yaml").iterations == 1:
-        raise UserError(
-            "params.yaml: `iterations` is 1, which is what `make run` does; set 2 or more for `make iterations`."
-        )
+        raise UserError("params.yaml: `iterations` is 1, as for `make run`; set 2 or more for `make iterations`.")
 
 
 @program

@@ -25,9 +25,7 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
     settings = load_settings(folder / "params.yaml")
     name, alias = split_reference(reference, settings.tracking.model)
     if name != settings.tracking.model:
-        raise UserError(
-            f"{reference}: the gate decides about {settings.tracking.model} (tracking.model in params.yaml)."
-        )
+        raise UserError(f"{reference}: the gate decides about {settings.tracking.model} alone (tracking.model).")
     registry = Registry(settings.tracking, folder)
     version = str(registry.get(alias).version)
     with promoting(folder, steps.say):

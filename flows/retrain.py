@@ -31,10 +31,9 @@ def retrain(
     push: bool = True,
     unfinished_only: bool = False,
 ) -> list[Retraining]:
-    """Train on the next batch in a worktree of its own, or finish what was left; return what was done, in order.
+    """Train on the next batch, or finish what was left; with `unfinished_only` no new batch is taken.
 
-    `changes` sets more parameters. Without `push` nothing leaves this machine; with `unfinished_only` no new batch is
-    taken.
+    `changes` sets more parameters; without `push` nothing leaves this machine.
     """
     home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:

@@ -48,10 +48,7 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
                 done += ", and committed"
         champion = registry.aliases().get(CHAMPION)
         if champion != left:
-            raise UserError(
-                f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
-                f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
-            )
+            raise UserError(f"{registry.name}: version {champion} has become champion meanwhile; roll back once more.")
         registry.step_back()
     announce("rolled-back", "model", registry.name, {"version": to, "left": left or ""})
     say(f"champion is version {to} again (was {left}); {done}")

@@ -57,8 +57,7 @@ def examine() -> list[Check]:
 
 def report(checks: list[Check]) -> None:
     """Print the findings for people."""
-    marks = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
-    rows = [(marks[check.status], check.name, check.seen, check.advice) for check in checks]
+    rows = [(check.status.replace("fail", "FAIL"), check.name, check.seen, check.advice) for check in checks]
     print_table("doctor", ("", "what", "seen", "what to do"), rows)
     count = Counter(check.status for check in checks)
     print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
@@ -131,10 +130,6 @@ def torch() -> Iterator[Check]:
     else:
         seen += "no GPU (none is needed for the embedded run)"
     yield Check("torch", "ok", seen)
-    threads, cores = _settings().model.threads, os.cpu_count() or 1
-    if threads > cores:
-        seen = f"model.threads {threads} on {cores} cores"
-        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
 
 
 def isolation() -> Iterator[Check]:

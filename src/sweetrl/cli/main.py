@@ -16,25 +16,15 @@ from sweetrl import __version__
 from sweetrl.cli import files
 from sweetrl.cli import options as opt
 from sweetrl.cli.app import App, run_app
-from sweetrl.cli.files import screen, settings_here
+from sweetrl.cli.files import settings_here
 from sweetrl.cli.options import Agent, CriticFolder, Engines, Json, Set, Suite
+from sweetrl.console.logs import work_alone
 from sweetrl.console.printing import print_facts, print_json
 from sweetrl.console.progress import wait_briefly
 from sweetrl.errors import EXTRAS, UserError
 
 PROJECT = (Path("dvc.yaml"), Path("params.yaml"), Path("flows"))  # what a project's root has
 KEPT = "finished dialogues are kept: give the same command again to go on"
-
-# Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
-ALONE = {
-    "DO_NOT_TRACK": "1",
-    "DVC_NO_ANALYTICS": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 
 app = App(name="sweetrl")
 sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
@@ -69,9 +59,7 @@ def _start_flow() -> None:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if not all(path.exists() for path in PROJECT):
-        raise UserError(
-            f"{Path.cwd()}: there is no dvc.yaml with params.yaml and flows/ here; run from the project's root."
-        )
+        raise UserError(f"{Path.cwd()}: there is no dvc.yaml, params.yaml and flows/; run from the project's root.")
     _, flow, *words = sys.argv
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", f"flows.{flow}", *words])
@@ -105,13 +93,9 @@ def ingest(
 
 @app.command()
 def gate(
-    difference: Annotated[
-        float | None, Option(help="A difference of mean reward; default: gate.smallest_difference.")
-    ] = None,
+    difference: Annotated[float | None, Option(help="A difference of mean reward (gate.smallest_difference).")] = None,
     tasks: Annotated[int | None, Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,
-    discordance: Annotated[
-        float | None, Option(help="Mean squared difference on a task; default: as seen so far, else gate.discordance.")
-    ] = None,
+    discordance: Annotated[float | None, Option(help="Mean squared difference on a task; default: as seen.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
@@ -135,9 +119,7 @@ browser_app.command("render")(files.browser_render)
 @app.command()
 def play(
     task: Annotated[str, Argument(help="A task's id, or its number in the file.")] = "0",
-    tasks: Annotated[
-        Path | None, Option(help="Task table (.parquet) or official task file (.jsonl); default: the test tasks.")
-    ] = None,
+    tasks: Annotated[Path | None, Option(help="A task table or official file; default: the test tasks.")] = None,
     model: Annotated[
         str, Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
     ] = "auto",
@@ -149,8 +131,7 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Talk with the trained agent: you play the user of a task, and what it hands over is scored."""
-    from sweetrl.cli.play import play_task
-    from sweetrl.cli.show import facts_of
+    from sweetrl.cli.show import facts_of, play_task
     from sweetrl.console.screen import Screen
 
     screen = Screen(stderr=as_json)  # the dialogue is no result: with --json stdout has the JSON alone
@@ -163,15 +144,11 @@ def play(
 def show_(
     task: Annotated[str | None, Argument(help="A task's id or its number; without one, what there is.")] = None,
     attempt: Annotated[int, Option(help="Which attempt at the task (from 0).", min=0)] = 0,
-    dialogues: Annotated[
-        Path, Option(help="A folder of dialogues, one shard of it (.parquet), or an official file (.jsonl).")
-    ] = Path("data/trajectories"),
+    dialogues: Annotated[Path, Option(help="A folder of dialogues, a shard, or a .jsonl.")] = Path("data/trajectories"),
     model: Annotated[str | None, Option(help="Only this agent's dialogues (part of its name).")] = None,
     privileged: Annotated[bool, Option("--privileged", help="Also what the agent never sees.")] = False,
     critic: CriticFolder = None,
-    values: Annotated[
-        bool, Option("--values", help="Run the hidden tests again: what is expected, what the answer gives.")
-    ] = False,
+    values: Annotated[bool, Option("--values", help="Run the hidden tests again: what is expected and given.")] = False,
     limit: Annotated[int, Option(help="Rows of the list.", min=1)] = 30,
     suite: Suite = None,
     as_json: Json = False,
@@ -179,19 +156,20 @@ def show_(
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
     from sweetrl.cli import show
     from sweetrl.colbench.find import load_domain
+    from sweetrl.console.screen import Screen
 
     domain = load_domain(settings_here(suite))
     if task is None and as_json:
         print_json(list(islice(show.outlines(dialogues, domain, model), limit)))
     elif task is None:
-        show.list_trajectories(screen(), dialogues, domain, model, limit)
+        show.list_trajectories(Screen(), dialogues, domain, model, limit)
     else:
         dialogue = show.find(dialogues, domain, task, attempt, model)
         more = show.known_more(dialogue, domain, critic, values)
         if as_json:
             print_json(show.facts_of(dialogue, privileged) | more)
         else:
-            show.show_trajectory(screen(), dialogue, domain, privileged, more)
+            show.show_trajectory(Screen(), dialogue, domain, privileged, more)
 
 
 @app.command()
@@ -203,9 +181,7 @@ def view(
             metavar="FOLDER|RUN|MODEL@ALIAS",
         ),
     ] = ".",
-    export: Annotated[
-        Path | None, Option(help="Write the page with its data into this folder, to be opened without a server.")
-    ] = None,
+    export: Annotated[Path | None, Option(help="Write the page and its data here, to open without a server.")] = None,
     sample: Annotated[
         int, Option(help="With --export: dialogues with test values, pictures and tokens, which take time.", min=0)
     ] = 100,
@@ -232,9 +208,7 @@ def lineage(
         str | None,
         Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
     ] = None,
-    everything: Annotated[
-        bool, Option("--all", help="Print every data hash, stage run, parameter and result.")
-    ] = False,
+    everything: Annotated[bool, Option("--all", help="Print every hash, stage run, parameter and result.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
@@ -252,9 +226,7 @@ def export(
     model: Agent,
     out: Annotated[Path, Option(help="What to write: a folder that is not there yet, or empty.")],
     merge: Annotated[bool, Option("--merge", help="Merge base and adapter into one model.")] = False,
-    push: Annotated[
-        str | None, Option(help="Upload it to the Hugging Face Hub, too, as OWNER/NAME (private if new).")
-    ] = None,
+    push: Annotated[str | None, Option(help="Upload it to the Hugging Face Hub, OWNER/NAME (private if new).")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a trained agent as a Hugging Face folder with a model card: the adapter, or the merged model."""
@@ -279,9 +251,7 @@ def serve(
         Engines | None,
         Option(help="transformers: in this process. vllm: a vLLM server, started here unless there is a --url."),
     ] = None,
-    url: Annotated[
-        str, Option(help="A vLLM server of the agent's base that runs already, as in http://HOST:8000/v1.")
-    ] = "",
+    url: Annotated[str, Option(help="A running vLLM server of the agent's base, as in http://HOST:8000/v1.")] = "",
     dialogues: Annotated[
         Path | None, Option(help="Keep dialogues whose clients agree in this folder, for `sweetrl ingest`.")
     ] = None,
@@ -308,16 +278,10 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Print the version."""
-    print_json({"version": __version__}) if as_json else print(f"sweetrl {__version__}")
-
-
 def main() -> None:
     """Run the command line; its exit statuses are those of `run_app`."""
-    for key, value in ALONE.items():
-        os.environ.setdefault(key, value)
+    work_alone()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing waits for a hub
     wait_briefly()
     sys.exit(run_app(app))
 

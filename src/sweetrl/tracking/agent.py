@@ -38,10 +38,7 @@ class AgentModel(PythonModel):
         values = {"temperature": 1.0, "seed": 0, "max_new_tokens": 1024} | (params or {})
         ids, engine = self.agent.prompt_ids(_messages(model_input)), self.agent.engine
         if len(ids) >= engine.context:
-            raise UserError(
-                f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "
-                f"{engine.context}; begin a new one."
-            )
+            raise UserError(f"the dialogue has {len(ids)} tokens, the context {engine.context}; begin a new one.")
         return engine.sample([Prompt(ids, int(values["seed"]))], _sampling(values, self.config))[0][0].text
 
 
