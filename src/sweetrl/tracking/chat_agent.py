@@ -18,6 +18,7 @@ from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
+from sweetrl.tracking.store import reason
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -121,10 +122,9 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
         ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
         return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
-        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had ({why}); "
-            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
+            f"{config.base}: revision {config.base_revision[:12]} cannot be had ({reason(error)}); allow the network "
+            f"with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
