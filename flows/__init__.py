@@ -1,49 +1,28 @@
 """The Prefect flows: train, ingest, retrain (both scheduled), evaluate, promote, rollback; `python -m flows.<name>`.
 
-Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it. For the same
-reason params.yaml is read here first: who has mistyped a value is told before seconds of imports.
+Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it.
 """
 
 import getpass
 import os
-import sys
 from pathlib import Path
 
-from sweetrl.errors import UserError
+from sweetrl.console.logs import work_alone
 
 DEFAULTS = {
     # No server at hand: an embedded one, whose files stay in the project. Nothing of the user's own Prefect is touched.
     "PREFECT_HOME": str(Path.cwd() / ".prefect"),
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 14 s on an idle machine
     "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s %(message)s",
     "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s %(message)s",
-    "DO_NOT_TRACK": "1",
-    "DVC_NO_ANALYTICS": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 if "PREFECT_API_URL" in os.environ:
     # What a server answers while its PostgreSQL is away; a run whose last state is refused is shown as running forever.
     DEFAULTS["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
+work_alone()
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 try:
     getpass.getuser()
 except (KeyError, OSError):  # a container's user without a name: DVC and others ask for one, and end in a trace
     os.environ["USER"] = f"uid-{os.getuid()}"
-
-
-def check_parameters(path: Path) -> None:
-    """End the program with one sentence where `path` holds what no parameter may be; a missing file is said later."""
-    from sweetrl.config.settings import load_settings
-
-    try:
-        if path.exists():
-            load_settings(path)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
-
-
-if sys.argv[0] == "-m" and not {"-h", "--help"} & set(sys.argv):  # `python -m flows.<name>` looks for its module
-    check_parameters(Path("params.yaml"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -10,10 +9,14 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import typer
+
+from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
@@ -25,9 +28,16 @@ from tasks.training import Outcome, PlannedStage
 OWN_WORDS = ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
 
 
-def parser(module: str, what: str) -> argparse.ArgumentParser:
-    """Return a parser for `python -m flows.<module>`."""
-    return argparse.ArgumentParser(prog=f"python -m flows.{module}", description=what)
+def program(function: Callable[..., object]) -> typer.Typer:
+    """Return `function` as the program `python -m flows.<module>`: its parameters are the words and options."""
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        sys.exit(command_line(partial(function, **given)))
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+    return app
 
 
 def command_line(action: Callable[[], object]) -> int:
@@ -37,6 +47,7 @@ def command_line(action: Callable[[], object]) -> int:
         signal.signal(signal.SIGINT, _interrupt)
     _silence_traces()
     try:
+        load_settings()  # a mistyped value is said before Prefect's server starts
         action()
     except BaseException as error:
         if (code := interruption(error)) is not None:
@@ -72,10 +83,7 @@ def interruption(error: BaseException) -> int | None:
 
 
 def _leave(code: int) -> None:
-    """Say that the work was interrupted, and end at once with everything that was started.
-
-    A signal from the terminal reaches Prefect's embedded server too: its client would wait for it at exit, for minutes.
-    """
+    """Say that the work was interrupted, and end now with all children: Prefect would wait for its server."""
     import psutil
 
     print(
@@ -130,10 +138,7 @@ def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
 
 
 def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = False) -> None:
-    """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look.
-
-    With `as_json` all that is known of it, for other programs.
-    """
+    """Print the summary of a pipeline run; with `as_json` all that is known of it, for other programs."""
     if as_json:
         print_json(asdict(outcome))
         return

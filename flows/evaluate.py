@@ -6,13 +6,14 @@ For comparing versions that were trained before the tasks, the number of turns o
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+from typing import Annotated
 
 from prefect import flow
 from prefect.logging import get_run_logger
+from typer import Argument
 
-from flows.console import command_line, parser
+from flows.console import program
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import load_settings
 from sweetrl.tracking.registry import Registry, split_reference
@@ -35,13 +36,11 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     return rewards
 
 
-def main() -> int:
-    """Evaluate the version named on the command line."""
-    arguments = parser("evaluate", "Evaluate a registered version on the current held-out tasks.")
-    arguments.add_argument("reference", nargs="?", default="@champion", help="MODEL[@ALIAS] or MODEL/VERSION")
-    given = arguments.parse_args()
-    return command_line(lambda: evaluate(given.reference))
+@program
+def main(reference: Annotated[str, Argument(help="MODEL[@ALIAS] or MODEL/VERSION")] = "@champion") -> None:
+    """Evaluate a registered version on the current held-out tasks."""
+    evaluate(reference)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

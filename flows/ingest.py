@@ -6,14 +6,14 @@ retraining has taken, so that one which was lost with a killed process goes out 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.console import command_line, parser
+from flows.console import program
+from sweetrl.cli import options as opt
 from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.ingest.batches import kind_of
@@ -41,33 +41,27 @@ def ingest(
     return done
 
 
-def main() -> int:
-    """Ingest for the project in the current folder."""
-    arguments = parser("ingest", "Make new dialogues or task files the next batch, and tell the retrainings.")
-    arguments.add_argument("source", nargs="?", default="", help="s3://BUCKET/PREFIX or a folder (ingest.source)")
-    arguments.add_argument(
-        "--kind", choices=["dialogues", "tasks"], default="", help="what the files hold (ingest.kind)"
-    )
-    arguments.add_argument("--again", action="store_true", help="look once more at files in which something was bad")
-    arguments.add_argument("--no-push", action="store_true", help="keep the batch here alone")
-    arguments.add_argument("--no-event", action="store_true", help="start no retraining")
-    arguments.add_argument("--json", action="store_true", dest="as_json", help="print the result as JSON to stdout")
-    given = arguments.parse_args()
-
-    def run() -> None:
-        settings_for(Path.cwd(), given.source, given.kind)  # said before Prefect starts
-        done = ingest(".", given.source, given.kind, given.again, not given.no_push, not given.no_event)
-        if given.as_json:
-            print_json(asdict(done))
-            return
-        print(in_a_line(done.made) if done.made is not None else "nothing is new")
-        for item in done.pushed:
-            print(f"pushed:  {item}")
-        if done.waiting:
-            print(f"waiting: {done.waiting} (`python -m flows.retrain` takes it)")
-
-    return command_line(run)
+@program
+def main(
+    source: opt.Source = "",
+    kind: opt.Kind = None,
+    again: opt.Again = False,
+    no_push: opt.NoPush = False,
+    no_event: opt.NoEvent = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Make new dialogues or task files the next batch, and tell the retrainings."""
+    settings_for(Path.cwd(), source, kind or "")  # said before Prefect starts
+    done = ingest(".", source, kind or "", again, not no_push, not no_event)
+    if as_json:
+        print_json(asdict(done))
+        return
+    print(in_a_line(done.made) if done.made is not None else "nothing is new")
+    for item in done.pushed:
+        print(f"pushed:  {item}")
+    if done.waiting:
+        print(f"waiting: {done.waiting} (`python -m flows.retrain` takes it)")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

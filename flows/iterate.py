@@ -6,13 +6,12 @@ iterations/dvc.yaml.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.console import command_line, parser
+from flows.console import program
 from flows.train import train
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
@@ -39,22 +38,16 @@ def iterate(root: str = ".") -> tuple[StageResult, ...]:
 def check_iterations(root: Path) -> None:
     """Raise a UserError where params.yaml asks for one iteration."""
     if load_settings(root / "params.yaml").iterations == 1:
-        raise UserError(
-            "params.yaml: `iterations` is 1, which is what `make run` does; set 2 or more for `make iterations`."
-        )
+        raise UserError("params.yaml: `iterations` is 1, as for `make run`; set 2 or more for `make iterations`.")
 
 
-def main() -> int:
-    """Make the iterations of the project in the current folder."""
-    parser("iterate", "Train in iterations: collect and train again with the current policy.").parse_args()
-
-    def run() -> None:
-        check_iterations(Path.cwd())  # said before Prefect starts
-        for result in iterate():
-            print(f"{result.stage}: {result.summary}")
-
-    return command_line(run)
+@program
+def main() -> None:
+    """Train in iterations: collect and train again with the current policy."""
+    check_iterations(Path.cwd())  # said before Prefect starts
+    for result in iterate():
+        print(f"{result.stage}: {result.summary}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Annotated
 
 from prefect import flow
+from typer import Argument, Option
 
-from flows.console import command_line, parser
+from flows.console import program
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, split_reference
@@ -24,9 +25,7 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
     settings = load_settings(folder / "params.yaml")
     name, alias = split_reference(reference, settings.tracking.model)
     if name != settings.tracking.model:
-        raise UserError(
-            f"{reference}: the gate decides about {settings.tracking.model} (tracking.model in params.yaml)."
-        )
+        raise UserError(f"{reference}: the gate decides about {settings.tracking.model} alone (tracking.model).")
     registry = Registry(settings.tracking, folder)
     version = str(registry.get(alias).version)
     with promoting(folder, steps.say):
@@ -46,23 +45,15 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
     return result
 
 
-def main() -> int:
-    """Decide about the version named on the command line."""
-    arguments = parser("promote", "Let a version stand against the champion; make it champion if it wins.")
-    arguments.add_argument(
-        "reference", nargs="?", default=f"@{CHALLENGER}", help="@ALIAS, MODEL@ALIAS or MODEL/VERSION"
-    )
-    arguments.add_argument(
-        "--by-hand", metavar="REASON", default="", help="promote without the gate; the reason is kept"
-    )
-    given = arguments.parse_args()
-
-    def run() -> None:
-        result = promote(given.reference, given.by_hand)
-        print(f"version {result.version}: {result.reason}\nchampion: version {result.champion}")
-
-    return command_line(run)
+@program
+def main(
+    reference: Annotated[str, Argument(help="@ALIAS, MODEL@ALIAS or MODEL/VERSION")] = f"@{CHALLENGER}",
+    by_hand: Annotated[str, Option(metavar="REASON", help="Promote without the gate; the reason is kept.")] = "",
+) -> None:
+    """Let a version stand against the champion; make it champion if it wins."""
+    result = promote(reference, by_hand)
+    print(f"version {result.version}: {result.reason}\nchampion: version {result.champion}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

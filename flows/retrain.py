@@ -7,13 +7,13 @@ What an earlier run has left unfinished is finished first, and then no new batch
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from typer import Argument, Option
 
-from flows.console import command_line, parser, show_outcome
+from flows.console import program, show_outcome
 from flows.spread import run_stage
 from flows.train import announce_outcome
 from sweetrl.config.overrides import parse_changes
@@ -31,10 +31,9 @@ def retrain(
     push: bool = True,
     unfinished_only: bool = False,
 ) -> list[Retraining]:
-    """Train on the next batch in a worktree of its own, or finish what was left; return what was done, in order.
+    """Train on the next batch, or finish what was left; with `unfinished_only` no new batch is taken.
 
-    `changes` sets more parameters. Without `push` nothing leaves this machine; with `unfinished_only` no new batch is
-    taken.
+    `changes` sets more parameters; without `push` nothing leaves this machine.
     """
     home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:
@@ -47,40 +46,35 @@ def retrain(
     return done
 
 
-def main() -> int:
-    """Retrain the project in the current folder."""
-    arguments = parser("retrain", "Train on the next batch in a git worktree of its own; merge it if it is promoted.")
-    arguments.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="more parameters to set for this run")
-    arguments.add_argument("--no-merge", action="store_true", help="leave a promoted branch for people to merge")
-    arguments.add_argument("--no-push", action="store_true", help="take the batch, and keep everything, here alone")
-    rest = arguments.add_mutually_exclusive_group()
-    rest.add_argument(
-        "--continue", action="store_true", dest="go_on", help="only finish what earlier runs have left unfinished"
-    )
-    rest.add_argument("--withdraw", action="store_true", help="give up what earlier runs have left unfinished")
-    given = arguments.parse_args()
-
-    def run() -> None:
-        changes = parse_changes(given.changes)
-        if changes and (given.go_on or given.withdraw):
-            raise UserError("what was left unfinished has its parameters already: leave KEY=VALUE out.")
-        if given.withdraw:
-            for sentence in retraining.withdraw(Path.cwd()):
-                print(sentence)
-            return
-        done = retrain(".", changes, not given.no_merge, not given.no_push, given.go_on)
-        for retrained in done:
-            show_outcome(retrained.outcome)
-            print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))
-            for item in retrained.pushed:
-                print(f"pushed:  {item}")
-            if retrained.left:
-                print(f"left:    {retrained.left}")
-        if not done:
-            print("nothing was left unfinished" if given.go_on else "there is no new batch")
-
-    return command_line(run)
+@program
+def main(
+    changes: Annotated[
+        list[str] | None, Argument(metavar="KEY=VALUE", help="More parameters to set for this run.")
+    ] = None,
+    no_merge: Annotated[bool, Option("--no-merge", help="Leave a promoted branch for people to merge.")] = False,
+    no_push: Annotated[bool, Option("--no-push", help="Take the batch, and keep everything, here alone.")] = False,
+    go_on: Annotated[bool, Option("--continue", help="Only finish what earlier runs have left unfinished.")] = False,
+    give_up: Annotated[bool, Option("--withdraw", help="Give up what earlier runs have left unfinished.")] = False,
+) -> None:
+    """Train on the next batch in a git worktree of its own; merge it if it is promoted."""
+    values = parse_changes(changes or ())
+    if bool(values) + go_on + give_up > 1:
+        raise UserError("KEY=VALUE is for a new batch, --continue and --withdraw for what was left: give one of them.")
+    if give_up:
+        for sentence in retraining.withdraw(Path.cwd()):
+            print(sentence)
+        return
+    done = retrain(".", values, not no_merge, not no_push, go_on)
+    for retrained in done:
+        show_outcome(retrained.outcome)
+        print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))
+        for item in retrained.pushed:
+            print(f"pushed:  {item}")
+        if retrained.left:
+            print(f"left:    {retrained.left}")
+    if not done:
+        print("nothing was left unfinished" if go_on else "there is no new batch")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from prefect import flow
 from prefect.logging import get_run_logger
+from typer import Option
 
-from flows.console import command_line, parser
+from flows.console import program
 from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import CHAMPION, Registry
@@ -47,28 +48,21 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
                 done += ", and committed"
         champion = registry.aliases().get(CHAMPION)
         if champion != left:
-            raise UserError(
-                f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
-                f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
-            )
+            raise UserError(f"{registry.name}: version {champion} has become champion meanwhile; roll back once more.")
         registry.step_back()
     announce("rolled-back", "model", registry.name, {"version": to, "left": left or ""})
     say(f"champion is version {to} again (was {left}); {done}")
     return Rollback(str(left), to, done)
 
 
-def main() -> int:
-    """Roll back the project in the current folder."""
-    arguments = parser("rollback", "Make the champion before the current one champion again, with its data.")
-    arguments.add_argument("--alias-only", action="store_true", help="leave dvc.lock, params.yaml and the data alone")
-    given = arguments.parse_args()
-
-    def run() -> None:
-        done = rollback(data=not given.alias_only)
-        print(f"champion: version {done.champion} (was {done.left})\nfolder:   {done.workspace}")
-
-    return command_line(run)
+@program
+def main(
+    alias_only: Annotated[bool, Option("--alias-only", help="Leave dvc.lock, params.yaml and the data alone.")] = False,
+) -> None:
+    """Make the champion before the current one champion again, with its data."""
+    done = rollback(data=not alias_only)
+    print(f"champion: version {done.champion} (was {done.left})\nfolder:   {done.workspace}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +23,22 @@ from tasks import steps
 from tasks.pipeline import StageResult, run_command, stage_environment
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A Ray cluster: its address, in how many shares a stage is cut (0: as many as fit), and GPUs for each."""
-
-    address: str
-    shares: int = 0
-    gpus: float = 0.0
-
-
-def cluster_of_environment() -> Cluster | None:
-    """Return the cluster that the environment names, None where it names none; UserError for what is no number."""
-    address = os.environ.get("SWEETRL_RAY", "").strip()
-    if not address:
-        return None
-    shares, gpus = os.environ.get("SWEETRL_RAY_SHARES", "") or "0", os.environ.get("SWEETRL_RAY_GPUS", "") or "0"
-    try:
-        return Cluster(address, int(shares), float(gpus))
-    except ValueError as error:
-        raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these must be numbers.") from error
-
-
 def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
     """Bring one stage up to date, with its parts made by the cluster that the environment names, if it names one."""
-    cluster = cluster_of_environment()
-    if cluster is not None and stage in SPREAD:
-        spread(stage, root, cluster, env)
+    address = os.environ.get("SWEETRL_RAY", "").strip()
+    if address and stage in SPREAD:
+        shares, gpus = os.environ.get("SWEETRL_RAY_SHARES") or "0", os.environ.get("SWEETRL_RAY_GPUS") or "0"
+        try:
+            cut = int(shares), float(gpus)
+        except ValueError as error:
+            raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these must be numbers.") from error
+        spread(stage, root, address, *cut, env)
     return steps.run_stage(stage, root, env)
 
 
 @task(name="make_share", task_run_name="{stage} {index}/{count}", cache_policy=NO_CACHE, retries=1)
 def make_share(stage: str, root: str, index: int, count: int, env: dict[str, str]) -> dict[str, str]:
-    """Make one share on the node that this runs on; return the stage's last line ("said") and which node it was.
-
-    Nothing is recorded in MLflow: the stage that puts the parts together records them.
-    """
+    """Make one share on the node that this runs on; return the stage's last line ("said") and the node."""
     import ray
 
     own = {**env, VARIABLE: str(Share(index, count)), "SWEETRL_TRACKING": "off"}
@@ -84,17 +64,17 @@ def make_shares(stage: str, root: str, count: int, gpus: float, env: dict[str, s
     return [future.result() for future in futures]
 
 
-def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """Let `cluster` make the parts of `stage` into its scratch folder; {"node", "said"} of each share, in order.
+def spread(
+    stage: str, root: Path, address: str, shares: int = 0, gpus: float = 0.0, env: dict[str, str] | None = None
+) -> list[dict[str, str]]:
+    """Let the cluster at `address` make `stage` in `shares` (0: as many as fit), with `gpus` each.
 
-    Raises StageFailed where a share fails, UserError where the extra is missing or the cluster cannot be reached.
+    Returns {"node", "said"} of each share. StageFailed where one fails, UserError without the extra or the cluster.
     """
     try:
         from prefect_ray import RayTaskRunner
     except ImportError as error:
-        raise UserError(
-            "SWEETRL_RAY is set, but Prefect's Ray task runner is missing; `pip install 'sweetrl[ray]'`."
-        ) from error
+        raise UserError("SWEETRL_RAY needs Prefect's Ray task runner; `pip install 'sweetrl[ray]'`.") from error
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     url = server_url()
@@ -102,14 +82,12 @@ def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None 
     workers = {"PREFECT_API_URL": url, "PYTHONPATH": path, "PREFECT_HOME": str(root / ".prefect")}
     init: dict[str, Any] = {"runtime_env": {"env_vars": workers}, "log_to_driver": False}
     with temporary_settings({PREFECT_API_URL: url}):
-        runner: Any = RayTaskRunner(address=cluster.address, init_kwargs=init)
+        runner: Any = RayTaskRunner(address=address, init_kwargs=init)
         try:
             flow_there = make_shares.with_options(task_runner=runner)
-            return flow_there(stage, str(root), cluster.shares, cluster.gpus, env or {})
+            return flow_there(stage, str(root), shares, gpus, env or {})
         except ConnectionError as error:
-            raise UserError(
-                f"SWEETRL_RAY={cluster.address}: the cluster cannot be reached ({error}); fix the address."
-            ) from error
+            raise UserError(f"SWEETRL_RAY={address}: cannot be reached ({error}); fix it.") from error
 
 
 def server_url() -> str:

@@ -17,15 +17,12 @@ from tasks.workspace import only_run
 
 
 @flow(name="train", validate_parameters=False)
-def train(root: str = ".", home: str = "", begin: str = "", until: str = "") -> Outcome:
-    """Bring the project at `root` up to date; `home` is the checkout with the embedded store, if that is another.
-
-    With `begin` and `until`, names of stages, only those from the one to the other.
-    """
+def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
+    """Bring the project at `root` up to date; with names of stages only those from `begin` to `until`."""
     folder = Path(root).resolve()
-    selection = Selection(begin or None, until or None)
     with only_run(folder):
-        outcome = run_pipeline(folder, prefect_steps(run_stage), Path(home or root).resolve(), selection=selection)
+        selection = Selection(begin or None, until or None)
+        outcome = run_pipeline(folder, prefect_steps(run_stage), selection=selection)
     announce_outcome(outcome)
     return outcome
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.console import command_line, parser
+from flows.console import program
 from sweetrl.config.settings import load_settings
 from sweetrl.gate.drift import Look
 from tasks import promotion
@@ -30,11 +29,11 @@ def watch(root: str = ".") -> Look:
     return seen
 
 
-def main() -> int:
-    """Look at the champion of the project in the current folder."""
-    parser("watch", "Measure the champion again, and say whether it has got worse and when to retrain.").parse_args()
-    return command_line(lambda: print(watch().sentence))
+@program
+def main() -> None:
+    """Measure the champion again, and say whether it has got worse and when to retrain."""
+    print(watch().sentence)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

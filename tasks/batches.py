@@ -76,10 +76,7 @@ def batches_of(home: Path, tips: Sequence[str]) -> list[Batch]:
 
 
 def facts_of(home: Path, tips: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the JSON in the last lines of the messages of the chains that end at `tips`, newest first.
-
-    A commit that says something else is no link of a chain, but somebody's own.
-    """
+    """Return the JSON that ends the messages of the chains up to `tips`, newest first; other commits are left out."""
     rows = []
     for text in git(home, "log", "--format=%B%x00", *tips).stdout.split("\0") if tips else ():
         with contextlib.suppress(ValueError, RecursionError):

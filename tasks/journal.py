@@ -48,10 +48,7 @@ def one_at_a_time(root: Path, what: str, say: Callable[[str], object] | None = N
 
 @contextlib.contextmanager
 def promoting(root: Path, say: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Let one process after the other move the champion's alias, and what moves with it: a branch, a checkout.
-
-    Where there is no git there are no retrainings, and nobody is waited for.
-    """
+    """Let one process after the other move the champion's alias, a branch and a checkout; without git nobody waits."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(UserError):
             stack.enter_context(one_at_a_time(root, "promotion", say))

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.console.logs import work_alone
 from sweetrl.errors import UserError
 from sweetrl.io import OWNER_UMASK, atomic_path, read_json
 from sweetrl.paths import RUNS
@@ -115,7 +116,7 @@ def policy_of(stage: str) -> Policy:
 @contextlib.contextmanager
 def open_repo(root: Path) -> Iterator[Repo]:
     """Open the DVC project at `root`, quietly and without analytics; a folder that is none is a UserError."""
-    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    work_alone()
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -129,10 +130,7 @@ def open_repo(root: Path) -> Iterator[Repo]:
 
 @contextlib.contextmanager
 def open_stages(root: Path, file: str = PIPELINE) -> Iterator[dict[str, Stage]]:
-    """Open the DVC project at `root`, and yield the stages of one pipeline file, each after those it depends on.
-
-    The project's other pipelines, of hundreds of stages, are not read.
-    """
+    """Yield the stages of one pipeline file of the DVC project at `root`, each after those it depends on."""
     import networkx
     from dvc.repo import lock_repo
     from dvc.repo.index import Index
@@ -143,10 +141,7 @@ def open_stages(root: Path, file: str = PIPELINE) -> Iterator[dict[str, Stage]]:
 
 
 def stage_states(root: Path, names: Sequence[str] | None = None) -> dict[str, bool]:
-    """Return stage -> whether its command, parameters, inputs or outputs have changed, in the order of the graph.
-
-    With `names`, of those stages alone.
-    """
+    """Return stage (of `names`) -> whether its command, parameters, inputs or outputs have changed, in order."""
     with open_stages(root) as stages:
         return {name: stage.changed() for name, stage in stages.items() if names is None or name in names}
 
@@ -172,10 +167,7 @@ def result_of(root: Path, stage: str, status: Status, seconds: float = 0.0) -> S
 
 
 def stage_environment(root: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a stage: this Python first on the PATH, no analytics, lines as they are printed.
-
-    A worktree runs its own sources, whichever checkout is the installed one.
-    """
+    """Return the environment of a stage: this Python and the sources of `root` first, lines as they are printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     sources = os.pathsep.join(filter(None, [str(root / "src"), os.environ.get("PYTHONPATH", "")]))
     fixed = {"PATH": path, "PYTHONPATH": sources, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1"}
@@ -191,10 +183,7 @@ def run_command(
     line: Callable[[str], None] = print,
     limit: float | None = None,
 ) -> list[str]:
-    """Run a command of `stage` and return its last lines; StageFailed with one sentence where it fails.
-
-    It runs in its own process group, which is stopped on errors and past `limit` seconds (default: the policy).
-    """
+    """Run a command of `stage`; return its last lines. StageFailed where it fails, or goes on past `limit` seconds."""
     limit = policy_of(stage).limit if limit is None else limit
     lines: list[str] = []
 

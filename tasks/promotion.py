@@ -25,6 +25,7 @@ from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.gate.drift import Look, look
 from sweetrl.io import digest, private_folder, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, SCRATCH, TEST_TASKS
+from sweetrl.stages.launch import link
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
 from sweetrl.tracking.registry import (
@@ -112,10 +113,9 @@ def _compare(
         return refused
     facts = {"challenger": str(challenger.version), "first": settings.tasks.test_first}
     facts["drawing"] = drawing(settings, root)
-    number = comparisons.take_number(registry, name, "comparison", identity, tasks, facts)
-    decision = decide_comparison(paired, rules, confidence, settings.evaluate.resamples, settings.seed, number)
-    row = comparisons.noted(registry, name, "comparison")[identity] | as_row(decision)
-    comparisons.note(registry, name, "comparison", identity, row)
+    row = comparisons.numbered(registry, name, "comparison", identity, tasks, facts)
+    decision = decide_comparison(paired, rules, confidence, settings.evaluate.resamples, settings.seed, row["number"])
+    comparisons.note(registry, name, "comparison", identity, row | as_row(decision))
     return decision
 
 
@@ -152,10 +152,7 @@ def take_over(settings: Settings, root: Path, result: GateResult) -> GateResult:
     registry = Registry(settings.tracking, root)
     champion = registry.aliases().get(CHAMPION)
     if champion not in (result.before, result.version):
-        raise UserError(
-            f"{registry.name}: version {champion} has become champion while version {result.version} was compared with "
-            f"{f'version {result.before}' if result.before else 'none'}; run the gate again: `python -m flows.promote`."
-        )
+        raise UserError(f"{registry.name}: version {champion} became champion meanwhile; `python -m flows.promote`.")
     registry.promote(result.version, result.decision.reason if result.decision else result.reason)
     result = replace(result, promoted=True, champion=result.version)
     _note(registry, result)
@@ -172,9 +169,7 @@ def bring_up_to_date(
 ) -> None:
     """Evaluate a version as it is done now, unless what is stored with it was measured so (`key`)."""
     if version.tags.get("evaluation_key") != key:
-        line(
-            f"version {version.version} was evaluated on other tasks or in another way: evaluating it as it is done now"
-        )
+        line(f"version {version.version} was evaluated on other tasks or in another way: evaluating it again")
         evaluate_version(settings, root, registry, version, line)
 
 
@@ -195,11 +190,9 @@ def evaluate_version(
         private_folder(root / HASHES)  # a large base whose hash the project knows is not read again
         for path in (TEST_TASKS, Path(settings.model.base), HASHES):
             if (root / path).exists() and not path.is_absolute():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).symlink_to((root / path).resolve())
-        (folder / POLICY).parent.mkdir(parents=True, exist_ok=True)
+                link(root / path, folder / path)
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
-        shutil.move(str(adapter), folder / POLICY)
+        link(adapter, folder / POLICY)
         _run_evaluation(root, folder, line)
         registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, folder))
         return read_rewards(folder / RESULTS)
@@ -235,12 +228,9 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     assert first is not None
     now = evaluate_version(settings, root, registry, version, line)
     name, tasks = uuid.uuid4().hex[:16], f"{file_hash(root / TEST_TASKS)} {key}"
-    count = comparisons.take_number(registry, number, "look", name, tasks, {"key": key})
-    seen = look(
-        first, now, settings.gate, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed, count
-    )
-    row = comparisons.noted(registry, number, "look")[name] | asdict(seen)
-    comparisons.note(registry, number, "look", name, row)
+    row, ruler = comparisons.numbered(registry, number, "look", name, tasks, {"key": key}), settings.evaluate
+    seen = look(first, now, settings.gate, ruler.confidence, ruler.resamples, settings.seed, row["number"])
+    comparisons.note(registry, number, "look", name, row | asdict(seen))
     return seen
 
 

@@ -99,20 +99,14 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
     for journal in unfinished(home):
         theirs = journal.order["changes"]
         if changes and theirs != dict(changes) and not journal.last("waiting"):
-            raise UserError(
-                f"{journal.branch} is unfinished and has other parameters ({_pairs(theirs)}): {CONTINUE} finishes it, "
-                f"{WITHDRAW} leaves its batch out."
-            )
+            raise UserError(f"{journal.branch} is unfinished ({_pairs(theirs)}): {CONTINUE}, or {WITHDRAW}.")
         steps.say(f"going on with {journal.branch}, which was left unfinished")
         done.append(carry_out(journal, steps))
     return done
 
 
 def unfinished(home: Path) -> Iterator[Journal]:
-    """Yield the journals of `home` that a death or an error has left, each held while it is looked at.
-
-    A retraining whose batch was never taken is none; and what finished ones have left behind is removed.
-    """
+    """Yield each journal of `home` that a death or an error has left, held; clean up behind finished ones."""
     for journal in journals(home):
         order = journal.order
         if order.get("home") != str(home):  # that of another worktree of this repository
@@ -132,6 +126,7 @@ def unfinished(home: Path) -> Iterator[Journal]:
 def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bool) -> Journal:
     """Take the next batch and return the journal of its retraining."""
     settings = load_settings(home / "params.yaml")
+    collect = settings.collect
     with_parameters(home, changes)  # what cannot be set takes no batch
     remote = git_remote(home) if push else ""
     first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
@@ -151,9 +146,11 @@ def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bo
         def choose(taken: Sequence[Batch]) -> Batch:
             branch = f"retrain/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:4]}"
             if data := _ingested(home, remote, settings, changes, taken):
-                return Batch(settings.collect.first, 0, branch, data=data, **stamp())
-            first = int(changes.get("collect.first", next_first(settings, taken)))
-            return Batch(first, int(changes.get("collect.tasks", settings.collect.tasks)), branch, **stamp())
+                return Batch(collect.first, 0, branch, data=data, **stamp())
+            # Behind all that were taken, and behind this checkout's own.
+            ends = [collect.first + collect.tasks, *(batch.first + batch.tasks for batch in taken)]
+            first = int(changes.get("collect.first", max(ends)))
+            return Batch(first, int(changes.get("collect.tasks", collect.tasks)), branch, **stamp())
 
         def before(batch: Batch, commit: str) -> None:
             of_batch = batch_parameters(batch.data) or {"collect.first": batch.first}
@@ -172,11 +169,7 @@ def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bo
 
 
 def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str, Any], taken: Sequence[Batch]) -> str:
-    """Return the ingested batch to take, "" where batches are numbers of tasks; NothingNew where none is left.
-
-    A batch that `changes` name is taken, also once more. Else what is read from files comes from the branch `ingest`,
-    if anything of its kind was ever ingested, and `changes` name no other files.
-    """
+    """Return the ingested batch to take (named in `changes`, or the next), "" where batches are numbers of tasks."""
     if named := batch_named(changes):
         return named
     for kind, source, key, place in (
@@ -186,18 +179,10 @@ def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str,
         if changes.get(key, source) == "files" and place not in changes:
             batch = next_batch(home, remote, kind, taken)
             if batch == "":
-                raise NothingNew(
-                    f"{home}: no ingested batch of {kind} is left to train on; `sweetrl ingest` brings more."
-                )
+                raise NothingNew(f"{home}: no ingested batch of {kind} is left; `sweetrl ingest` brings more.")
             if batch is not None:
                 return batch
     return ""
-
-
-def next_first(settings: Settings, taken: Sequence[Batch]) -> int:
-    """Return the first task of the next batch: behind all that were taken, and behind this checkout's own."""
-    own = settings.collect.first + settings.collect.tasks
-    return max([own, *(batch.first + batch.tasks for batch in taken)])
 
 
 def carry_out(journal: Journal, steps: Steps) -> Retraining:
@@ -298,10 +283,7 @@ def withdraw(home: Path) -> list[str]:
             if version is not None:
                 registry = Registry(settings.tracking, home)
                 if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
-                    raise UserError(
-                        f"{branch}: its version {version} is the champion already; {CONTINUE} finishes it, and "
-                        "`python -m flows.rollback` goes back."
-                    )
+                    raise UserError(f"{branch}: version {version} is the champion already; {CONTINUE} finishes it.")
                 registry.forget_challenger(version)
             log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home, run_id=run)
             if run or log.take_over(RETRAINING_TAG):
@@ -313,9 +295,8 @@ def withdraw(home: Path) -> list[str]:
             journal.note(DONE, how="withdrawn")
         rest = " (the branch keeps what was trained)" if journal.last("trained") else ""
         again = {key: value for key, value in order["batch"].items() if "sources" in key} or order["batch"]
-        sentences.append(
-            f"{branch} is withdrawn{rest}; `python -m flows.retrain {_pairs(again)}` takes its batch again"
-        )
+        command = f"`python -m flows.retrain {_pairs(again)}`"
+        sentences.append(f"{branch} is withdrawn{rest}; {command} takes its batch again")
     return sentences
 
 

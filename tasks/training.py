@@ -113,10 +113,7 @@ class PlannedStage:
 
 
 def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
-    """Return what a run of the stages in `selection` (default: all) would do, in order.
-
-    `tree` are the parameters, where they are not those in params.yaml.
-    """
+    """Return what a run of the stages in `selection` would do with the parameters `tree` (default: params.yaml's)."""
     written = read_yaml(root / "params.yaml") or {}
     tree = written if tree is None else tree
     edited = [key for key, _, _ in differences(written, tree)]
@@ -168,17 +165,11 @@ def check_stage(root: Path, option: str, name: str | None) -> None:
     """Raise a UserError where `name`, given for `option`, is no stage."""
     names = [str(stage) for stage in (read_yaml(root / PIPELINE) or {}).get("stages", {})]
     if name is not None and name not in names:
-        raise UserError(
-            f"{option} {name}: there is no such stage{did_you_mean(name, names)}; known are {', '.join(names)}."
-        )
+        raise UserError(f"{option} {name}: no such stage{did_you_mean(name, names)}; known are {', '.join(names)}.")
 
 
 def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
-    """Return the outcome of a run (of the stages in `selection`) that would change nothing; None where it would.
-
-    That is so where DVC finds every stage's command, parameters, inputs and outputs as dvc.lock has them, and where the
-    policy is registered, with the evaluation that lies here, and has stood before the gate.
-    """
+    """Return the outcome of a run that would change nothing, by DVC, the registry and the gate; None where it would."""
     started = time.monotonic()
     settings, states = load_settings(root / "params.yaml"), stage_states(root)
     chosen = (selection or Selection()).of(list(states))
@@ -362,7 +353,6 @@ class PipelineRecord:
 
     def _write_stages(self, results: list[StageResult]) -> None:
         assert self.log is not None
-        for result in results:
-            self.log.set_tags({f"stage.{result.stage}": result.status})
-            if result.run_id:  # also of stages that did not run now: the chain stays whole
-                self.log.set_tags({f"run.{result.stage}": result.run_id})
+        self.log.set_tags({f"stage.{result.stage}": result.status for result in results})
+        # Also of stages that did not run now: the chain stays whole.
+        self.log.set_tags({f"run.{result.stage}": result.run_id for result in results if result.run_id})

@@ -206,10 +206,7 @@ def identity(root: Path) -> list[str]:
 
 
 def push(root: Path, branch: str | None = None) -> list[str]:
-    """Push data first, then `branch`; return what was pushed where, and what was not because there is no remote.
-
-    In this order nobody ever sees a commit whose data are missing.
-    """
+    """Push data first, then `branch`, so that nobody sees a commit without its data; return what was pushed where."""
     done = [push_data(root, "--with-deps", PIPELINE)]  # other pipelines' results may never have been made here
     if remote_name(root):
         _push_run_cache(root)
@@ -222,10 +219,7 @@ def push(root: Path, branch: str | None = None) -> list[str]:
 
 
 def push_data(root: Path, *targets: str) -> str:
-    """Push data to DVC's remote; return what was pushed where.
-
-    Data that are not there afterwards, whatever DVC said, are a UserError: `dvc push` passes over what it lacks.
-    """
+    """Push data to DVC's remote, and look whether they are there; return what was pushed where."""
     remote = remote_name(root)
     if not remote:
         return "no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them"
@@ -234,10 +228,7 @@ def push_data(root: Path, *targets: str) -> str:
     states = json.loads(dvc(root, "status", "--cloud", "--json", *files) or "{}")
     absent = sorted(path for path, state in states.items() if state != "deleted")  # deleted: there, and not here
     if absent:
-        raise UserError(
-            f"{root}: {len(absent)} of the data (as {absent[0]}) are not in the remote {remote} after `dvc push`; make "
-            "them again if they are missing here, too, else look at the remote."
-        )
+        raise UserError(f"{root}: {remote} has no {absent[0]} ({len(absent)} files) after `dvc push`; make it again.")
     return f"data to {remote}" + (f" ({output[-1].strip().rstrip('.').lower()})" if output else "")
 
 
@@ -280,9 +271,7 @@ def take_in_main(home: Path, folder: Path, onto: str = "") -> bool:
     before, here, there = (_parameters(folder, name) for name in (base, commit, "HEAD"))
     edited = {key for key in before | here if before.get(key) != here.get(key)} - {"collect.first"}  # each batch's own
     if only := sorted(key for key in edited if before.get(key) == there.get(key)):
-        raise NotMerged(
-            f"params.yaml has other values in {home} ({', '.join(only)}): `git merge {branch}` by hand there"
-        )
+        raise NotMerged(f"params.yaml differs in {home} ({', '.join(only)}): `git merge {branch}` by hand there")
     git(folder, *identity(folder), "merge", "-q", "--no-ff", "--no-commit", commit, check=False)
     git(folder, "checkout", "-q", "HEAD", "--", *(name for name in RECORDS if (folder / name).exists()))
     if conflicts := git(folder, "diff", "--name-only", "--diff-filter=U").stdout.split():
@@ -295,9 +284,7 @@ def take_in_main(home: Path, folder: Path, onto: str = "") -> bool:
 def _check_on(home: Path, onto: str) -> None:
     current = git(home, "branch", "--show-current").stdout.strip()
     if onto and current != onto:
-        raise NotMerged(
-            f"{home} is on {current or 'no branch'} now, and the retraining began on {onto}: `git switch {onto}`"
-        )
+        raise NotMerged(f"{home} is on {current or 'no branch'}, the retraining began on {onto}: `git switch {onto}`")
 
 
 def _parameters(root: Path, commit: str) -> dict[str, str]:
@@ -307,10 +294,7 @@ def _parameters(root: Path, commit: str) -> dict[str, str]:
 
 
 def merge(home: Path, branch: str, onto: str = "") -> str:
-    """Take over a promoted branch: fast-forward and check its data out; returns what was done.
-
-    `onto` is the branch that the checkout must be on. A NotMerged says why the branch cannot be taken over now.
-    """
+    """Fast-forward to a promoted branch and check its data out, on the branch `onto`; NotMerged says why not."""
     _check_on(home, onto)
     if not contains(home, "HEAD", branch):
         brought = git(home, "diff", "--name-only", "HEAD", branch).stdout.split()
@@ -335,10 +319,7 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
     with contextlib.suppress(UserError):  # a dvc.lock that cannot be read: it is one of the files that are put back
         unsaved = unrecorded(root)
     if unsaved:
-        raise UserError(
-            f"{root / unsaved[0]}: it holds what DVC has not recorded, and would be lost; keep it (`dvc commit`) or "
-            f"give it up (`dvc checkout --force {unsaved[0]}`), and run the same command again."
-        )
+        raise UserError(f"{root / unsaved[0]}: not recorded; `dvc commit` keeps it, `dvc checkout --force` drops it.")
     before, kept = _records(root), ""
     with tempfile.TemporaryDirectory() as name:
         records = _records(fetch(Path(name)))

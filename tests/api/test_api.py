@@ -64,9 +64,9 @@ def test_a_folder_belongs_to_one_call_which_may_be_repeated(
         patch.setattr("sweetrl.rollout.run.rollout", None)  # no dialogue is made again
         assert list(sweetrl.collect(env, policy, tasks=2, attempts=1, seed=7, out=out)) == first
     for other in ({"seed": 8}, {"attempts": 2}, {"tasks": 1}):
-        with pytest.raises(sweetrl.UserError, match="here are the dialogues of another call"):
+        with pytest.raises(sweetrl.UserError, match="the dialogues of another call are here"):
             sweetrl.collect(env, policy, **{"tasks": 2, "attempts": 1, "seed": 7, "out": out, **other})
-    with pytest.raises(sweetrl.UserError, match="here are the dialogues of another call"):
+    with pytest.raises(sweetrl.UserError, match="the dialogues of another call are here"):
         sweetrl.evaluate(env, policy, 1, out=out)
 
 

@@ -59,7 +59,7 @@ def test_the_pipelines_packages_are_needed_in_a_project_only(tmp_path: Path, mon
 def test_one_mistake_in_the_parameters_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("sed: 1\n")
-    (wrong,) = (one for one in [*doctor.torch(), *doctor.project(), *doctor.browser()] if one.status == "fail")
+    (wrong,) = (one for one in [*doctor.project(), *doctor.browser()] if one.status == "fail")
     assert wrong.name == "params.yaml" and "unknown parameter `sed`" in wrong.seen
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sweetrl.cli import main, play, show
+from sweetrl.cli import main, show
 from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings
@@ -207,10 +207,10 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any) ->
 
     def play_it(replies: tuple[str, ...], typed: str) -> tuple[Trajectory, str]:
         monkeypatch.setattr(sys, "stdin", StringIO(typed))
-        user = play.TerminalUser(wide(), BACKEND, tmp_path)
+        user = show.TerminalUser(wide(), BACKEND, tmp_path)
         said = iter(replies)
         with fake_server(reply=lambda body: next(said)) as server:
-            return play.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0), printed(user.console)
+            return show.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0), printed(user.console)
 
     return play_it
 
@@ -259,7 +259,7 @@ def test_nobody_talks_with_a_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main.app, ["play", "t-1", "--tasks", "tasks.parquet", "--model", "models/critic"])
     assert isinstance(result.exception, UserError)
-    assert str(result.exception).startswith("models/critic: this is a critic, which rates what an agent says")
+    assert str(result.exception).startswith("models/critic: this is a critic, which does not talk")
 
 
 @pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400, "t-1"])
@@ -269,9 +269,9 @@ def test_a_task_that_nobody_will_make_is_not_waited_for(
     """Without a table of tasks they are made up to the one that is asked for."""
     monkeypatch.chdir(tmp_path)
     few = load_domain(Settings(tasks=Settings().tasks.model_copy(update={"test": 3})))
-    assert play.find_task("0002", None, few) == play.find_task("2", None, few)
+    assert show.find_task("0002", None, few) == show.find_task("2", None, few)
     with pytest.raises(UserError, match="give a number from 0 to 2"):
-        play.find_task(number, None, few)
+        show.find_task(number, None, few)
 
 
 def test_browser_render_writes_the_picture(tmp_path: Path) -> None:

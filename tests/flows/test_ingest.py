@@ -34,7 +34,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(module, "step", lambda name, action: action)
     monkeypatch.setattr(module, "send", lambda *event: calls.append(event))
     monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda text: calls.append(text)))
-    monkeypatch.setattr(module, "command_line", lambda action: action() or 0)
+    monkeypatch.setattr("flows.console.command_line", lambda action: action() or 0)
     return calls
 
 
@@ -58,7 +58,8 @@ def test_by_its_schedule_it_has_nothing_to_do_without_a_source(told: list[Any], 
 def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "ingest", module.ingest.fn)
     monkeypatch.setattr("sys.argv", ["ingest", "s3://team/x/", "--kind", "dialogues", "--no-push", "--no-event"])
-    assert module.main() == 0
+    with pytest.raises(SystemExit, match="0"):
+        module.main()
     assert told == [(Path.cwd(), "s3://team/x/", "dialogues", False, False)]
     assert capsys.readouterr().out.splitlines() == [
         "dialogues-000003: 5 rows of 2 new files, 1 put aside (data/ingest/quarantine/000003.jsonl)",
@@ -70,12 +71,14 @@ def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, caps
 def test_as_json(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "ingest", module.ingest.fn)
     monkeypatch.setattr("sys.argv", ["ingest", "--no-event", "--json"])
-    assert module.main() == 0
+    with pytest.raises(SystemExit, match="0"):
+        module.main()
     found = json.loads(capsys.readouterr().out)
     assert found["made"]["batch"] == found["waiting"] == "dialogues-000003"
     assert (found["made"]["rows"], found["made"]["bad"], found["pushed"]) == (5, 1, ["data to store"])
     monkeypatch.setattr(module.ingestion, "ingest", lambda *arguments: Ingested(None))
-    assert module.main() == 0
+    with pytest.raises(SystemExit, match="0"):
+        module.main()
     assert json.loads(capsys.readouterr().out) == {"made": None, "waiting": "", "pushed": []}
 
 

@@ -118,7 +118,7 @@ def test_a_champion_of_another_machine_that_comes_meanwhile_stays(
         patch.setattr(
             rollback, "commit_records", lambda *given: (commit(*given), project.registry().promote("1", "elsewhere"))
         )
-        with pytest.raises(UserError, match="version 1 has become champion while this folder went back to version 2"):
+        with pytest.raises(UserError, match="version 1 has become champion meanwhile"):
             rollback.rollback.fn(str(project.home))
     assert project.champion() == "1"
 

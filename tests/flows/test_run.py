@@ -24,7 +24,7 @@ def python(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["flows.run", "flows.retrain", "sweetrl.stages.collect"])
+@pytest.mark.parametrize("module", ["flows.run", "sweetrl.stages.collect"])
 def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
     for text, sentence in WRONG.items():
         (tmp_path / "params.yaml").write_text(text)

@@ -155,7 +155,7 @@ def test_costs_are_told_and_refused_where_asked() -> None:
     priced = decided(turn_price=0.2)
     assert priced.difference == pytest.approx(told.difference - 0.1) and not priced.promote
     for unknown in ({"extra_tokens": 5.0}, {"token_price": 0.1}):
-        with pytest.raises(UserError, match=r"count tokens, which are not known of both versions"):
+        with pytest.raises(UserError, match=r"tokens are not known"):
             decided(**unknown)
 
 

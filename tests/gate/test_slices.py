@@ -59,5 +59,5 @@ def test_a_column_in_which_all_are_alike_has_no_slices() -> None:
 
 
 def test_a_column_that_is_not_there_is_a_mistake() -> None:
-    with pytest.raises(UserError, match=r"`gate.slices` names `persona`, .* of those named these are: topic\."):
+    with pytest.raises(UserError, match=r"gate.slices: no groups by `persona`; there are topic\."):
         slices_of({"a": [0.0], "b": [1.0]}, GateSettings(slices=["topic", "persona"]))

@@ -117,7 +117,7 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
         6: "`messages` needs a request",
         7: "outside 0 to 1",
         8: "longer than 2 KiB",
-        10: "another task is called 'one'",
+        10: "has another task 'one'",
         12: "`outcome` must be 'success' or 'failure'",
     }.items():
         assert words in aside[line]["why"], aside[line]["why"]

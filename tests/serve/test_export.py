@@ -104,7 +104,7 @@ def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path)
         shutil.copytree(project / "models/policy", folder)
     config = json.loads((headed / "adapter_config.json").read_text())
     (headed / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))
-    sentence = "this is a critic, which rates what an agent says and does not talk; name an agent: models/policy"
+    sentence = "this is a critic, which does not talk; name an agent: models/policy"
     for folder in (Path("models/critic"), critic, headed):
         with pytest.raises(UserError, match=sentence):
             handover.export(str(folder), settings, tmp_path / "out")

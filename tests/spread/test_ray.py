@@ -99,7 +99,7 @@ def test_two_nodes_make_the_same_bytes(
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     # The projects of this test have no sources of their own.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
-    from flows.spread import Cluster, spread
+    from flows.spread import spread
 
     whole, cut = make_project("whole"), make_project("cut")
     nodes: set[str] = set()
@@ -107,7 +107,7 @@ def test_two_nodes_make_the_same_bytes(
         monkeypatch.chdir(whole)
         run(load_settings())
         monkeypatch.chdir(cut)
-        made = spread(name, cut, Cluster(cluster.address, shares=2))
+        made = spread(name, cut, cluster.address, 2)
         assert [f"{name}: share {index}/2 is made" in one["said"] for index, one in enumerate(made)] == [True, True]
         nodes |= {one["node"] for one in made}
         present = len(list((cut / ".scratch").rglob("*.parquet")))
@@ -118,19 +118,24 @@ def test_two_nodes_make_the_same_bytes(
     assert results(cut) == results(whole)
     (cut / "models/critic").unlink()
     with pytest.raises(StageFailed, match="stage rank failed: models/critic: there is no peft adapter here"):
-        spread("rank", cut, Cluster(cluster.address, shares=1))
+        spread("rank", cut, cluster.address, 1)
 
 
 def test_a_flow_names_its_cluster_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.spread import Cluster, cluster_of_environment
+    from flows import spread
 
-    monkeypatch.delenv("SWEETRL_RAY", raising=False)
-    assert cluster_of_environment() is None
-    monkeypatch.setenv("SWEETRL_RAY", "ray://head:10001")
-    assert cluster_of_environment() == Cluster("ray://head:10001")
-    monkeypatch.setenv("SWEETRL_RAY_SHARES", "8")
-    monkeypatch.setenv("SWEETRL_RAY_GPUS", "1")
-    assert cluster_of_environment() == Cluster("ray://head:10001", 8, 1.0)
+    calls: list[Any] = []
+    monkeypatch.setattr(spread, "spread", lambda *arguments: calls.append(arguments[2:-1]))
+    monkeypatch.setattr(spread.steps, "run_stage", lambda *arguments: None)
+    for values, call in (
+        ({}, None),
+        ({"SWEETRL_RAY": "ray://head:10001"}, ("ray://head:10001", 0, 0.0)),
+        ({"SWEETRL_RAY_SHARES": "8", "SWEETRL_RAY_GPUS": "1"}, ("ray://head:10001", 8, 1.0)),
+    ):
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        spread.run_stage("rank", Path(), {})
+        assert calls[-1:] == ([call] if call else [])
     monkeypatch.setenv("SWEETRL_RAY_SHARES", "many")
     with pytest.raises(UserError, match="SWEETRL_RAY_SHARES=many"):
-        cluster_of_environment()
+        spread.run_stage("rank", Path(), {})

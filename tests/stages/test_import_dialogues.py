@@ -128,15 +128,15 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
         import_(name, "--skip-bad", 5)
     lines = str(error.value).splitlines()[1:]
     assert [line.partition("line ")[2].partition(":")[0] for line in lines] == ["2", "3", "4", "5", "6", ""]
-    assert "this is not JSON" in lines[0] and "neither a logged dialogue" in lines[2]
-    assert "another task is called 'one' in a.jsonl: line 1" in lines[3] and lines[5] == "- and 1 more"
+    assert "this is not JSON" in lines[0] and "neither a log" in lines[2]
+    assert "a.jsonl: line 1 has another task 'one'" in lines[3] and lines[5] == "- and 1 more"
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl"]  # nothing half-written
     facts, found = import_(name, "--skip-bad", 6)
     assert len(found) == 1 and facts["bad rows"] == "6"
     kept = [json.loads(line) for line in Path("out/bad-rows.jsonl").read_text().splitlines()]
     assert [one["line"] for one in kept] == [2, 3, 4, 5, 6, 7] and {one["file"] for one in kept} == {"a.jsonl"}
     assert kept[0]["row"] == "{" and kept[0]["why"].startswith("this is not JSON")
-    assert "at most 10 are allowed; raise agent.max_turns" in kept[5]["why"]
+    assert "more than 10 turns; raise agent.max_turns" in kept[5]["why"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
     with pytest.raises(UserError) as error:
         import_(write("k.jsonl", *rows))
     assert "line 1: the key `answer` is missing" in str(error.value)
-    assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
+    assert "line 2: `answer` is not what the last message says" in str(error.value)
 
 
 def test_dialogues_about_held_out_tasks_are_left_out(write_tasks: Callable[..., Path]) -> None:

@@ -179,5 +179,5 @@ def test_where_there_is_nothing_to_repeat_it_says_so(project: Any, changes: dict
 def test_the_first_iteration_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
     assert part_seed(7, "round", 1) == 7
     assert len({part_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
-    with pytest.raises(UserError, match="iterations after the first need a new model"):
+    with pytest.raises(UserError, match="each iteration is a new model"):
         module.why_once(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))

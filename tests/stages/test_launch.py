@@ -103,5 +103,5 @@ def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     launch.check_devices(ModelSettings(processes=2, device="cuda"))
     launch.check_devices(ModelSettings(processes=8, device="cpu"))
-    with pytest.raises(UserError, match=r"model\.processes: 4, but there are 2 GPUs here"):
+    with pytest.raises(UserError, match=r"model\.processes: 4 need as many GPUs; there are 2"):
         launch.check_devices(ModelSettings(processes=4, device="cuda"))

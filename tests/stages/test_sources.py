@@ -49,10 +49,10 @@ def test_what_is_read_must_be_what_dvc_depends_on(project: Path) -> None:
 
 def test_another_place_is_said_with_the_key_to_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = parse_settings({"model": {"base": "models/llama"}, "sources": {"base": "models/base"}})
-    said = r"`model.base: models/llama` is read, but `sources.base` is models/base; set it to models/llama"
+    said = r"`model.base: models/llama` is not in `sources.base` \(models/base\)"
     with pytest.raises(UserError, match=said):
         check_declared(wrong)
-    with pytest.raises(UserError, match=r"`tasks.test_file: elsewhere.jsonl` is read, but `sources.tasks` is data"):
+    with pytest.raises(UserError, match=r"`tasks.test_file: elsewhere.jsonl` is not in `sources.tasks` \(data"):
         check_declared(settings(test="elsewhere.jsonl", tasks="data"))
     with monkeypatch.context() as patch:  # a stage that another one runs in a folder of its own
         patch.setenv(ROOT_VARIABLE, str(project))
@@ -79,7 +79,7 @@ def test_a_prompt_of_ones_own_lies_where_dvc_looks(project: Path) -> None:
         ("judge", {"judge": {"prompt": str(project / "mine.txt")}, "sources": {"suite": "src"}}),
         ("simulator", {"simulator": {"kind": "llm", "prompt": "mine.txt"}}),
     ):
-        with pytest.raises(UserError, match=rf"`{key}\.prompt: .*mine\.txt` is read, but DVC does not look there; put"):
+        with pytest.raises(UserError, match=rf"`{key}\.prompt: .*mine\.txt`: DVC looks into"):
             check_declared(parse_settings(wrong))
 
 

@@ -104,7 +104,7 @@ def test_the_same_command_twice_at_a_time_loses_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(TrajectoryStore, "write_shard", twice)
             sweetrl(*words)
-    assert said and all("another process is at this very work; wait until it has ended" in one for one in said)
+    assert said and all("another process is at this very work; wait for it" in one for one in said)
     assert len(Path("all.jsonl").read_text().splitlines()) == 5
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
 

@@ -58,5 +58,5 @@ def test_more_than_the_stage_makes_go_on_behind_them_and_never_into_another_spli
     train = tasks("train", "train.jsonl")[1]
     assert more[:4] == tasks("validation", "four.jsonl")[1] and len(more) == 9
     assert not {task.id for task in more} & {task.id for task in train}
-    with pytest.raises(UserError, match=r"`tasks\.train` is 12, and the tasks behind are for validation"):
+    with pytest.raises(UserError, match=r"`tasks\.train` is 12; raise it"):
         tasks("train", "many.jsonl", "--count", 13)

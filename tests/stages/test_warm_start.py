@@ -151,7 +151,7 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"base": ""}, "`warm_start.base` is empty; name the pretrained model's folder"),
+        ({"base": ""}, "`warm_start.base` is empty; name a pretrained model"),
         ({"base": str(NEW)}, "`warm_start.base` and `model.base` are both models/warm"),
         ({"base": "models/none"}, "models/none: there is no folder here"),
         ({"batch_size": 3}, "batch_size 3 is not a multiple of micro_batch_size 2"),
@@ -168,7 +168,7 @@ def test_bad_settings_are_one_sentence(project: Path, changes: dict[str, Any], s
 def test_a_model_that_is_there_already_is_not_written_over(project: Path) -> None:
     shutil.copytree(PRETRAINED, NEW)
     before = content(NEW)
-    with pytest.raises(UserError, match=r"models/warm: this is `model\.base`, and not a model that"):
+    with pytest.raises(UserError, match=r"models/warm: `model\.base` is not made by"):
         module.warm_start(settings_of())
     assert content(NEW) == before
     shutil.rmtree(NEW)

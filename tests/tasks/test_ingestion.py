@@ -296,7 +296,7 @@ def test_a_retraining_takes_each_batch_once_and_its_data_along(project: Project)
     assert git(project.home, "status", "--porcelain") == ""
     said = list[str]()
     assert retraining.retrain(project.home, replace(project.steps(), say=said.append)) == []
-    assert said[0].endswith("no ingested batch of dialogues is left to train on; `sweetrl ingest` brings more.")
+    assert said[0].endswith("no ingested batch of dialogues is left; `sweetrl ingest` brings more.")
     write(project.home / "in/c.jsonl", chat(4))
     assert take(project).waiting == "dialogues-000002"
     project.retrain()

@@ -161,7 +161,7 @@ def test_one_iteration_needs_no_flow_of_its_own(tmp_path: Path) -> None:
     from flows.iterate import check_iterations
 
     (tmp_path / "params.yaml").write_text("iterations: 1\n")
-    with pytest.raises(UserError, match="`iterations` is 1, which is what `make run` does"):
+    with pytest.raises(UserError, match="`iterations` is 1, as for `make run`"):
         check_iterations(tmp_path)
     (tmp_path / "params.yaml").write_text("iterations: 3\n")
     check_iterations(tmp_path)

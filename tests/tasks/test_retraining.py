@@ -126,7 +126,7 @@ def test_a_server_that_is_gone_is_told_and_the_next_run_goes_on(project: Project
             project.retrain()
         project.check_others()
         assert project.champion() == "1"
-    with pytest.raises(UserError, match=r"is unfinished and has other parameters \(none\)"):
+    with pytest.raises(UserError, match=r"is unfinished \(none\)"):
         project.retrain(changes={"policy.epochs": 2})
     project.failing = set()
     assert len(retraining.go_on(project.home, project.steps())) == 1
@@ -176,7 +176,7 @@ def test_parameters_that_people_have_changed_meanwhile_are_theirs_to_merge(proje
     (project.home / "params.yaml").write_text(PARAMS.replace("epochs: 1", "epochs: 3"))
     git(project.home, "commit", "-qam", "More epochs")
     (waits,) = retraining.go_on(project.home, project.steps())
-    assert "has other values in" in waits.left and "(policy.epochs): `git merge retrain/" in waits.left
+    assert "params.yaml differs in" in waits.left and "(policy.epochs): `git merge retrain/" in waits.left
     project.check_others()
     git(project.home, "merge", "-q", "--no-edit", waits.branch)  # params.yaml is merged line by line
     (done,) = retraining.go_on(project.home, project.steps())
@@ -314,7 +314,7 @@ def test_a_champion_is_not_withdrawn(project: Project, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "note", dying_at(len(STEPS) - 1, after=True))
         assert in_child(project.retrain) == 9
-    with pytest.raises(UserError, match="its version 2 is the champion already; `python -m flows"):
+    with pytest.raises(UserError, match="version 2 is the champion already; `python -m flows"):
         retraining.withdraw(project.home)
 
 

@@ -146,7 +146,7 @@ def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) ->
     home = toy.root
     (home / "data/third.txt").unlink()  # a link into the cache, or a copy
     (home / "data/third.txt").write_text("hours of work by hand")
-    with pytest.raises(UserError, match=r"data/third\.txt: it holds what DVC has not recorded.*`dvc commit`"):
+    with pytest.raises(UserError, match=r"data/third\.txt: not recorded; `dvc commit`"):
         workspace.restore(home, lambda folder: kept)
     assert (home / "data/third.txt").read_text() == "hours of work by hand"
     assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-rollback").exists()

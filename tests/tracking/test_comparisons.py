@@ -18,7 +18,7 @@ from sweetrl.config.settings import GateSettings, TrackingSettings, parse_settin
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.tracking.comparisons import OUTCOMES, entries, plan, read_measured
-from sweetrl.tracking.packing import write_dialogue_facts
+from sweetrl.tracking.registry import write_dialogue_facts
 from sweetrl.types import AgentTurn, Message, Result, Task, Trajectory
 
 

@@ -181,7 +181,7 @@ def test_a_registered_version_loads_back_and_answers_as_the_endpoint_does(projec
     for none in (0, -5):
         with pytest.raises(UserError, match=rf"`max_new_tokens` is {none}; it must be a whole number from 1\."):
             loaded.predict(dialogue, params={"max_new_tokens": none})
-    with pytest.raises(UserError, match="tokens leave no room for a reply in the model's context of"):
+    with pytest.raises(UserError, match="tokens, the context"):
         loaded.predict([{"role": "user", "content": "price " * 5000}])
     most = loaded.predict(dialogue, params={"seed": 3, "max_new_tokens": 10**12})
     assert most == reply, "more than the agent's own is the agent's own"
@@ -234,12 +234,12 @@ def test_a_base_too_large_to_be_stored_is_named_and_must_be_the_right_one(
     before = config.read_text()
     config.write_text(before + "\n")
     try:
-        with pytest.raises(Exception, match="not the base model that the adapter was trained on"):
+        with pytest.raises(Exception, match="base is another"):
             mlflow.pyfunc.load_model(str(stored))
     finally:
         config.write_text(before)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Exception, match=r"too large to be stored .* set SWEETRL_BASE_MODEL to a copy"):
+    with pytest.raises(Exception, match=r"is not here; set SWEETRL_BASE_MODEL"):
         mlflow.pyfunc.load_model(str(stored))
     monkeypatch.setenv("SWEETRL_BASE_MODEL", str(tmp_path / "nowhere"))
     with pytest.raises(Exception, match=r"SWEETRL_BASE_MODEL: .*nowhere is no folder"):

@@ -126,7 +126,7 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
 ) -> None:
     import io
 
-    from sweetrl.cli import play, show
+    from sweetrl.cli import show
     from sweetrl.console.screen import Screen
     from sweetrl.types import Message
 
@@ -145,8 +145,8 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     assert show.known_more(one, domain, None, False) == {}
     with pytest.raises(UserError, match="no peft adapter here"):
         show.load_critic(domain, tmp_path)
-    user = play.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
+    user = show.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
     user.task = TESTS[1]
     said = user.advantage([one.messages[0], Message("assistant", "Rate: how high is it?")])
     assert said is not None and abs(said) > 1e-6
-    assert play.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None
+    assert show.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None

@@ -15,19 +15,18 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.prompts import prompt_files
+from sweetrl.config.settings import Settings
+from sweetrl.engines.policy import Policy
+from sweetrl.engines.vllm import adapter_name
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import digest, private_folder, read_json, write_json
 from sweetrl.plugins import SIMULATORS, Group, is_plugin, source_of
 from sweetrl.types import Task
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.config.settings import Settings
-    from sweetrl.engines.policy import Policy
 
 # The sections of the settings that decide what dialogues are.
 DECIDING = (
@@ -39,8 +38,6 @@ CALL = "call.json"  # in a folder of `out`: which call it belongs to
 
 def settings_of(env: Domain) -> Settings:
     """Return all settings that `env` was configured with; its own methods see those of dialogues only."""
-    from sweetrl.config.settings import Settings
-
     assert isinstance(env.settings, Settings)
     return env.settings
 
@@ -52,8 +49,6 @@ def dialogues_call(
 
     `batch` dialogues are under way together, `shard` lie in a file.
     """
-    from sweetrl.engines.vllm import adapter_name
-
     agents = []
     for policy in policies:
         settings = settings_of(env).model_copy(update={"model": policy.model, "engine": policy.engine})
@@ -66,10 +61,7 @@ def dialogues_call(
 
 
 def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: Any) -> str:
-    """Return the digest of all that decides a training: the domain and its settings, and every row of `inputs`.
-
-    `code` are objects whose classes decide it, too.
-    """
+    """Return the digest of all that decides a training: settings, every row of `inputs`, the classes of `code`."""
     rows = hashlib.sha256()
     for given in inputs:
         rows.update(b"\0none" if given is None else b"\0")
@@ -106,10 +98,7 @@ def claim(folder: Path, call: str) -> None:
     if path.exists() and read_json(path).get("call") == call:
         return
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(
-            f"{folder}: here are the dialogues of another call (other tasks, policy, seed or settings); take another "
-            "folder, or remove this one."
-        )
+        raise UserError(f"{folder}: the dialogues of another call are here; take another folder, or remove this one.")
     write_json(path, {"call": call})
 
 
@@ -126,9 +115,7 @@ def unfinished(out: Path, call: str) -> Iterator[Path]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(handle)
-        raise UserError(
-            f"{folder}: another process is at this very work; wait until it has ended, or end it."
-        ) from error
+        raise UserError(f"{folder}: another process is at this very work; wait for it, or end it.") from error
     except OSError:  # a file system without locks
         pass
     try:

@@ -8,25 +8,27 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweetrl.api.calls import settings_of, training_call, unfinished
-from sweetrl.config.settings import Settings, section
+from sweetrl.colbench.domain import Domain
+from sweetrl.config.settings import Settings, TrainerSettings, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
+from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
+from sweetrl.evaluation.rollout_value import open_critic
 from sweetrl.io import publish
+from sweetrl.methods.base import Inputs, Method, find_method
+from sweetrl.methods.critics import make_critic
+from sweetrl.protocols import Critic, Work
 from sweetrl.seeds import check_seed
-from sweetrl.types import Task, Trajectory
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.config.settings import TrainerSettings
-    from sweetrl.methods.base import Inputs, Method
-    from sweetrl.protocols import Critic, Work
-    from sweetrl.sweet.candidates import LocalSampler, ServerSampler
-    from sweetrl.sweet.preferences import Blocks, Ranking
-    from sweetrl.sweet.training import TrainingJob
-    from sweetrl.types import TrajectoryPair
+from sweetrl.sweet.candidates import LocalSampler, ServerSampler
+from sweetrl.sweet.critic import fit_critic, own_replies
+from sweetrl.sweet.pairs import trajectory_pairs
+from sweetrl.sweet.preferences import Blocks, Ranking
+from sweetrl.sweet.rank import rank_dialogues
+from sweetrl.sweet.training import TrainingJob
+from sweetrl.types import Task, Trajectory, TrajectoryPair
 
 
 class TrainedCritic:
@@ -40,8 +42,6 @@ class TrainedCritic:
 
     def advantages(self, dialogue: Trajectory) -> list[float]:
         """Return the advantage of each agent turn of `dialogue`: A(o_t, a_t, c) of Eq. 3 for what was said there."""
-        from sweetrl.sweet.critic import own_replies
-
         chat = getattr(self.critic, "chat", None)
         (turns,) = self.critic.rate([(dialogue, own_replies(dialogue, chat))])
         return [advantage for (advantage,) in turns]
@@ -53,8 +53,6 @@ class TrainedCritic:
 
 def find_pairs(env: Domain, dialogues: Iterable[Trajectory]) -> list[TrajectoryPair]:
     """Return the pairs of attempts at a task that the critic (and Multi-Turn DPO) learns from (`critic.pairs`)."""
-    from sweetrl.sweet.pairs import trajectory_pairs
-
     critic = settings_of(env).critic
     return trajectory_pairs(dialogues, critic.pairs, critic.gap)[0]
 
@@ -74,10 +72,6 @@ def train_critic(
     `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
     folder of the adapter (by default a temporary one): the same call goes on where a killed one was.
     """
-    from sweetrl.methods.base import Inputs
-    from sweetrl.methods.critics import make_critic
-    from sweetrl.sweet.critic import fit_critic
-
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
     dialogues = _readable_again(dialogues)
     configured = env.configured(settings)
@@ -124,11 +118,6 @@ def rank_replies(
 
     Other arguments are those of sweetrl.sweet.rank.rank_dialogues; a stage keeps finished `blocks`.
     """
-    from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
-    from sweetrl.evaluation.rollout_value import open_critic
-    from sweetrl.sweet.preferences import Blocks
-    from sweetrl.sweet.rank import rank_dialogues
-
     settings = settings_of(env)
 
     def opened(sampler: LocalSampler | ServerSampler) -> AbstractContextManager[Critic]:
@@ -164,8 +153,6 @@ def train(
     settings, `out` is the folder of the adapter (by default a temporary one): the same call goes on where a killed one
     was.
     """
-    from sweetrl.methods.base import Inputs, find_method
-
     chosen = find_method(method) if isinstance(method, str) else method
     own = {chosen.section: options} if chosen.section else {"method_options": options}
     settings = settings_for(env, policy, seed, method=chosen.name, **own)
@@ -191,8 +178,6 @@ def training_job(
     cache: Path | None = None,
 ) -> TrainingJob:
     """Return the training of a policy by `method`, or without one of the critic, that the settings describe."""
-    from sweetrl.sweet.training import TrainingJob
-
     sections = ("model", "agent", "engine", "collect", "critic", "rank", "tracking", "seed")
     named: dict[str, Any] = {name: getattr(settings, name) for name in sections}
     own = settings.critic if method is None else own_settings(method, settings)
@@ -233,10 +218,7 @@ _temporary: list[tempfile.TemporaryDirectory[str]] = []
 
 @contextmanager
 def _making(name: str, out: str | Path | None, call: Callable[[], str]) -> Iterator[tuple[Path, Path]]:
-    """Yield the folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
-
-    Without `out` both go with the process.
-    """
+    """Yield an adapter's folder and that of this `call`'s unfinished work; without `out` both go with the process."""
     if out is None:
         _temporary.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
     folder = Path(_temporary[-1].name) / name if out is None else Path(out)

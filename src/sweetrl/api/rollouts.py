@@ -9,26 +9,26 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sweetrl.api.calls import claim, dialogues_call, settings_of
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import EvaluateSettings, load_settings, parse_settings
+from sweetrl.config.settings import load_settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
 from sweetrl.io import digest
+from sweetrl.rollout.context import OpenEnvironment, open_environment
+from sweetrl.rollout.ledger import Ledger, cost
+from sweetrl.rollout.run import rollout_scored
+from sweetrl.rollout.users import usage_of
 from sweetrl.seeds import check_seed
-from sweetrl.types import Split, Task, Trajectory
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.rollout.context import OpenEnvironment
-    from sweetrl.rollout.ledger import Ledger
-    from sweetrl.types import Report, Result
+from sweetrl.types import Report, Result, Split, Task, Trajectory
 
 Tasks = Sequence[Task] | int | None
 SERVER_LOG = Path(".scratch/server.log")
@@ -140,8 +140,6 @@ def evaluate(
     `trained`, and compared task by task. `out` is a folder for the dialogues, in which the same call goes on; each
     policy's lie in a folder of its name there.
     """
-    from sweetrl.evaluation.metrics import AFTER, BEFORE
-
     if isinstance(policies, Policy):
         policies = [policies]
     if not isinstance(policies, Mapping):
@@ -171,19 +169,10 @@ def attempted(
     running: Mapping[str, Running] | None = None,
     section: Literal["collect", "evaluate"] = "evaluate",
 ) -> Iterator[OpenEnvironment]:
-    """Let each of `policies` make all attempts, (task, number), into its store, as `section` of the settings says.
-
-    Yields the environment, which is open still.
-    """
-    settings = settings_of(env)
-    chosen = settings.evaluate if section == "evaluate" else settings.collect
-    shard = chosen.batch if isinstance(chosen, EvaluateSettings) else chosen.shard
-    how: dict[str, Any] = {
-        "batch": chosen.batch,
-        "shard": shard,
-        "lost_share": chosen.lost_share,
-        "seed": env.settings.seed,
-    }
+    """Let each of `policies` make all attempts, (task, number), into its store; yield the environment, still open."""
+    chosen: Any = getattr(settings_of(env), section)
+    how = {"batch": chosen.batch, "lost_share": chosen.lost_share, "seed": env.settings.seed}
+    how["shard"] = getattr(chosen, "shard", chosen.batch)  # an evaluation's is a batch
     by_name = running or dict.fromkeys(policies, Running())
     first = next(iter(by_name.values()))
     with (
@@ -199,8 +188,6 @@ def attempted(
 
 def summarise(env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment) -> Evaluation:
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
-
     evaluate = settings_of(env).evaluate
     ruler = evaluate.confidence, evaluate.resamples, env.settings.seed
     dialogues = {name: list(store) for name, store in stores.items()}
@@ -229,14 +216,7 @@ def attempt(
     batch: int,
     **how: Any,
 ) -> None:
-    """Let one policy make all attempts, (task, number), in an open environment; a complete store is left as it is.
-
-    `how` are the seed, the size of a shard and the share that may be lost (sweetrl.rollout.run.rollout_scored).
-    """
-    from sweetrl.rollout.ledger import cost
-    from sweetrl.rollout.run import rollout_scored
-    from sweetrl.rollout.users import usage_of
-
+    """Let one policy make all attempts, (task, number), as `how` says (sweetrl.rollout.run.rollout_scored)."""
     agent = policy.open(batch)
     try:
         rollout_scored(
@@ -277,8 +257,6 @@ def serving(policies: Sequence[Policy], log: Path = SERVER_LOG) -> Iterator[list
 @contextmanager
 def opened(env: Domain) -> Iterator[OpenEnvironment]:
     """Open what the domain's dialogues need."""
-    from sweetrl.rollout.context import open_environment
-
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
     with open_environment(env) as environment:
         yield environment

@@ -11,13 +11,12 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer import Option
 from typer.core import TyperCommand
 
-from sweetrl.cli.options import STDOUT
+from sweetrl.cli.options import STDOUT, Quiet
 from sweetrl.console.logs import QUIET, any_letters, own_words_only
 from sweetrl.errors import UserError, sentence_of
 
@@ -26,8 +25,6 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 # Options that name files of this machine.
 FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
-
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
 
 class Command(TyperCommand):

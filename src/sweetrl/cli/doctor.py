@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from sweetrl.browser import Renderer
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.printing import print_table
 from sweetrl.errors import UserError
+from sweetrl.models.check import check_tokenizer, check_weights
 from sweetrl.text import without_login
-
-if TYPE_CHECKING:
-    from sweetrl.config.settings import Settings
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -57,8 +57,7 @@ def examine() -> list[Check]:
 
 def report(checks: list[Check]) -> None:
     """Print the findings for people."""
-    marks = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
-    rows = [(marks[check.status], check.name, check.seen, check.advice) for check in checks]
+    rows = [(check.status.replace("fail", "FAIL"), check.name, check.seen, check.advice) for check in checks]
     print_table("doctor", ("", "what", "seen", "what to do"), rows)
     count = Counter(check.status for check in checks)
     print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
@@ -131,10 +130,6 @@ def torch() -> Iterator[Check]:
     else:
         seen += "no GPU (none is needed for the embedded run)"
     yield Check("torch", "ok", seen)
-    threads, cores = _settings().model.threads, os.cpu_count() or 1
-    if threads > cores:
-        seen = f"model.threads {threads} on {cores} cores"
-        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
 
 
 def isolation() -> Iterator[Check]:
@@ -163,8 +158,6 @@ def project() -> Iterator[Check]:
     if not Path("params.yaml").exists():
         yield Check("project", "warn", f"no params.yaml in {Path.cwd()}", "run `sweetrl` from the project's root")
         return
-    from sweetrl.config.settings import load_settings
-
     try:
         settings = load_settings()
     except UserError as error:
@@ -177,8 +170,6 @@ def project() -> Iterator[Check]:
 
 
 def _base(base: str) -> Check:
-    from sweetrl.models.check import check_tokenizer, check_weights
-
     folder = Path(base)
     if not folder.exists() and base.count("/") == 1 and not folder.parent.is_dir():
         return Check("base model", "ok", f"{base}, from the hub's cache")
@@ -197,8 +188,6 @@ def _base(base: str) -> Check:
 
 def browser() -> Iterator[Check]:
     """The browser of Frontend Design renders a page, and how it is kept in; the backend suite does without."""
-    from sweetrl.browser import Renderer
-
     settings = _settings().browser.model_copy(update={"cache": "", "tabs": 1})
     try:
         with Renderer(settings) as renderer:
@@ -236,8 +225,6 @@ def services() -> Iterator[Check]:
 
 def _settings() -> Settings:
     """The project's settings, for checks of other things: what is wrong in params.yaml is said once, by `project`."""
-    from sweetrl.config.settings import Settings, load_settings
-
     try:
         return load_settings() if Path("params.yaml").exists() else Settings()
     except UserError:

@@ -17,16 +17,13 @@ from sweetrl.seeds import MOST
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import Settings
-    from sweetrl.console.screen import Screen
 
 PARAMETERS = Path("params.yaml")
 
 
 def score(
     tasks: opt.Tasks,
-    answers: Annotated[
-        Path, Option(help='Rows {"index": i, "answer": "..."} (.jsonl, .parquet), or an official trajectory file.')
-    ],
+    answers: Annotated[Path, Option(help='Rows {"index": i, "answer": "..."}, or an official trajectory file.')],
     semantics: Annotated[
         Literal["fixed", "official", "official-noblacklist"], Option(help="By whose rules an answer passes a test.")
     ] = "fixed",
@@ -77,15 +74,11 @@ def import_(
         Argument(help="Official trajectory files, or logs of chat messages (.jsonl, .parquet).", metavar="FILE..."),
     ],
     out: Annotated[Path, Option(help="What to write: a folder of shards.")],
-    skip_bad: Annotated[
-        int | None, Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
-    ] = None,
+    skip_bad: Annotated[int | None, Option(help="Bad rows that may be left out (OUT/bad-rows.jsonl).", min=0)] = None,
     keep_rewards: Annotated[
         bool | None, Option("--keep-rewards/--score", help="Take official files' own rewards; logs always keep theirs.")
     ] = None,
-    held_out: Annotated[
-        list[Path] | None, Option(help="Leave out dialogues about the tasks of this file; any number.")
-    ] = None,
+    held_out: Annotated[list[Path] | None, Option(help="Leave out dialogues about a file's tasks; any number.")] = None,
     suite: opt.Suite = None,
     changes: opt.Set = None,
     as_json: opt.Json = False,
@@ -105,13 +98,9 @@ def import_(
 
 def evaluate(
     tasks: opt.Tasks = VALIDATION_TASKS,
-    out: Annotated[
-        Path | None, Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write the dialogues: a .jsonl file (official) or a folder.")] = None,
     report: opt.JsonFile = None,
-    temperature: Annotated[
-        list[float] | None, Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
-    ] = None,
+    temperature: Annotated[list[float] | None, Option(help="The agent's temperature (0: greedy); any number.")] = None,
     top_p: Annotated[float | None, Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
     engine: opt.EngineName = None,
     url: opt.Url = None,
@@ -151,15 +140,11 @@ def evaluate(
 def tasks(
     split: Annotated[Literal["train", "validation", "test"], Option(help="Which of the tasks.")],
     out: Annotated[Path, Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
-    count: Annotated[
-        int | None, Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
-    ] = None,
+    count: Annotated[int | None, Option(help="How many, from the first; default: as in params.yaml.", min=1)] = None,
     seed: Annotated[
         int | None, Option(help="Seed of the tasks; default: that of params.yaml.", min=0, max=MOST)
     ] = None,
-    difficulty: Annotated[
-        int | None, Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
-    ] = None,
+    difficulty: Annotated[int | None, Option(help="Hidden details in a task (params.yaml).", min=1, max=6)] = None,
     suite: opt.Suite = None,
     changes: opt.Set = None,
     as_json: opt.Json = False,
@@ -171,23 +156,16 @@ def tasks(
     from sweetrl.io import write_text
     from sweetrl.stages.parameters import with_values
     from sweetrl.stages.standalone import check_free
-    from sweetrl.stages.tasks import split_tasks
+    from sweetrl.stages.tasks import own_tasks
 
     check_free(out)
     settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
-    # The validation tasks follow the training tasks, so those are generated, too; few of others.
-    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
-    if split == "train" and (count or 0) > sizes["train"]:
-        raise UserError(
-            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
-            f"take fewer than {count} training tasks."
-        )
-    sizes[split] = max(sizes[split], count or 0)
-    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
-    generated = {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
-    settings = with_values(settings, generated)
-    domain = load_domain(settings)
-    members = split_tasks(domain)[split][:count]
+    sizes, domain = settings.tasks, load_domain(settings)
+    number = count or {"train": sizes.train, "validation": sizes.validation, "test": sizes.test}[split]
+    if split == "train" and number > sizes.train:  # validation tasks are behind
+        raise UserError(f"`tasks.train` is {sizes.train}; raise it in params.yaml, or take fewer than {number}.")
+    first = {"train": 0, "validation": sizes.train, "test": sizes.test_first}[split]
+    members = own_tasks(domain, "test" if split == "test" else "train", first + number)[first:]
     if out.suffix == ".parquet":
         write_task_table(out, members)
     else:
@@ -206,6 +184,7 @@ def sandbox_run(
     as_json: opt.Json = False,
 ) -> None:
     """Execute FILE in the sandbox, afresh for each call, and print what each call came to."""
+    from sweetrl.console.screen import Screen
     from sweetrl.sandbox.limits import Limits
     from sweetrl.sandbox.run import run_file
 
@@ -214,7 +193,7 @@ def sandbox_run(
     if as_json:
         print_json(result)
         return
-    console = screen()
+    console = Screen()
     for row in result["calls"]:
         passed = row["kind"] == "value"
         console.print(f"{row['call']} ->", style="bold", end=" ")
@@ -244,13 +223,6 @@ def browser_render(
 def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the values of a summary as rows to print."""
     return [(name.replace("_", " "), in_words(value)) for name, value in values.items()]
-
-
-def screen() -> Screen:
-    """Return the terminal."""
-    from sweetrl.console.screen import Screen
-
-    return Screen()
 
 
 def settings_here(suite: str | None = None, changes: list[str] | None = None) -> Settings:

@@ -7,33 +7,24 @@ import sys
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from sweetrl import __version__
 from sweetrl.cli import files
+from sweetrl.cli import options as opt
 from sweetrl.cli.app import App, run_app
-from sweetrl.cli.files import screen, settings_here
+from sweetrl.cli.files import settings_here
 from sweetrl.cli.options import Agent, CriticFolder, Engines, Json, Set, Suite
+from sweetrl.console.logs import work_alone
 from sweetrl.console.printing import print_facts, print_json
 from sweetrl.console.progress import wait_briefly
 from sweetrl.errors import EXTRAS, UserError
 
 PROJECT = (Path("dvc.yaml"), Path("params.yaml"), Path("flows"))  # what a project's root has
 KEPT = "finished dialogues are kept: give the same command again to go on"
-
-# Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
-ALONE = {
-    "DO_NOT_TRACK": "1",
-    "DVC_NO_ANALYTICS": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 
 app = App(name="sweetrl")
 sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
@@ -57,8 +48,8 @@ def sweetrl(
     """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
 
 
-def _start_flow(flow: str, *words: str, **options: str | list[str] | bool | None) -> None:
-    """Go on as `python -m flows.<flow>` with these words and options; UserError outside of a project's root.
+def _start_flow() -> None:
+    """Go on as `python -m flows.<command>` with the words of the command line; UserError outside of a project's root.
 
     The flow takes this process over (Ctrl-C reaches it), so the package stays free of Prefect and DVC.
     """
@@ -68,74 +59,43 @@ def _start_flow(flow: str, *words: str, **options: str | list[str] | bool | None
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if not all(path.exists() for path in PROJECT):
-        raise UserError(
-            f"{Path.cwd()}: there is no dvc.yaml with params.yaml and flows/ here; run from the project's root."
-        )
-    given = list(words)
-    for name, value in options.items():
-        option = f"--{name.strip('_').replace('_', '-')}"
-        if value is True:
-            given.append(option)
-        else:
-            given += [f"{option}={each}" for each in ([value] if isinstance(value, str) else value or ())]
+        raise UserError(f"{Path.cwd()}: there is no dvc.yaml, params.yaml and flows/; run from the project's root.")
+    _, flow, *words = sys.argv
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", f"flows.{flow}", *given])
+    os.execv(sys.executable, [sys.executable, "-m", f"flows.{flow}", *words])
 
 
 @app.command(kept="finished stages are kept: run the same command again to go on")
 def run(
-    dry_run: Annotated[
-        bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")
-    ] = False,
-    changes: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Write VALUE into params.yaml first, as in rank.candidates=16; any number, all or none.",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        Option(help="Write the settings of reproduce/NAME/params.yaml into params.yaml first.", metavar="NAME"),
-    ] = None,
-    begin: Annotated[
-        str | None, Option("--from", help="Leave the stages before this one as they are.", metavar="STAGE")
-    ] = None,
-    until: Annotated[str | None, Option(help="Stop after this stage.", metavar="STAGE")] = None,
+    dry_run: opt.DryRun = False,
+    changes: opt.SetFirst = None,
+    profile: opt.Profile = None,
+    begin: opt.Begin = None,
+    until: opt.Until = None,
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
-    _start_flow("run", set=changes, profile=profile, from_=begin, until=until, dry_run=dry_run, json=as_json)
+    _start_flow()
 
 
 @app.command()
 def ingest(
-    source: Annotated[
-        str, Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")
-    ] = "",
-    kind: Annotated[
-        Literal["dialogues", "tasks"] | None, Option(help="What the files hold; default: as params.yaml says.")
-    ] = None,
-    again: Annotated[bool, Option("--again", help="Look once more at the files in which something was bad.")] = False,
-    no_push: Annotated[bool, Option("--no-push", help="Keep the batch on this machine alone.")] = False,
-    no_event: Annotated[bool, Option("--no-event", help="Start no retraining.")] = False,
+    source: opt.Source = "",
+    kind: opt.Kind = None,
+    again: opt.Again = False,
+    no_push: opt.NoPush = False,
+    no_event: opt.NoEvent = False,
     as_json: Json = False,
 ) -> None:
     """Make new dialogues or task files the next batch: found, validated, versioned; then retrainings are told."""
-    words = [source] if source else []
-    _start_flow("ingest", *words, kind=kind, again=again, no_push=no_push, no_event=no_event, json=as_json)
+    _start_flow()
 
 
 @app.command()
 def gate(
-    difference: Annotated[
-        float | None, Option(help="A difference of mean reward; default: gate.smallest_difference.")
-    ] = None,
+    difference: Annotated[float | None, Option(help="A difference of mean reward (gate.smallest_difference).")] = None,
     tasks: Annotated[int | None, Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,
-    discordance: Annotated[
-        float | None, Option(help="Mean squared difference on a task; default: as seen so far, else gate.discordance.")
-    ] = None,
+    discordance: Annotated[float | None, Option(help="Mean squared difference on a task; default: as seen.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
@@ -159,9 +119,7 @@ browser_app.command("render")(files.browser_render)
 @app.command()
 def play(
     task: Annotated[str, Argument(help="A task's id, or its number in the file.")] = "0",
-    tasks: Annotated[
-        Path | None, Option(help="Task table (.parquet) or official task file (.jsonl); default: the test tasks.")
-    ] = None,
+    tasks: Annotated[Path | None, Option(help="A task table or official file; default: the test tasks.")] = None,
     model: Annotated[
         str, Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
     ] = "auto",
@@ -173,8 +131,7 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Talk with the trained agent: you play the user of a task, and what it hands over is scored."""
-    from sweetrl.cli.play import play_task
-    from sweetrl.cli.show import facts_of
+    from sweetrl.cli.show import facts_of, play_task
     from sweetrl.console.screen import Screen
 
     screen = Screen(stderr=as_json)  # the dialogue is no result: with --json stdout has the JSON alone
@@ -187,15 +144,11 @@ def play(
 def show_(
     task: Annotated[str | None, Argument(help="A task's id or its number; without one, what there is.")] = None,
     attempt: Annotated[int, Option(help="Which attempt at the task (from 0).", min=0)] = 0,
-    dialogues: Annotated[
-        Path, Option(help="A folder of dialogues, one shard of it (.parquet), or an official file (.jsonl).")
-    ] = Path("data/trajectories"),
+    dialogues: Annotated[Path, Option(help="A folder of dialogues, a shard, or a .jsonl.")] = Path("data/trajectories"),
     model: Annotated[str | None, Option(help="Only this agent's dialogues (part of its name).")] = None,
     privileged: Annotated[bool, Option("--privileged", help="Also what the agent never sees.")] = False,
     critic: CriticFolder = None,
-    values: Annotated[
-        bool, Option("--values", help="Run the hidden tests again: what is expected, what the answer gives.")
-    ] = False,
+    values: Annotated[bool, Option("--values", help="Run the hidden tests again: what is expected and given.")] = False,
     limit: Annotated[int, Option(help="Rows of the list.", min=1)] = 30,
     suite: Suite = None,
     as_json: Json = False,
@@ -203,19 +156,20 @@ def show_(
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
     from sweetrl.cli import show
     from sweetrl.colbench.find import load_domain
+    from sweetrl.console.screen import Screen
 
     domain = load_domain(settings_here(suite))
     if task is None and as_json:
         print_json(list(islice(show.outlines(dialogues, domain, model), limit)))
     elif task is None:
-        show.list_trajectories(screen(), dialogues, domain, model, limit)
+        show.list_trajectories(Screen(), dialogues, domain, model, limit)
     else:
         dialogue = show.find(dialogues, domain, task, attempt, model)
         more = show.known_more(dialogue, domain, critic, values)
         if as_json:
             print_json(show.facts_of(dialogue, privileged) | more)
         else:
-            show.show_trajectory(screen(), dialogue, domain, privileged, more)
+            show.show_trajectory(Screen(), dialogue, domain, privileged, more)
 
 
 @app.command()
@@ -227,9 +181,7 @@ def view(
             metavar="FOLDER|RUN|MODEL@ALIAS",
         ),
     ] = ".",
-    export: Annotated[
-        Path | None, Option(help="Write the page with its data into this folder, to be opened without a server.")
-    ] = None,
+    export: Annotated[Path | None, Option(help="Write the page and its data here, to open without a server.")] = None,
     sample: Annotated[
         int, Option(help="With --export: dialogues with test values, pictures and tokens, which take time.", min=0)
     ] = 100,
@@ -256,9 +208,7 @@ def lineage(
         str | None,
         Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
     ] = None,
-    everything: Annotated[
-        bool, Option("--all", help="Print every data hash, stage run, parameter and result.")
-    ] = False,
+    everything: Annotated[bool, Option("--all", help="Print every hash, stage run, parameter and result.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
@@ -276,9 +226,7 @@ def export(
     model: Agent,
     out: Annotated[Path, Option(help="What to write: a folder that is not there yet, or empty.")],
     merge: Annotated[bool, Option("--merge", help="Merge base and adapter into one model.")] = False,
-    push: Annotated[
-        str | None, Option(help="Upload it to the Hugging Face Hub, too, as OWNER/NAME (private if new).")
-    ] = None,
+    push: Annotated[str | None, Option(help="Upload it to the Hugging Face Hub, OWNER/NAME (private if new).")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a trained agent as a Hugging Face folder with a model card: the adapter, or the merged model."""
@@ -303,9 +251,7 @@ def serve(
         Engines | None,
         Option(help="transformers: in this process. vllm: a vLLM server, started here unless there is a --url."),
     ] = None,
-    url: Annotated[
-        str, Option(help="A vLLM server of the agent's base that runs already, as in http://HOST:8000/v1.")
-    ] = "",
+    url: Annotated[str, Option(help="A running vLLM server of the agent's base, as in http://HOST:8000/v1.")] = "",
     dialogues: Annotated[
         Path | None, Option(help="Keep dialogues whose clients agree in this folder, for `sweetrl ingest`.")
     ] = None,
@@ -332,16 +278,10 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Print the version."""
-    print_json({"version": __version__}) if as_json else print(f"sweetrl {__version__}")
-
-
 def main() -> None:
     """Run the command line; its exit statuses are those of `run_app`."""
-    for key, value in ALONE.items():
-        os.environ.setdefault(key, value)
+    work_alone()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing waits for a hub
     wait_briefly()
     sys.exit(run_app(app))
 

@@ -65,3 +65,27 @@ CriticFolder = Annotated[
     Path | None,
     Option("--critic", help="A trained critic's folder, as models/critic: each reply comes with its advantage."),
 ]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
+
+# What `sweetrl run` and `sweetrl ingest` take, and hand on to their flows, which take the same.
+DryRun = Annotated[bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")]
+SetFirst = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Write VALUE into params.yaml first, as in rank.candidates=16; any number, all or none.",
+    ),
+]
+Profile = Annotated[
+    str | None, Option(help="Write the settings of reproduce/NAME/params.yaml into params.yaml first.", metavar="NAME")
+]
+Begin = Annotated[str | None, Option("--from", help="Leave the stages before this one as they are.", metavar="STAGE")]
+Until = Annotated[str | None, Option(help="Stop after this stage.", metavar="STAGE")]
+Source = Annotated[str, Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")]
+Kind = Annotated[
+    Literal["dialogues", "tasks"] | None, Option(help="What the files hold; default: as params.yaml says.")
+]
+Again = Annotated[bool, Option("--again", help="Look once more at the files in which something was bad.")]
+NoPush = Annotated[bool, Option("--no-push", help="Keep the batch on this machine alone.")]
+NoEvent = Annotated[bool, Option("--no-event", help="Start no retraining.")]

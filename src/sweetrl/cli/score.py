@@ -89,13 +89,9 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
         elif found.task is not None:
             index = by_content.get((found.task.problem_description, found.task.ground_truth))
             if index is None:
-                raise UserError(
-                    f"{where}: this task is not in {source}; give the task file the trajectories were made on."
-                )
+                raise UserError(f"{where}: this task is not in {source}; give the trajectories' own task file.")
         else:
-            raise UserError(
-                f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
-            )
+            raise UserError(f"{where}: neither `index` and `answer` nor an official trajectory with a `task`.")
         yield index, found.answer
     if not number:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

@@ -21,6 +21,24 @@ from sweetrl.paths import SCRATCH
 QUIET = "SWEETRL_QUIET"  # in the environment: nothing but results and errors is printed
 FOLDER = SCRATCH / "logs"
 TALKATIVE = frozenset({"absl", "alembic", "datasets", "great_expectations", "httpx", "mlflow", "transformers"})
+# Libraries keep to themselves and phone nobody, however a program was started; values that are set already win.
+ALONE = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # what a server adds to each closed run
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def work_alone() -> None:
+    """Set what keeps libraries to themselves; before they are imported."""
+    for key, value in ALONE.items():
+        os.environ.setdefault(key, value)
 
 
 def any_letters() -> None:
@@ -56,10 +74,7 @@ class LibraryLog(logging.Handler):
 
 
 def show_progress() -> None:
-    """Let INFO be read on stderr, but for TALKATIVE libraries; where a command has handlers already, it keeps them.
-
-    The level of their loggers would not do: some set it themselves when they are imported.
-    """
+    """Let INFO be read on stderr, but for TALKATIVE libraries, some of which set their loggers' level themselves."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda row: row.levelno >= logging.WARNING or row.name.partition(".")[0] not in TALKATIVE)

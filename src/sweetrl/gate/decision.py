@@ -116,10 +116,7 @@ def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings)
         raise UserError("there is no test task that champion and challenger both finished; evaluate both again.")
     known = champion.tokens.keys() & challenger.tokens.keys() >= set(tasks)
     if not known and (rules.token_price or rules.extra_tokens is not None):
-        raise UserError(
-            "params.yaml: `gate.token_price` and `gate.extra_tokens` count tokens, which are not known of both "
-            "versions; evaluate both again (`python -m flows.evaluate MODEL/VERSION`), or leave them out."
-        )
+        raise UserError("params.yaml: tokens are not known for `gate.token_price`, `gate.extra_tokens`; evaluate both.")
     before, after = (
         [
             version.rewards[task]
@@ -180,9 +177,8 @@ def decide(
     wins = difference.low > 0.0 and p_value < alpha
     refusals = _refusals(parts, costs, rules) if wins else []
     where = f"on the {difference.n:,} test tasks that both attempted"
-    numbers = (
-        f"{in_numbers(difference, p_value, where, 'two equally good agents differ')}, and the limit is {alpha:.2g}"
-    )
+    numbers = in_numbers(difference, p_value, where, "two equally good agents differ")
+    numbers += f", and the limit is {alpha:.2g}"
     if refusals:
         why = " and ".join(refusals)
         reason = f"not promoted: the challenger beats the champion on the whole ({numbers}), but {why}."

@@ -69,10 +69,7 @@ def compare_slices(
     A column in which all tasks are alike has no slices. One that the results do not have is a UserError.
     """
     if missing := [column for column in rules.slices if column not in groups]:
-        raise UserError(
-            f"params.yaml: `gate.slices` names `{missing[0]}`, which is no group of tasks in the versions' results; of "
-            f"those named these are: {', '.join(sorted(groups)) or 'none'}."
-        )
+        raise UserError(f"gate.slices: no groups by `{missing[0]}`; there are {', '.join(sorted(groups)) or 'none'}.")
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
     # Where no task differs, what the two added tasks make of the interval is what must clear the margin.

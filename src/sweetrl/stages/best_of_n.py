@@ -13,11 +13,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import read_task_table
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import Meter
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
+from sweetrl.evaluation import best_of_n as core
+from sweetrl.evaluation.rollout_value import open_critic
 from sweetrl.io import read_json, write_json
+from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
+from sweetrl.rollout.context import open_environment
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import stage_main, stage_run
 
@@ -36,20 +43,11 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
 
     Finished batches survive a kill; those with a lost dialogue get another chance.
     """
-    from sweetrl.colbench.store import read_task_table
-    from sweetrl.evaluation import best_of_n as core
-
     how = settings.best_of_n
     tasks = read_task_table(TEST_TASKS)[: how.tasks]
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
-        from sweetrl.engines.chat import ChatFormat
-        from sweetrl.engines.policy import Policy
-        from sweetrl.evaluation.rollout_value import open_critic
-        from sweetrl.models.load import load_tokenizer
-        from sweetrl.rollout.context import open_environment
-
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
         scratch = run.scratch(*(folder for _, folder in critics.values()))

@@ -6,25 +6,25 @@ With `collect.source: files` they are dialogues that others have made (sweetrl.s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sweetrl.api import rollouts
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore, read_task_table
 from sweetrl.config.settings import Settings
+from sweetrl.engines.policy import Policy
 from sweetrl.io import publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
+from sweetrl.rollout.run import batch_of
+from sweetrl.rollout.scored import summarize
+from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.store import TrajectoryStore
 
 
 def collect(settings: Settings) -> None:
     """Read the training tasks or files, write data/trajectories/. Finished shards survive a kill or a full disk."""
     sampled = settings.collect.source == "sampled"
     with stage_run("collect", settings, torch=sampled) as run:
-        from sweetrl.rollout.scored import summarize
-
         store, origin, counts = sample(run) if sampled else take_files(run)
         if not run.share.whole:
             return
@@ -42,11 +42,6 @@ def collect(settings: Settings) -> None:
 
 def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
     """Let the base policy attempt the tasks; return the dialogues, what they are about, and nothing to count."""
-    from sweetrl.api import rollouts
-    from sweetrl.colbench.store import read_task_table
-    from sweetrl.engines.policy import Policy
-    from sweetrl.rollout.run import batch_of
-
     settings = run.settings
     tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
     run.log_input("train-tasks", TRAIN_TASKS)
@@ -60,9 +55,6 @@ def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
 
 def take_files(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
     """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; return the same."""
-    from sweetrl.colbench.store import TrajectoryStore, read_task_table
-    from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
-
     place = Path(run.settings.sources.trajectories)
     files = trajectory_files(place)
     run.log_input("trajectories", place)

@@ -9,12 +9,18 @@ data/trajectories) is shown in the report if it is there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweetrl.api import rollouts
 from sweetrl.api.calls import settings_of
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore, read_task_table
 from sweetrl.config.settings import Settings
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
+from sweetrl.evaluation.report import example_states, render
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.methods.base import find_method
 from sweetrl.paths import (
@@ -28,19 +34,14 @@ from sweetrl.paths import (
     TRAJECTORIES,
 )
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.sweet.preferences import CANDIDATES
+from sweetrl.sweet.tables import Table
 from sweetrl.tracking.runs import log_dialogues
-from sweetrl.types import RankedState
-
-if TYPE_CHECKING:
-    from sweetrl.api.rollouts import Evaluation
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.types import Trajectory
+from sweetrl.types import RankedState, Report, Trajectory
 
 
 def evaluate(settings: Settings) -> None:
     """Attempt the first evaluate.tasks test tasks with both policies, once each. Finished shards survive a kill."""
-    from sweetrl.colbench.store import TrajectoryStore, read_task_table
-
     agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
     settings = settings.model_copy(update={"agent": agent})
     tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
@@ -49,10 +50,6 @@ def evaluate(settings: Settings) -> None:
     if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
-        from sweetrl.api import rollouts
-        from sweetrl.engines.policy import Policy
-        from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
-
         for name, path in (("test-tasks", TEST_TASKS), ("base", settings.model.base), ("policy", POLICY)):
             run.log_input(name, path)
         scratch = run.scratch()
@@ -78,14 +75,8 @@ def evaluate(settings: Settings) -> None:
         run.summary = f"{headline(domain, result.comparison)}; {REPORT}"
 
 
-def report(domain: Domain, evaluation: Evaluation) -> str:
+def report(domain: Domain, evaluation: rollouts.Evaluation) -> str:
     """Return the report as HTML: the domain's own, or the usual one."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE
-    from sweetrl.evaluation.report import render
-    from sweetrl.sweet.preferences import CANDIDATES
-    from sweetrl.sweet.tables import Table
-    from sweetrl.types import Report
-
     settings = settings_of(domain)
     facts = {
         "Domain": settings.suite,
@@ -134,9 +125,6 @@ def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
 
 def read_contexts(states: Sequence[RankedState]) -> dict[tuple[str, int], Trajectory]:
     """Return the offline dialogues of the states that the report shows, by task id and attempt."""
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.evaluation.report import example_states
-
     shown = {(state.task_id, state.attempt) for state in example_states(states)}
     if not shown or not TRAJECTORIES.exists():
         return {}

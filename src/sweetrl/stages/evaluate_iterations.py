@@ -13,6 +13,7 @@ from typing import Any
 
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, read_results
 from sweetrl.evaluation.report import without_viewer
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.paths import (
@@ -69,8 +70,6 @@ def evaluate_iterations(settings: Settings) -> None:
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     """The last iteration's policy minus the first's, on tasks that both have finished; under 2 is a UserError."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, read_results
-
     before, after = ([row for row in read_results(path) if row.policy == AFTER] for path in (first, last))
     ruler = settings.evaluate.confidence, settings.evaluate.resamples, settings.seed
     comparison = compare([*(replace(row, policy=BEFORE) for row in before), *after], *ruler)

@@ -15,30 +15,27 @@ from dataclasses import replace
 from itertools import islice
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweetrl.api.calls import settings_of, unfinished
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import priced
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, publish, write_text
 from sweetrl.methods.base import find_method
+from sweetrl.protocols import Scorer
 from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize
 from sweetrl.stages.standalone import check_free, read_any_tasks
 from sweetrl.sweet.pairs import DataCounts
 from sweetrl.types import Score, Task, Trajectory
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.config.settings import Settings
-    from sweetrl.protocols import Scorer
 
 logger = logging.getLogger("sweetrl")
 
@@ -48,25 +45,16 @@ Row = tuple[Path, int, bytes]  # its file, the number of its line from 1, and th
 
 
 def trajectory_files(place: Path) -> list[Path]:
-    """Return the file that `sources.trajectories` names, or the `.jsonl` and `.parquet` files of a folder, by name.
-
-    Hidden files are passed over: `sweetrl serve --dialogues` keeps its journal in one.
-    """
+    """Return the file `place`, or the `.jsonl` and `.parquet` files of a folder that are not hidden, by name."""
     inside = sorted(path for path in place.iterdir() if path.name[0] != ".") if place.is_dir() else [place]
     files = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
     if not files or not files[0].exists():
-        raise UserError(
-            f"params.yaml: `collect.source` is `files`, but `sources.trajectories: {place}` is no .jsonl or .parquet "
-            "file and no folder with some; name the trajectory files there."
-        )
+        raise UserError(f"`sources.trajectories: {place}`: name a .jsonl or .parquet file, or a folder with some.")
     return files
 
 
 class Importer:
-    """Reads `files` for a domain, whose settings say what is taken (section `collect`).
-
-    Dialogues about a task of `held_out` are left out: nothing may be learnt from what is measured on.
-    """
+    """Reads `files` as the domain's settings say (section `collect`), but for dialogues about `held_out` tasks."""
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
@@ -75,10 +63,7 @@ class Importer:
         self._requests = {task.problem_description for task in held_out}
 
     def rows(self) -> Iterator[tuple[Row, Trajectory | UserError | None]]:
-        """Yield every row with its dialogue, or with what is wrong with it; None for one about a held-out task.
-
-        A dialogue's task has a name by then, and its attempt a number.
-        """
+        """Yield every row with its dialogue, named and numbered, or what is wrong with it; None for a held-out task."""
         naming = Naming()
         for path in self.files:
             for number, line in raw_lines(path):
@@ -134,19 +119,11 @@ class Importer:
         elif "dialogue_history" in row or "task" in row:
             dialogue = self._official(parse_trajectory(row, where, self.domain), where)
         else:
-            raise UserError(
-                f"{where}: this is neither a logged dialogue (`messages`) nor an official trajectory (`task` and "
-                "`dialogue_history`); see docs/own-dialogues.md."
-            )
+            raise UserError(f"{where}: neither a log (`messages`) nor official (`task`); see docs/own-dialogues.md.")
         if len(dialogue.turns) > self.max_turns:
-            raise UserError(
-                f"{where}: the assistant has {len(dialogue.turns)} turns, at most {self.max_turns} are allowed; raise "
-                "agent.max_turns in params.yaml, or leave the row out."
-            )
+            raise UserError(f"{where}: more than {self.max_turns} turns; raise agent.max_turns, or leave it out.")
         if dialogue.outcome == "max_turns_reached" and len(dialogue.turns) < self.max_turns:
-            dialogue = replace(
-                dialogue, outcome="user_left"
-            )  # nobody replied any more: the last reply counts as the answer
+            dialogue = replace(dialogue, outcome="user_left")  # the last reply counts as the answer
         return replace(dialogue, extra={**dialogue.extra, "source": f"{path.name}:{number}"})
 
     def _official(self, dialogue: Trajectory, where: str) -> Trajectory:
@@ -154,16 +131,11 @@ class Importer:
             return replace(dialogue, reward=None, error="the file's dialogue ends before the agent replies")
         answer = self.domain.final_answer(dialogue.messages)
         if (answer or "").strip() != (dialogue.answer or "").strip():  # files may have stripped it
-            raise UserError(
-                f"{where}: `answer` is not what the dialogue's last message says; correct one of the two, or leave the "
-                "row out."
-            )
+            raise UserError(f"{where}: `answer` is not what the last message says; correct one, or leave it out.")
         if not self.settings.keep_rewards:
             return replace(dialogue, answer=answer, reward=None, solved=None)
         if dialogue.reward is None:
-            raise UserError(
-                f"{where}: the row has no `reward`; add it, or let answers be scored (without collect.keep_rewards)."
-            )
+            raise UserError(f"{where}: there is no `reward`; add it, or leave out collect.keep_rewards.")
         return replace(dialogue, answer=answer)
 
     def _fault(self, counts: Counter[str], reasons: Sequence[str]) -> str:
@@ -197,10 +169,7 @@ class Naming:
         if content not in self._names:
             name = task.id or self._free(path.stem)
             if name in self._places:
-                raise UserError(
-                    f"{path}: line {number}: another task is called {name!r} in {self._places[name]}, with other "
-                    "words; give every task a name of its own."
-                )
+                raise UserError(f"{path}: line {number}: {self._places[name]} has another task {name!r}; rename one.")
             self._names[content], self._places[name] = name, f"{path}: line {number}"
         name = self._names[content]
         self._attempts[name] += 1

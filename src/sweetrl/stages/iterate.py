@@ -21,6 +21,7 @@ import yaml
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, publish, read_json
+from sweetrl.lm.adapters import stack_adapters
 from sweetrl.methods.base import find_method
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.seeds import part_seed
@@ -55,7 +56,6 @@ def iterate(settings: Settings) -> None:
             keep(folder, out, number, settings)
             policies.append(folder / "models/policy")
             start = str(folder / ITERATION_BASE)
-        from sweetrl.lm.adapters import stack_adapters
 
         stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
         publish(out / "data", ITERATIONS_DATA)
@@ -74,10 +74,7 @@ def why_once(settings: Settings) -> str | None:
     if why := find_method(settings.method).once:
         return why
     if settings.engine.kind == "openai" or settings.engine.urls.strip():
-        raise UserError(
-            "engine: iterations after the first need a new model each time, and the server named in params.yaml has "
-            "one; use `kind: transformers`, or `kind: vllm` without `urls`."
-        )
+        raise UserError("engine: each iteration is a new model; use `kind: transformers`, or `vllm` without `urls`.")
     return None
 
 
@@ -115,10 +112,7 @@ def make_iteration(settings: Settings, number: int, folder: Path, start: str, po
 
 
 def prepare_stages(folder: Path, settings: Settings, inputs: Mapping[Path, Path]) -> None:
-    """Make `folder` ready for stages: its params.yaml, `inputs` (place there -> what lies here), own prompts and such.
-
-    What the settings name by a relative path lies at the same place there.
-    """
+    """Make `folder` ready for stages: params.yaml, `inputs` (place there -> what lies here), files of the settings."""
     tree = settings.model_dump(mode="json", by_alias=True)
     tree["tracking"] = absolute_tracking(tree["tracking"], Path())
     prepare(folder, tree)

@@ -42,10 +42,7 @@ def check_devices(settings: ModelSettings) -> None:
     count = torch.cuda.device_count()
     used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
     if used and settings.processes > count:
-        raise UserError(
-            f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process needs "
-            "one."
-        )
+        raise UserError(f"params.yaml: model.processes: {settings.processes} need as many GPUs; there are {count}.")
 
 
 def launch(settings: ModelSettings) -> int:
@@ -120,10 +117,7 @@ def finished(folder: Path, stage: str) -> bool:
 
 
 def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
-    """Run one stage in `folder`, under the MLflow run `parent`; its words go to the terminal, and it ends with us.
-
-    A stage that fails is a UserError that names `part`.
-    """
+    """Run one stage in `folder`, under the MLflow run `parent`; where it fails, a UserError names `part`."""
     module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
     environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     root = environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found

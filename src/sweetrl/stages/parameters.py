@@ -108,13 +108,7 @@ def check_declared(settings: Settings) -> None:
     ):
         declared = getattr(sources, place)
         if name and declared and (root / name).exists() and not lies_in(name, declared):
-            raise UserError(
-                f"params.yaml: `{key}: {name}` is read, but `sources.{place}` is {declared}; set it to {name} or a "
-                "folder around it, so that DVC sees its changes."
-            )
+            raise UserError(f"params.yaml: `{key}: {name}` is not in `sources.{place}` ({declared}), where DVC looks.")
     for key, path in prompt_files(settings.agent, settings.judge, settings.simulator).items():
         if not lies_in(path, PROMPTS, sources.suite):
-            raise UserError(
-                f"params.yaml: `{key}: {path}` is read, but DVC does not look there; put the file into {PROMPTS} or "
-                "into the folder of `sources.suite`, so that DVC sees its changes."
-            )
+            raise UserError(f"params.yaml: `{key}: {path}`: DVC looks into {PROMPTS} and `sources.suite`; put it in.")

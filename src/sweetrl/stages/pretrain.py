@@ -47,9 +47,7 @@ def _tasks(domain: Domain, seed: int) -> tuple[list[Task], list[Task]]:
     if fresh := [task for task in others if content(task) not in seen][:HELD_OUT]:
         return tasks, fresh
     if len(contents) < 2:
-        raise UserError(
-            f"{domain.spec}: `tasks` yields {len(contents)} different tasks, too few to pre-train a base agent."
-        )
+        raise UserError(f"{domain.spec}: `tasks` yields {len(contents)} different tasks, too few to pre-train on.")
     # A domain with few contents: these are all of them.
     held_out = set(contents[-max(1, min(HELD_OUT, len(contents) // 10)) :])
     kept = [task for task in tasks if content(task) not in held_out]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from sweetrl.api.learning import rank_replies
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.io import publish
 from sweetrl.methods.base import find_method
 from sweetrl.paths import CRITIC, PREFERENCES, SAMPLES, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.sweet.preferences import Blocks
 
 
 def rank(settings: Settings) -> None:
-    """Read trajectories and the critic, write data/preferences/.
-
-    Finished blocks of dialogues survive a kill, and so does every state that a server was asked about.
-    """
+    """Read trajectories and the critic, write data/preferences/; finished blocks of dialogues survive a kill."""
     with stage_run("rank", settings) as run:
         if why := find_method(settings.method).why_skipped("preferences", settings.rank):
             run.skip(PREFERENCES, why)
             return
-        from sweetrl.api.learning import rank_replies
-        from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.sweet.preferences import Blocks
 
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)

@@ -20,8 +20,7 @@ from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
 from sweetrl.tracking.lineage import data_hashes
-from sweetrl.tracking.packing import log_version
-from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, stage_runs
+from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, log_version, stage_runs
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import check_active, embedded_database
 
@@ -40,11 +39,8 @@ def config_of(settings: Settings, project: Path) -> AgentConfig:
 def evaluation_key(settings: Settings, root: Path) -> str:
     """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
     reward = settings.reward
-    rules = [
-        *load_domain(settings).evaluation_rules(),
-        reward.function,
-        *([reward.turn_cost] if reward.turn_cost else []),
-    ]
+    price = [reward.turn_cost] if reward.turn_cost else []
+    rules = [*load_domain(settings).evaluation_rules(), reward.function, *price]
     own = check_sources(chosen(settings), settings.sources, root)
     code = {key: dvc_hash(path) for key, path in sorted(own.items()) if key != "method"}
     agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
@@ -100,18 +96,10 @@ def register_policy(
     }
     candidates = (runs.get("train-policy", {}).get("run_id"), parent_run)
     source_run = next((run for run in candidates if run and registry.store.run(run)), None)
-    base = (home or root) / config.base
     check_active(registry.store)
-    number = log_version(
-        registry.store,
-        settings.tracking,
-        root,
-        config,
-        base if base.is_dir() else None,
-        f"{settings.method} on the domain {settings.suite}",
-        tags,
-        source_run,
-    )
+    trained = f"{settings.method} on the domain {settings.suite}"
+    base = (home or root) / config.base
+    number = log_version(registry.store, settings.tracking, root, config, base, trained, tags, source_run)
     # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
     first = registry.find(adapter, config.base_hash)
     if first is not None and str(first.version) != number:

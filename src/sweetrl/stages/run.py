@@ -28,9 +28,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweetrl.api.calls import chosen, named_files
+from sweetrl.api.rollouts import Running
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.logs import any_letters, show_progress
 from sweetrl.console.progress import first_process
@@ -39,13 +39,11 @@ from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
+from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
 from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
 from sweetrl.stages.parameters import check_declared, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
-
-if TYPE_CHECKING:
-    from sweetrl.api.rollouts import Running
 
 LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
 # Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
@@ -121,8 +119,6 @@ class StageRun:
 
         What they cost is logged; the policy's part of it under its name.
         """
-        from sweetrl.api.rollouts import Running
-        from sweetrl.rollout.ledger import Ledger
 
         def spent(values: Mapping[str, float]) -> None:
             ours = {name for name in values if policy and not name.startswith("simulator/")}
@@ -141,8 +137,6 @@ class StageRun:
 
         The sums take the place of what this process alone has spent: others may have made shares, or been killed.
         """
-        from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
-
         paths = sorted(scratch.glob(f"costs-{policy}*.jsonl" if policy else "costs*.jsonl"))
         costs = [cost for path in paths for cost in Ledger(path).read()]
         metrics = cost_totals(costs) | cost_metrics(costs)

@@ -80,10 +80,7 @@ def keep_finished(stage: str, folders: Iterable[Path]) -> None:
 
 
 def remove_recorded(root: Path) -> None:
-    """Remove the finished scratch folders of the project at `root` whose results a dvc.lock names.
-
-    So are those that another state of the package has made: finished work is taken up by equal code only.
-    """
+    """Remove finished scratch folders of `root` whose results a dvc.lock names, or that other code has made."""
     for folder, facts in _finished(root):
         locks = (*root.glob("dvc.lock"), *root.glob("*/dvc.lock"))
         recorded = any(f"md5: {facts['run_file']}" in path.read_text(encoding="utf-8") for path in locks)

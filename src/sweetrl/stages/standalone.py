@@ -9,25 +9,28 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweetrl.api import rollouts
+from sweetrl.api.calls import dialogues_call, unfinished
+from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.files import read_tasks, write_trajectories
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore, format_of, read_task_table
 from sweetrl.config.settings import Settings
 from sweetrl.console.printing import note
 from sweetrl.console.progress import Meter
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import results_of, summarize_policy
 from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import SCRATCH
+from sweetrl.rollout.ledger import Ledger, cost_metrics
+from sweetrl.rollout.scored import summarize
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import seed_everything
 from sweetrl.types import Task
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.engines.policy import Policy
 
 
 def with_choices(
@@ -72,9 +75,9 @@ def collect_standalone(
     """
     check_free(out)
     task_list = _tasks_of(settings, tasks, limit)
-    with _attempted("collect", [settings], task_list, attempts, out, adapter) as (dialogues,):
-        dialogues.write(out, attempts)
-    return {**dialogues.summary, "written": str(out)}
+    with _attempted("collect", [settings], task_list, attempts, out, adapter) as ((store, summary),):
+        _write(store, out, attempts)
+    return {**summary, "written": str(out)}
 
 
 def evaluate_standalone(
@@ -108,14 +111,14 @@ def evaluate_standalone(
     if len(task_list) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     with _attempted("evaluate", each, task_list, 1, out, adapter) as attempted:
-        rows = [_measured(dialogues) for dialogues in attempted]
+        rows = [summary | _measured(own, store) for own, (store, summary) in zip(each, attempted, strict=True)]
         if out is not None:
-            for dialogues, row in zip(attempted, rows, strict=True):
-                row["written"] = str(out / dialogues.store.folder.name if several else out)
+            for (store, _), row in zip(attempted, rows, strict=True):
+                row["written"] = str(out / store.folder.name if several else out)
             if several:
-                publish(attempted[0].store.folder.parent, out)
+                publish(attempted[0][0].folder.parent, out)
             else:
-                attempted[0].write(out, 1)
+                _write(attempted[0][0], out, 1)
     result = rows[0]
     if several:
         first = load_domain(settings).measure
@@ -126,36 +129,22 @@ def evaluate_standalone(
     return result
 
 
-@dataclass(frozen=True)
-class _Dialogues:
-    """Dialogues by one agent: where they lie, what they came to and what they cost."""
-
-    settings: Settings
-    store: TrajectoryStore
-    summary: dict[str, Any]
-
-    def write(self, out: Path, attempts: int) -> None:
-        """Put the dialogues to `out`: an official file, or a folder of shards."""
-        from sweetrl.colbench.files import write_trajectories
-
-        if out.suffix == ".jsonl":
-            write_trajectories(out, self.store, attempts)
-        else:
-            publish(self.store.folder, out)
+def _write(store: TrajectoryStore, out: Path, attempts: int) -> None:
+    """Put dialogues to `out`: an official file, or a folder of shards."""
+    if out.suffix == ".jsonl":
+        write_trajectories(out, store, attempts)
+    else:
+        publish(store.folder, out)
 
 
 @contextmanager
 def _attempted(
     name: str, each: Sequence[Settings], tasks: Sequence[Task], attempts: int, out: Path | None, adapter: Path | None
-) -> Iterator[list[_Dialogues]]:
-    """Yield the dialogues at each temperature, made now or before this command was killed; the work is kept till then.
+) -> Iterator[list[tuple[TrajectoryStore, dict[str, Any]]]]:
+    """Yield the dialogues at each temperature with what they came to and cost; unfinished work is kept for a next try.
 
     There is one server for all of them, and one meter.
     """
-    from sweetrl.api import rollouts
-    from sweetrl.api.calls import dialogues_call, unfinished
-    from sweetrl.engines.policy import Policy
-
     settings = each[0]
     in_process = settings.engine.kind == "transformers"
     loading = f"loading torch and the agent ({settings.model.base})"
@@ -176,11 +165,7 @@ def _attempted(
 
 def _attempt(
     settings: Settings, policy: Policy, tasks: Sequence[Task], attempts: int, scratch: Path, meter: Meter
-) -> _Dialogues:
-    from sweetrl.api import rollouts
-    from sweetrl.rollout.ledger import Ledger, cost_metrics
-    from sweetrl.rollout.scored import summarize
-
+) -> tuple[TrajectoryStore, dict[str, Any]]:
     name = f"temperature-{settings.agent.temperature:g}"
     ledger, spent = Ledger(scratch / f"costs-{name}.jsonl"), dict[str, float]()
     running = rollouts.Running(scratch / "server.log", meter, ledger, spent=spent.update)
@@ -190,24 +175,19 @@ def _attempt(
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
     facts = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(tasks)}
-    return _Dialogues(settings, store, {**facts, **summarize(store), **spent})
+    return store, {**facts, **summarize(store), **spent}
 
 
-def _measured(dialogues: _Dialogues) -> dict[str, Any]:
+def _measured(settings: Settings, store: TrajectoryStore) -> dict[str, Any]:
     """What `evaluate` says of the dialogues at one temperature."""
-    from sweetrl.evaluation.metrics import results_of, summarize_policy
-
-    settings, domain = dialogues.settings, load_domain(dialogues.settings)
-    ruler, agent = settings.evaluate, settings.agent
-    results = results_of({"": list(dialogues.store)}, domain, agent.max_turns)
-    scored = [result for result in results if result.reward is not None]
+    domain, ruler, agent = load_domain(settings), settings.evaluate, settings.agent
+    scored = [row for row in results_of({"": list(store)}, domain, agent.max_turns) if row.reward is not None]
     if len(scored) < 2:
         raise UserError(f"intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks.")
     summary = summarize_policy(scored, ruler.confidence, ruler.resamples, settings.seed)
     intervals = {name: summary[name] for name in ("success", "reward")}
     questions = sum(result.questions for result in scored)
     return {
-        **dialogues.summary,
         **{name: interval["value"] for name, interval in intervals.items()},
         "intervals": intervals,
         "questions": questions / len(scored),
@@ -226,14 +206,11 @@ def _tasks_of(settings: Settings, path: Path, limit: int | None) -> list[Task]:
     domain = load_domain(settings)
     tasks = read_any_tasks(path, domain)[:limit]
     if any(task.suite != domain.spec for task in tasks):
-        raise UserError(
-            f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` in params.yaml to the tasks' own."
-        )
+        raise UserError(f"{path}: these are not tasks of the suite `{domain.spec}`; set `suite` to the tasks' own.")
     if domain.settings.simulator.kind == "scripted" and not all(domain.knows(task) for task in tasks):
         raise UserError(
-            f"{path}: the scripted user knows nothing about these tasks, which are not of the synthetic suite; name "
-            "a model (--user-url and --user-model), a --recording (--user replay), or play the user yourself "
-            "(--user human)."
+            f"{path}: the scripted user knows nothing about these tasks; name a model (--user-url and --user-model), "
+            "a --recording (--user replay), or play the user yourself (--user human)."
         )
     return tasks
 
@@ -246,8 +223,5 @@ def check_free(out: Path) -> None:
 
 def read_any_tasks(path: Path, domain: Domain) -> list[Task]:
     """Return the tasks of official rows (.jsonl, .parquet), or of a table of this project, which knows its suite."""
-    from sweetrl.colbench.files import read_tasks
-    from sweetrl.colbench.store import format_of, read_task_table
-
     own = path.suffix == ".parquet" and format_of(path) is not None
     return read_task_table(path) if own else list(read_tasks(path, domain))

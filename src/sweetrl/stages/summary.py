@@ -10,15 +10,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweetrl.config.settings import Settings
+from sweetrl.evaluation.metrics import AFTER, BEFORE, paired, read_results
 from sweetrl.io import publish, read_json, write_json, write_text
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS
 from sweetrl.stages.run import stage_main, stage_run
-
-if TYPE_CHECKING:
-    from sweetrl.types import Result
+from sweetrl.types import Result
 
 UNTRAINED = "untrained"
 # Of evaluation.json's first level; `held_out_after` is there where some tasks are of domains without training tasks.
@@ -28,8 +27,6 @@ HEADLINE = ("success_before", "success_after", "success_difference", "reward_aft
 def summary(settings: Settings) -> None:
     """Write reports/metrics.json and reports/plots/; UserError where the evaluation is not there."""
     with stage_run("summary", settings, torch=False) as run:
-        from sweetrl.evaluation.metrics import AFTER, BEFORE, paired, read_results
-
         run.log_input("results", RESULTS)
         before, after = paired(read_results(RESULTS))
         comparison = read_json(EVALUATION)
@@ -48,15 +45,8 @@ def summary(settings: Settings) -> None:
 
 def policy_row(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's success with its interval, mean reward, mean turns."""
-    success = policy["success"]
-    return {
-        "policy": name,
-        "success": success["value"],
-        "low": success["low"],
-        "high": success["high"],
-        "reward": policy["reward"]["value"],
-        "turns": policy["turns"]["value"],
-    }
+    success, means = policy["success"], {key: policy[key]["value"] for key in ("reward", "turns")}
+    return {"policy": name, "success": success["value"], "low": success["low"], "high": success["high"], **means}
 
 
 def turn_rows(before: Sequence[Result], after: Sequence[Result]) -> list[dict[str, Any]]:
@@ -65,10 +55,8 @@ def turn_rows(before: Sequence[Result], after: Sequence[Result]) -> list[dict[st
     def solved(results: Sequence[Result], turns: int) -> float:
         return sum(result.success and result.turns <= turns for result in results) / len(results)
 
-    most = max((result.turns for result in (*before, *after)), default=0)
-    return [
-        {"turns": turns, "before": solved(before, turns), "after": solved(after, turns)} for turns in range(1, most + 1)
-    ]
+    turns = range(1, 1 + max((result.turns for result in (*before, *after)), default=0))
+    return [{"turns": most, "before": solved(before, most), "after": solved(after, most)} for most in turns]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -29,10 +29,7 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
     train, validation, test = learn[:cut], learn[cut:], tests[first:]
     if len(test) < sizes.test and (first or synthetic):
         behind = f" behind the first {first} (tasks.test_first)" if first else ""
-        raise UserError(
-            f"{test_file}: there are {len(test)} test tasks{behind}, but `tasks.test` asks for {sizes.test}; lower it "
-            "in params.yaml, or bring more."
-        )
+        raise UserError(f"{test_file}: {len(test)} test tasks{behind}, but `tasks.test` is {sizes.test}; lower it.")
     served = f"among the first {first} test tasks, which have served (tasks.test_first)"
     for file, split, tasks, offset, others, what in (
         (train_file, "validation", validation, cut, train, "a training task"),
@@ -44,30 +41,26 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
         contents = {_content(task)[:parts] for task in others}
         for row, task in enumerate(tasks, offset + 1):
             if _content(task)[:parts] in contents:
-                raise UserError(
-                    f"{file}: the {split} task {task.id} (row {row}) is also {what}; keep the contents of the splits "
-                    "apart."
-                )
+                raise UserError(f"{file}: the {split} task {task.id} (row {row}) is also {what}; keep them apart.")
     return {"train": train, "validation": validation, "test": test}
 
 
 def _generated(domain: Domain) -> tuple[list[Task], list[Task]]:
     """Return the domain's own tasks: those to learn from with those for validation, and the test tasks."""
-    sizes, seed = domain.settings.tasks, domain.settings.seed
-
-    def make(split: Split, count: int) -> list[Task]:
-        tasks = [domain.own(task) for task in islice(domain.tasks(split, count, seed, sizes.difficulty), count)]
-        check_ids(tasks, f"{domain.spec}: {split} tasks")
-        return tasks
-
+    sizes = domain.settings.tasks
     count = sizes.train + sizes.validation
-    learn, tests = make("train", count), make("test", sizes.test_first + sizes.test)
+    learn, tests = own_tasks(domain, "train", count), own_tasks(domain, "test", sizes.test_first + sizes.test)
     if len(learn) < count:
-        raise UserError(
-            f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
-            f"{count}; lower them in params.yaml."
-        )
+        raise UserError(f"{domain.spec}: {len(learn)} training tasks; lower `tasks.train` and `tasks.validation`.")
     return learn, tests
+
+
+def own_tasks(domain: Domain, split: Split, count: int) -> list[Task]:
+    """Return the first `count` tasks that the domain generates from the seed; fewer where it has no more."""
+    seed, difficulty = domain.settings.seed, domain.settings.tasks.difficulty
+    tasks = [domain.own(task) for task in islice(domain.tasks(split, count, seed, difficulty), count)]
+    check_ids(tasks, f"{domain.spec}: {split} tasks")
+    return tasks
 
 
 def _read(domain: Domain) -> tuple[list[Task], list[Task]]:
@@ -75,15 +68,10 @@ def _read(domain: Domain) -> tuple[list[Task], list[Task]]:
     sizes = domain.settings.tasks
     for key in ("train_file", "test_file"):
         if not getattr(sizes, key):
-            raise UserError(
-                f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
-            )
+            raise UserError(f"params.yaml: `tasks.{key}` is empty; name a task file, or set `tasks.source: synthetic`.")
     learn = list(islice(read_tasks(Path(sizes.train_file), domain), sizes.train + sizes.validation))
     if len(learn) <= sizes.validation:
-        raise UserError(
-            f"{sizes.train_file}: {len(learn)} tasks cannot give {sizes.validation} validation tasks and leave any "
-            "to train on; lower `tasks.validation` in params.yaml."
-        )
+        raise UserError(f"{sizes.train_file}: {len(learn)} tasks are too few; lower `tasks.validation` in params.yaml.")
     return learn, list(islice(read_tasks(Path(sizes.test_file), domain), sizes.test_first + sizes.test))
 
 

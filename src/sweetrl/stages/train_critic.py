@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from sweetrl.api.learning import training_job
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
 from sweetrl.methods.base import Inputs, find_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.sweet.critic import fit_critic
+from sweetrl.sweet.pairs import read_pairs
 
 
 def train_critic(settings: Settings) -> None:
@@ -17,10 +21,6 @@ def train_critic(settings: Settings) -> None:
         if why := find_method(settings.method).why_skipped("critic", settings.rank):
             run.skip(CRITIC, why)
             return
-        from sweetrl.api.learning import training_job
-        from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.sweet.critic import fit_critic
-        from sweetrl.sweet.pairs import read_pairs
 
         pairs = read_pairs(PAIRS)
         for name, path in (("trajectories", TRAJECTORIES), ("pairs", PAIRS), ("base", settings.model.base)):

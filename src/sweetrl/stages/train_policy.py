@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sweetrl.api.learning import training_job
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore, read_task_table
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
 from sweetrl.methods.base import Inputs, find_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
-
-if TYPE_CHECKING:
-    from sweetrl.sweet.preferences import Ranking
+from sweetrl.sweet import preferences as files
+from sweetrl.sweet.pairs import read_pairs
+from sweetrl.sweet.tables import Table
+from sweetrl.types import Preference, RankedState
 
 # Where what methods learn from lies.
 FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "preferences": PREFERENCES}
@@ -23,10 +25,6 @@ FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "pr
 def train_policy(settings: Settings) -> None:
     """Read what the method learns from, train an adapter, write models/policy/."""
     with stage_run("train-policy", settings) as run:
-        from sweetrl.api.learning import training_job
-        from sweetrl.colbench.store import TrajectoryStore, read_task_table
-        from sweetrl.sweet.pairs import read_pairs
-
         method = find_method(settings.method)
         needs = method.needs if method.learns_from is None else method.learns_from
         for path in (path for name, path in FILES.items() if name in needs):
@@ -51,12 +49,8 @@ def train_policy(settings: Settings) -> None:
         run.summary = f"{result.summary}, adapter in {POLICY}"
 
 
-def read_ranking(folder: Path) -> Ranking:
+def read_ranking(folder: Path) -> files.Ranking:
     """Return what lies in data/preferences, read item by item."""
-    from sweetrl.sweet import preferences as files
-    from sweetrl.sweet.tables import Table
-    from sweetrl.types import Preference, RankedState
-
     return files.Ranking(
         Table(folder / files.CANDIDATES, RankedState),
         Table(folder / files.PREFERENCES, Preference),

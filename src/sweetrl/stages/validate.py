@@ -27,22 +27,8 @@ from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HIST
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.sweet.pairs import DataCounts, write_pairs
 from sweetrl.validation.quality import remember, write_page
-from sweetrl.validation.suites import (
-    Verdict,
-    pairs_table,
-    run_tables,
-    shards_table,
-    trajectories_table,
-)
-from sweetrl.validation.tables import (
-    Summary,
-    TrajectoryTable,
-    batch_digest,
-    pair_rows,
-    places,
-    shard_rows,
-    summarise,
-)
+from sweetrl.validation.suites import Verdict, pairs_table, run_tables, shards_table, trajectories_table
+from sweetrl.validation.tables import Summary, TrajectoryTable, batch_digest, pair_rows, places, shard_rows, summarise
 
 
 def validate(settings: Settings) -> None:

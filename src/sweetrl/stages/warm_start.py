@@ -14,11 +14,17 @@ from typing import Any
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress
+from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
+from sweetrl.lm.adapters import attach_adapter, load_base
+from sweetrl.lm.data import PreferenceData
 from sweetrl.models.licences import base_licence, copy_licence
+from sweetrl.models.load import context_of, load_tokenizer
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.sweet.reporting import report_to
+from sweetrl.sweet.training import run_trainer
 
 RECIPE = "recipe.json"
 ORIGIN = "origin.json"
@@ -35,11 +41,6 @@ def warm_start(settings: Settings) -> None:
     _check_places(how.base, out)
     with stage_run("warm-start", settings) as run:
         from sweetrl.base_agent.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
-        from sweetrl.engines.chat import ChatFormat
-        from sweetrl.lm.adapters import attach_adapter, load_base
-        from sweetrl.lm.data import PreferenceData
-        from sweetrl.models.load import context_of, load_tokenizer
-        from sweetrl.sweet.training import report_to, run_trainer
 
         run.log_input("base", how.base)
         domain, chat, context = load_domain(settings), ChatFormat(load_tokenizer(how.base)), context_of(how.base)
@@ -79,19 +80,12 @@ def warm_start(settings: Settings) -> None:
 
 def _check_places(base: str, out: Path) -> None:
     if not base:
-        raise UserError(
-            "params.yaml: `warm_start.base` is empty; name the pretrained model's folder there, and in `model.base` the"
-            " new folder that is to be made of it."
-        )
+        raise UserError("params.yaml: `warm_start.base` is empty; name a pretrained model, and a new `model.base`.")
     if out.resolve() == Path(base).resolve():
-        raise UserError(
-            f"params.yaml: `warm_start.base` and `model.base` are both {base}; the result needs a folder of its own."
-        )
+        raise UserError(f"params.yaml: `warm_start.base` and `model.base` are both {base}; name a folder of its own.")
     recipe = out / RECIPE
     if out.exists() and not (recipe.is_file() and "warm_start" in (read_json(recipe).get("settings") or {})):
-        raise UserError(
-            f"{out}: this is `model.base`, and not a model that `warm-start` has made; name a new folder there."
-        )
+        raise UserError(f"{out}: `model.base` is not made by `warm-start`; name a new folder there.")
 
 
 def _write_origin(folder: Path, base: Path, settings: Settings, facts: dict[str, Any]) -> None:

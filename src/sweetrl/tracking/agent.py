@@ -39,10 +39,7 @@ class AgentModel(PythonModel):
         engine: Any = self.agent.engine  # `load` makes one in this process
         ids = self.agent.prompt_ids(_messages(model_input))
         if len(ids) >= engine.context:
-            raise UserError(
-                f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "
-                f"{engine.context}; begin a new one."
-            )
+            raise UserError(f"the dialogue has {len(ids)} tokens, the context {engine.context}; begin a new one.")
         return engine.sample([Prompt(ids, int(values["seed"]))], _sampling(values, self.config))[0][0].text
 
 

@@ -10,16 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweetrl.config.settings import AgentSettings, ModelSettings
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
-
-if TYPE_CHECKING:
-    from sweetrl.config.settings import AgentSettings, ModelSettings
-    from sweetrl.engines.transformers import TransformersEngine
-    from sweetrl.engines.vllm import VllmEngine
+from sweetrl.tracking.store import reason
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -66,8 +65,6 @@ class ChatAgent:
     @classmethod
     def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
         """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
-        from sweetrl.engines.transformers import TransformersEngine
-
         return cls(TransformersEngine(base, adapter, config.dtype, config.device, config.threads), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
@@ -96,9 +93,7 @@ def check_turns(messages: Sequence[Mapping[str, str]]) -> None:
     roles = [message["role"] for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
         shown = ", ".join(roles[:12]) + (", ..." if len(roles) > 12 else "")
-        raise UserError(
-            f"the dialogue's roles are [{shown}]; they must be user, assistant, user, ..., and end with user."
-        )
+        raise UserError(f"the dialogue's roles are [{shown}]; they must be user, assistant, user, ..., user.")
 
 
 def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
@@ -114,17 +109,11 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
     places = [own, str(bundled or ""), config.base]
     folder = next((place for place in places if place and Path(place).is_dir()), None)
     if folder is not None and config.base_hash not in ("", dvc_hash(Path(folder))):
-        raise UserError(
-            f"{folder}: this is not the base model that the adapter was trained on (hash {config.base_hash[:8]}); set "
-            f"{BASE_VARIABLE} to the right folder."
-        )
+        raise UserError(f"{folder}: the adapter's base is another (hash {config.base_hash[:8]}); set {BASE_VARIABLE}.")
     if folder is not None:
         return folder
     if config.base_hash:
-        raise UserError(
-            f"{config.base}: the base model is not here, and it was too large to be stored with the version; "
-            f"run where this path exists or set {BASE_VARIABLE} to a copy of its folder (hash {config.base_hash[:8]})."
-        )
+        raise UserError(f"{config.base}: the base (hash {config.base_hash[:8]}) is not here; set {BASE_VARIABLE}.")
     if not config.base_revision:
         return config.base
     from huggingface_hub import snapshot_download
@@ -133,10 +122,9 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
         ignored = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
         return snapshot_download(config.base, revision=config.base_revision, ignore_patterns=ignored)
     except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
-        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{config.base}: revision {config.base_revision[:12]} of the base model cannot be had ({why}); "
-            f"allow the network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
+            f"{config.base}: revision {config.base_revision[:12]} cannot be had ({reason(error)}); allow the network "
+            f"with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
 
 
@@ -160,7 +148,4 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
     if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
-        raise UserError(
-            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
-            "or a registered MODEL@ALIAS."
-        )
+        raise UserError(f"{adapter}: this is a critic, which does not talk; name an agent: {POLICY} or MODEL@ALIAS.")

@@ -25,8 +25,16 @@ from sweetrl.gate.decision import Measured
 from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.io import read_json
 from sweetrl.paths import RESULTS, TEST_TASKS
-from sweetrl.tracking.packing import DIALOGUES
-from sweetrl.tracking.registry import CHAMPION, Registry, answering, model_id, read_rewards, trained_rows, utc_now
+from sweetrl.tracking.registry import (
+    CHAMPION,
+    DIALOGUES,
+    Registry,
+    answering,
+    model_id,
+    read_rewards,
+    trained_rows,
+    utc_now,
+)
 from sweetrl.tracking.store import embedded_database, tracking_enabled
 
 if TYPE_CHECKING:
@@ -56,19 +64,20 @@ def entries(tags: Mapping[str, str], kind: Kind) -> dict[str, dict[str, Any]]:
     return dict(sorted(rows.items(), key=lambda item: (item[1]["time"], item[1].get("number", len(rows)), item[0])))
 
 
-def take_number(registry: Registry, version: str, kind: Kind, name: str, tasks: str, facts: Mapping[str, Any]) -> int:
-    """Return the number of the comparison `name` with `version` on the test `tasks`, from 1; it is counted from now on.
+def numbered(
+    registry: Registry, version: str, kind: Kind, name: str, tasks: str, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what is kept of the comparison `name` with `version` on the test `tasks`: its `number`, from 1, and more.
 
-    The same comparison keeps its number. `tasks` is what the test tasks are known by, `facts` is kept beside it.
+    It is counted from now on, and keeps its number. `tasks` is what the test tasks are known by, `facts` is kept, too.
     """
-    mine = noted(registry, version, kind).get(name, {})
-    if "number" not in mine:
-        row = {"tasks": tasks, "time": utc_now(), **facts, **mine}
+    row = noted(registry, version, kind).get(name, {})
+    if "number" not in row:
+        row = {"tasks": tasks, "time": utc_now(), **facts, **row}
         note(registry, version, kind, name, row)
-        number = sum(other["tasks"] == tasks for other in noted(registry, version, kind).values())
-        mine = row | {"number": number}
-        note(registry, version, kind, name, mine)
-    return int(mine["number"])
+        row["number"] = sum(other["tasks"] == tasks for other in noted(registry, version, kind).values())
+        note(registry, version, kind, name, row)
+    return row
 
 
 def note(registry: Registry, version: str, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
@@ -78,10 +87,7 @@ def note(registry: Registry, version: str, kind: Kind, name: str, row: Mapping[s
 
 
 def measured(registry: Registry, version: ModelVersion, columns: Sequence[str] = ()) -> Measured:
-    """Return what a version reached by the results stored with it; lost dialogues are left out.
-
-    `columns` are those whose groups are wanted; a column that the results do not have is left out.
-    """
+    """Return what a version reached by its stored results, less lost dialogues, with the groups by `columns`."""
     with tempfile.TemporaryDirectory() as name:
         return read_measured(registry.download(version, "evaluation", Path(name)), columns)
 
@@ -193,17 +199,9 @@ def plan(
     alpha = level(rules, confidence, number)
     seen = [float(row["discordance"]) for row in rows if row.get("discordance")] if discordance is None else []
     spread = sum(seen) / len(seen) if seen else discordance or rules.discordance
-    return Plan(
-        champion,
-        tasks,
-        number,
-        alpha,
-        spread,
-        len(seen),
-        detectable_difference(tasks, spread, alpha, rules.power),
-        rules.power,
-        difference,
-        required_tasks(difference, spread, alpha, rules.power),
-        rules.slice_margin,
-        tasks_for_margin(rules.slice_margin, spread, 1.0 - confidence, rules.power),
-    )
+    power, margin = rules.power, rules.slice_margin
+    seen_difference = detectable_difference(tasks, spread, alpha, power)
+    needed = required_tasks(difference, spread, alpha, power)
+    in_slice = tasks_for_margin(margin, spread, 1.0 - confidence, power)
+    facts = champion, tasks, number, alpha, spread, len(seen)
+    return Plan(*facts, seen_difference, power, difference, needed, margin, in_slice)

@@ -40,10 +40,7 @@ def data_hashes(root: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the store knows about one run; `inputs` are the data sets it read, by DVC hash.
-
-    `parent` is the id of the run above it (empty where there is none).
-    """
+    """What the store knows about one run: `inputs` are data sets by DVC hash, `parent` is the run above it, or ""."""
 
     run_id: str
     name: str
@@ -94,10 +91,7 @@ class Records:
         )
 
     def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
-        """Return the metrics `names` of a run by step, (step, value) in order; unknown runs and metrics have none.
-
-        Values that are no number are left out.
-        """
+        """Return the metrics `names` of a run as (step, value) in order: none for unknown ones, and no NaN."""
         histories: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
         with allowing("RESOURCE_DOES_NOT_EXIST"):
             for name in names:

@@ -1,23 +1,33 @@
-"""Registered versions of the policy: saved once for each adapter, with their data, code and results as tags."""
+"""Registered versions of the policy: saved once for each adapter, with their data, code and results as tags.
+
+A version holds the adapter, the base if it is small, the package's code, requirements, an example and the lineage: a
+machine that has it and a package index needs nothing else, no checkout and no package of that name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
-from sweetrl.io import read_json
-from sweetrl.paths import RUNS
-from sweetrl.tracking.packing import keep_results
+from sweetrl.file_hashes import IGNORED
+from sweetrl.io import read_json, write_json
+from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS, RUNS
+from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.store import Store, allowing, connect, reason, require_store
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -26,6 +36,11 @@ COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens
 SIMULATOR = "simulator"
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
 KEPT = 50  # champions in that history
+MIB = 2**20
+# What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
+NEEDED = ("accelerate", "mlflow", "numpy", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
+DIALOGUES = "dialogues.json"  # beside a version's results: what its evaluated dialogues took
+EXAMPLE = [{"role": "user", "content": "I want a function that computes the price of a ticket. def price(hours)"}]
 GATE = "gate"  # tag of a version: what the gate decided about it; a version without it has not stood before the gate
 
 
@@ -62,12 +77,7 @@ class Registry:
     def versions(self, condition: str = "") -> list[ModelVersion]:
         """Return all versions, oldest first, or those for which `condition` (MLflow's filter language) holds."""
         query = " and ".join(filter(None, [f"name = '{self.name}'", condition]))
-        page = self.client.search_model_versions(query)
-        versions = list(page)
-        while page.token:
-            page = self.client.search_model_versions(query, page_token=page.token)
-            versions += page
-        return sorted(versions, key=lambda version: int(version.version))
+        return sorted(self.client.search_model_versions(query), key=lambda version: int(version.version))
 
     def get(self, reference: str) -> ModelVersion:
         """Return the version that `reference` names (an alias or a number); an unknown one is a UserError."""
@@ -142,10 +152,7 @@ class Registry:
         self.describe(version)
 
     def describe(self, version: str) -> None:
-        """Let a version's description begin with what the gate decided and what it reached, as its tags have it.
-
-        What the version is, the last paragraph, stays.
-        """
+        """Begin a version's description with its gate's verdict and results, by its tags; the last paragraph stays."""
         described = self.client.get_model_version(self.name, version)
         evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
         verdict = f"**Gate:** {gate['reason']}" if gate else ""
@@ -190,10 +197,7 @@ class Registry:
             uri = f"{where.rstrip('/')}/{path}"
             return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(folder), tracking_uri=self.store.uri))
         except Exception as error:  # every kind of store has errors of its own
-            raise UserError(
-                f"{self.name} version {version.version}: {path} cannot be had from its artifacts ({reason(error)}); "
-                "nothing was changed, so try again when their store answers, if they are still there."
-            ) from error
+            raise UserError(f"{self.name}/{version.version}: no {path} ({reason(error)}); try again.") from error
 
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
         """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
@@ -209,9 +213,7 @@ def split_reference(reference: str, default: str) -> tuple[str, str]:
     if not at:
         name, at, alias = reference.partition("/")
     if at and not alias:
-        raise UserError(
-            f"{reference}: there is no alias behind the {at}; write MODEL@ALIAS, for example {default}@champion."
-        )
+        raise UserError(f"{reference}: there is no alias behind the {at}; write {default}@champion, for example.")
     return name or default, alias or CHAMPION
 
 
@@ -231,10 +233,7 @@ def answering(registry: Registry, what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        raise UserError(
-            f"{registry.store.name}: the registry cannot {what} ({reason(error)}); nothing was changed, so try again "
-            "when it answers."
-        ) from error
+        raise UserError(f"{registry.store.name} cannot {what} ({reason(error)}); try again when it answers.") from error
 
 
 def utc_now() -> str:
@@ -305,3 +304,110 @@ def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "",
     parts += [f"**Registered as** {version}"] if version else []
     parts += [f"**Report:** `{report}`, under Artifacts"] if report else []
     return "\n\n".join(filter(None, parts))
+
+
+def log_version(
+    store: Store,
+    tracking: TrackingSettings,
+    root: Path,
+    config: AgentConfig,
+    base: Path,
+    trained: str,
+    tags: dict[str, str],
+    source_run: str | None,
+) -> str:
+    """Store models/policy of `root` as a new version of `tracking.model`, and return its number.
+
+    `base` is the base's folder, if it is one; it is stored, too, if it is no larger than `tracking.base_mib`.
+    `trained` says by which method and on which domain.
+    """
+    client, name = store.client, tracking.model
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        size = sum(path.stat().st_size for path in base.rglob("*") if path.is_file())
+        bundled = base if base.is_dir() and size <= tracking.base_mib * MIB else None
+        _save(path, Path(folder), root / POLICY, bundled, config)
+        logged = client.create_logged_model(store.experiment_id, name, source_run_id=source_run, model_type="agent")
+        client.log_model_artifacts(logged.model_id, str(path))
+        for extra in ("dvc.lock", "params.yaml"):
+            if (root / extra).exists():
+                client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
+    keep_results(client, logged.model_id, root)
+    client.finalize_logged_model(logged.model_id, "READY")
+    with allowing("RESOURCE_ALREADY_EXISTS"):
+        client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
+    created = client.create_model_version(
+        name,
+        source=f"models:/{logged.model_id}",
+        run_id=source_run,
+        tags=tags,
+        description=description(trained, config, bundled is not None),
+        model_id=logged.model_id,  # servers refuse a source of this kind without it
+    )
+    return str(created.version)
+
+
+def keep_results(client: MlflowClient, model_id: str, root: Path) -> None:
+    """Store (or replace) with a logged model what the policy of `root` reached on the held-out tasks."""
+    with tempfile.TemporaryDirectory() as folder:
+        for result in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
+            client.log_model_artifact(model_id, str(result), "evaluation")
+
+
+def write_dialogue_facts(root: Path, folder: Path) -> Path:
+    """Write into `folder` what the trained policy's evaluated dialogues of `root` took, and return the file's path.
+
+    By task id: `tokens`, what the agent generated (null where a server did not hand out ids), and `user`, who answered
+    it. Without dialogues nothing is known, and the file holds nothing.
+    """
+    shards, path = root / EVALUATION_DIALOGUES / "trained", folder / DIALOGUES
+    facts: dict[str, dict[str, Any]] = {}
+    for dialogue in TrajectoryStore(shards).read() if shards.exists() else ():
+        counts = [len(turn.token_ids) for turn in dialogue.turns]
+        facts[dialogue.task.id] = {"tokens": sum(counts) if all(counts) else None, "user": dialogue.simulator}
+    write_json(path, facts)
+    return path
+
+
+def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: AgentConfig) -> None:
+    import mlflow
+    import pandas
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    import sweetrl
+    from sweetrl.tracking import agent
+
+    def copied(folder: Path, name: str, *ignored: str) -> str:
+        """Under a fixed name: the version says where its parts came from, and no path of ours means anything there."""
+        return str(shutil.copytree(folder, scratch / name, ignore=shutil.ignore_patterns(*ignored)))
+
+    artifacts = {"adapter": copied(adapter, POLICY.name, *IGNORED)}
+    if base is not None:
+        artifacts["base"] = copied(base, "base", *IGNORED)
+    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
+    temperature = ParamSpec("temperature", "double", config.temperature)
+    tokens = ParamSpec("max_new_tokens", "long", config.max_new_tokens)
+    params = ParamSchema([temperature, ParamSpec("seed", "long", 0), tokens])
+    mlflow.pyfunc.save_model(
+        str(path),
+        python_model=str(agent.__file__),
+        artifacts=artifacts,
+        code_paths=[copied(Path(str(sweetrl.__file__)).parent, "sweetrl", "__pycache__", ".*")],
+        model_config=asdict(config),
+        signature=ModelSignature(message, Schema([ColSpec("string")]), params),
+        input_example=pandas.DataFrame(EXAMPLE),
+        # As a package index has them: behind a plus (torch's 2.8.0+cpu) is a build, which no index of its own has.
+        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED],
+    )
+
+
+def description(trained: str, config: AgentConfig, bundled: bool) -> str:
+    """Return what the registry's page says about a version."""
+    base = f"{config.base} ({config.base_hash or config.base_revision or 'content not recorded'})"
+    where = "stored with it" if bundled else "not stored with it: set SWEETRL_BASE_MODEL to its folder"
+    return (
+        f"A peft adapter trained by {trained}. Its base is {base}, {where}. "
+        f"It talks over at most {config.max_turns} turns. "
+        "Input: the messages of one dialogue, ending with the user's; output: the agent's reply."
+    )

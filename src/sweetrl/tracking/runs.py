@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.seeds import trace_draw
 from sweetrl.tracking.store import Store, connect, reason, tracking_enabled
+from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +137,7 @@ class RunLog:
         self._pending.tags.update(tags)
 
     def take_over(self, tag: str) -> str | None:
-        """Go on with the run that has this one's value of `tag`, and return its id; None where there is none.
-
-        A process that is killed between opening a run and writing its id down has told nobody else.
-        """
+        """Go on with the run, of a killed process, that has this one's value of `tag`; return its id, or None."""
         self._guarded(lambda: self._find(tag))
         return self.run_id
 
@@ -323,8 +320,5 @@ def _write_trace(store: Store, run_id: str, policy: str, dialogue: Trajectory) -
 
 
 def _plain(text: str) -> str:
-    """Text that is only shown: MLflow's pages read Markdown, whose pictures they load from wherever a dialogue says.
-
-    A zero-width space takes a picture's mark apart. NUL characters are replaced: PostgreSQL takes them nowhere.
-    """
+    """Text that is only shown: no NUL, which PostgreSQL refuses, and no Markdown pictures, which pages would load."""
     return text.replace("\0", "\ufffd").replace("![", "!\u200b[")

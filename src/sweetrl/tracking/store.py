@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sweetrl.config.settings import TrackingSettings
+from sweetrl.console.logs import work_alone
 from sweetrl.errors import UserError
 from sweetrl.io import private_file, private_folder
 from sweetrl.text import without_login
@@ -21,14 +22,6 @@ from sweetrl.text import without_login
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "DO_NOT_TRACK": "1",
-    "GIT_PYTHON_REFRESH": "quiet",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # what a server adds to each closed run
-}
 
 EMBEDDED = "sqlite:///"  # how the URI of a store in a file begins
 NOTE = "mlflow.note.content"  # the tag that MLflow's pages show as a run's or an experiment's description
@@ -93,8 +86,7 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     The first opening of an sqlite store migrates its schema, and processes that do so together crash: a lock file
     beside the database lets them in one by one.
     """
-    for key, value in QUIET.items():
-        os.environ.setdefault(key, value)
+    work_alone()
     root = root or Path.cwd()
     uri = tracking_uri(settings, root)
     for category in (FutureWarning, UserWarning):  # advice about type hints that do not fit a dialogue
