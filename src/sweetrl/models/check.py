@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sweetrl.bounded import MIB, read_bytes
 from sweetrl.errors import UserError
 
 logger = logging.getLogger("sweetrl")
 
-MIB = 2**20
 # The files that are read, with the most bytes that each may have.
 CONFIGS = {"config.json": 4 * MIB, "generation_config.json": 4 * MIB}
 TOKENIZERS = {
@@ -47,14 +47,9 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        if not path.is_file() and path.exists():
-            raise UserError(f"{path}: this is no regular file; fetch the folder again.")
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
+        content = read_bytes(path, limit)
     except OSError as error:
         raise UserError(f"{path}: it cannot be read ({error.strerror}); fetch the folder again.") from error
-    if len(content) > limit:
-        raise UserError(f"{path}: the file has more than {limit // MIB} MiB; no model needs that, take another folder.")
     too_deep = f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
     try:
         value = json.loads(content)
