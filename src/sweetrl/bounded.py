@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 MEMORY = 256 * MIB  # bytes that a process apart may take beyond what it has when it begins to read
-LONGEST_ROW = 8 * MIB  # bytes of a row as JSON, which become some 200 MiB at worst
+LONGEST_ROW = 6 * MIB  # bytes of a row as JSON, which become 210 MiB at worst (a list of lists)
+DEPTH = 64  # levels of JSON in a model's folder
 FOOTER = 4 * MIB  # bytes of a Parquet file's footer
 LISTED = 4096  # columns, row groups and the like in it; twice as many in one another end the process
 ROWS = 64 * MIB  # bytes of JSON that any Parquet file may become
@@ -50,6 +51,34 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise UserError(f"{path}: the file has more than {most // MIB} MiB; no such file needs that, take another.")
     return content
+
+
+def read_object(path: Path, most: int) -> dict[str, Any]:
+    """Read a JSON object of at most `most` bytes and `DEPTH` levels from a model's folder that we do not trust.
+
+    Anything else in the file is a UserError.
+    """
+    path = Path(path)
+    try:
+        content = read_bytes(path, most)
+    except OSError as error:
+        raise UserError(f"{path}: it cannot be read ({error.strerror}); fetch the folder again.") from error
+    too_deep = f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
+    try:
+        value = json.loads(content)
+    except RecursionError as error:
+        raise UserError(too_deep) from error
+    except ValueError as error:  # UnicodeDecodeError and numbers that are too long, too
+        raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
+    level: list[Any] = [value]
+    for _ in range(DEPTH):
+        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
+        level = [inner for inner in below if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise UserError(too_deep)
 
 
 def lines(path: Path) -> Iterator[bytes]:
