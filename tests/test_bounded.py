@@ -90,6 +90,9 @@ def test_a_table_takes_memory_within_bounds(tmp_path: Path, name: str) -> None:
     assert int(growth) <= 256, done.stdout
 
 
+LEAF = b"\x15\x02\x25\x00\x18\x01a\x00"  # a column
+
+
 def thrift(number: int) -> bytes:
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + thrift(number >> 7)
 

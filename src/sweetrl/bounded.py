@@ -224,7 +224,8 @@ def main() -> None:
         if checked:
             _read_through(path)
         else:
-            _write_rows(path)
+            for line in rows_of(path):
+                sys.stdout.buffer.write(line + b"\n")
     except MemoryError:
         sys.exit("it needs too much memory")
     except (pa.ArrowException, KeyError, ValueError, OSError, RecursionError) as error:
@@ -238,15 +239,16 @@ def _read_through(path: Path) -> None:
                 batch.to_pylist()
 
 
-def _write_rows(path: Path) -> None:
+def rows_of(path: Path) -> Iterator[bytes]:
+    """Yield what `parquet_rows` does, in this process; pyarrow's own errors where it cannot be read."""
     with open_parquet(path, streamed=True) as file:
         for batch in file.iter_batches(batch_size=BATCH, use_threads=False):
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 kept = {key: _plain(value) for key, value in row.items() if value is not None or key == "answer"}
                 line = json.dumps(kept, ensure_ascii=False).encode()
                 if len(line) > LONGEST_ROW:
-                    sys.exit(f"a row has more than {LONGEST_ROW // MIB} MiB")
-                sys.stdout.buffer.write(line + b"\n")
+                    raise ValueError(f"a row has more than {LONGEST_ROW // MIB} MiB")
+                yield line
 
 
 def _plain(value: Any) -> Any:
