@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sweetrl.bounded import MIB, read_bytes
 from sweetrl.errors import DISK_FULL, UserError, full_disk
 
 # The end of the name of a file that is being written.
@@ -26,6 +27,7 @@ OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
 # For programs of others that write data (DVC): what they make is for its owner alone, too.
 OWNER_UMASK = 0o077
+LONGEST_JSON = 64 * MIB  # bytes; the project's own records grow with its data
 
 
 @contextmanager
@@ -147,10 +149,10 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def read_json(path: Path) -> Any:
-    """Read one JSON document; a missing or broken file is a UserError that names it."""
+def read_json(path: Path, most: int = LONGEST_JSON) -> Any:
+    """Read one JSON document of at most `most` bytes; a missing, broken or longer file is a UserError that names it."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, most).decode("utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except (ValueError, RecursionError) as error:  # bytes that are no UTF-8, bottomless nesting, endless numbers, too

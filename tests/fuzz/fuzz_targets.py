@@ -124,6 +124,21 @@ def trajectories(data: bytes) -> None:
         one.messages[0].content.encode("utf-8")
 
 
+def table(data: bytes) -> None:
+    """A Parquet file, as the process that reads it does."""
+    from sweetrl.bounded import rows_of
+
+    for row in rows_of(written(data)):
+        row.decode("utf-8")
+
+
+def model_file(data: bytes) -> None:
+    """A JSON file in a model's folder."""
+    from sweetrl.bounded import read_object
+
+    read_object(written(data), 2**20)
+
+
 def logs(data: bytes) -> None:
     """A line of somebody's log."""
     from sweetrl.colbench.jsonl import parse_row
@@ -191,6 +206,15 @@ def _task(**more: Any) -> dict[str, Any]:
     }
 
 
+def _table() -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"task": "t", "messages": _CHAT, "reward": 0.5, "n": [1, None]}, {"task": None, "messages": [], "n": []}]
+    pq.write_table(pa.Table.from_pylist(rows), written(b""), compression="zstd")
+    return place().read_bytes()
+
+
 def _json(*values: Any) -> bytes:
     return "\n".join(json.dumps(each) for each in values).encode()
 
@@ -226,6 +250,8 @@ TARGETS: dict[str, Target] = {
         (UserError,),
         seeds=(_json({"task": _task(), "dialogue_history": _CHAT, "answer": "x", "reward": 0.5}),),
     ),
+    "table": Target(table, (UserError, ValueError, KeyError, OSError, RecursionError), seeds=(_table(),)),
+    "model_file": Target(model_file, (UserError,), seeds=(b'{"a": {"b": [1, 2.5, "x"]}}', b'{"a": ' + b"[" * 99)),
     "logs": Target(logs, (UserError,), seeds=(_json({"messages": _CHAT, "reward": 1, "metadata": {"a": [1]}}),)),
     "recording": Target(
         recording, (UserError,), seeds=(_json({"speaker": "s", "dialogue": "d", "task": "t", "reply": "r"}) + b"\n",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import pickle
+import resource
 import shutil
 import socket
 import time
@@ -225,6 +226,69 @@ def test_a_file_out_of_all_proportion_is_not_read(folder: Path) -> None:
         load(folder)
 
 
+def normalizers(*each: dict[str, Any]) -> dict[str, Any]:
+    return {"normalizer": {"type": "Sequence", "normalizers": list(each)}}
+
+
+def replaced(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def split(regex: str) -> dict[str, Any]:
+    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}}
+
+
+TOKENIZERS = {
+    "doubles": normalizers(*[replaced({"String": "i"}, "ii")] * 21),
+    "doubles-often": normalizers(*[replaced({"String": "i"}, "ii")] * 60),
+    "lengthens": normalizers(replaced({"String": "h"}, "hi" * 100_000)),
+    "pattern": normalizers(replaced({"Regex": "."}, "hi" * 1000)),
+    "between": normalizers(replaced({"Regex": ""}, "hi" * 1000)),
+    "prepends": normalizers({"type": "Prepend", "prepend": "x" * 100_000}),
+    "rare-letter": normalizers(replaced({"String": "q"}, "q" * 5000)),
+    "accent": normalizers(replaced({"String": "\u00e9"}, "e" * 500_000)),
+    "looks-back": split(r"(?:a|a?)+(?=[^a]x)|(.*)*(.*)*(.*)*!!"),
+    "special": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<|end|>", "type_id": 0}}] * 100_000,
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [4], "tokens": ["<|end|>"]}},
+        }
+    },
+    "decodes": {"decoder": replaced({"Regex": "."}, "x" * 1_000_000)},
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_that_blows_texts_up_is_refused(folder: Path, name: str) -> None:
+    change(folder / "tokenizer.json", **TOKENIZERS[name])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*take another folder"):
+        load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 2**10
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("vocab_size", 10**power) for power in (7, 8, 11)),
+        *(("hidden_size", 2**power) for power in (16, 20)),
+        *(("intermediate_size", 10**power) for power in (8, 10)),
+        *(("num_attention_heads", 2**power) for power in (16, 24)),
+        ("num_hidden_layers", 4000),
+        ("num_hidden_layers", 10**8),
+        ("num_local_experts", 10**8),
+    ],
+)
+def test_a_config_that_asks_for_more_than_the_weights_hold_is_refused(folder: Path, key: str, value: int) -> None:
+    change(folder / "config.json", **{key: value})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 2**10
+
+
 BOMBS = {
     "loops": (
         "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
@@ -239,6 +303,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_chat_template_without_bounds_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from sweetrl import bounded
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.models import chat_templates
     from sweetrl.models.load import load_tokenizer
@@ -249,7 +314,7 @@ def test_a_chat_template_without_bounds_is_refused(folder: Path, monkeypatch: py
     started = time.monotonic()
     with pytest.raises(UserError, match=reason):
         ChatFormat(load_tokenizer(folder))
-    assert time.monotonic() - started < chat_templates.WALL_SECONDS / 2
+    assert time.monotonic() - started < bounded.WALL_SECONDS / 2
 
 
 def test_a_template_that_prints_the_day_prints_the_same_every_day(folder: Path) -> None:

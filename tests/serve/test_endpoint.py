@@ -263,3 +263,22 @@ def test_who_samples() -> None:
         sampler(local, "openai")
     with pytest.raises(UserError, match="samples in this process"):
         sampler(local, "transformers", "http://there:2/v1")
+
+
+@pytest.mark.parametrize("piece", ["a", "the last light ", "?! ", "é中😀", "7", "\n"])
+def test_a_long_prompt_is_refused_before_all_of_it_is_tokenised(
+    served: Running, monkeypatch: pytest.MonkeyPatch, piece: str
+) -> None:
+    engine = served.endpoint.follower.speaker.agent.engine
+    lengths, encode = [0], engine.chat.tokenizer.encode
+
+    def watched(text: str, **options: Any) -> Any:
+        lengths.append(len(text))
+        return encode(text, **options)
+
+    monkeypatch.setattr(engine.chat.tokenizer, "encode", watched)
+    words = "Hi " + piece * (900_000 // len(json.dumps(piece, ensure_ascii=False).encode()))
+    body = {"model": served.endpoint.names[0], "messages": [{"role": "user", "content": words}]}
+    refused = served.post(json.dumps(body, ensure_ascii=False).encode())
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert max(lengths) <= 4 * 8 * engine.context

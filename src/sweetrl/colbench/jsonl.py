@@ -10,12 +10,12 @@ import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sweetrl import bounded
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
@@ -57,56 +57,30 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (1-based line number, bytes) of every line that is not blank; one line is in memory at a time.
 
     Lines end at a line feed only (a Unicode line separator inside a string is text). A byte order mark is no part of
-    the first one. A Parquet file (.parquet) gives a line for each row. A missing file is a UserError.
+    the first one, and one longer than LONGEST_ROW is cut behind it. A Parquet file (.parquet) gives a line for each
+    row. A missing file is a UserError.
     """
     path = Path(path)
-    if path.suffix == ".parquet":
-        yield from _parquet_lines(path)
-        return
     try:
-        with path.open("rb") as source:
-            for number, line in enumerate(source, start=1):
-                text = line.removeprefix(BOM_UTF8) if number == 1 else line
-                if text.strip():
-                    yield number, text
+        if path.suffix == ".parquet":
+            yield from enumerate(_parquet_lines(path), start=1)
+            return
+        for number, line in enumerate(bounded.lines(path), start=1):
+            text = line.removeprefix(BOM_UTF8) if number == 1 else line
+            if text.strip():
+                yield number, text
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
     except OSError as error:
         raise UserError(f"{path}: this cannot be read as a file ({error.strerror}); check the path.") from error
 
 
-def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows of a Parquet file as the lines of a JSON Lines file; a null is a key that is not there.
+def _parquet_lines(path: Path) -> Iterator[bytes]:
+    from sweetrl.colbench.store import format_of
 
-    The null of `answer` stays, because it says something: there is no answer. Times and bytes are left out: no key of
-    any row holds them.
-    """
-    import pyarrow as pa
-
-    from sweetrl.colbench.store import FORMAT_KEY, open_parquet
-
-    with open_parquet(path) as file:
-        if own := (file.schema_arrow.metadata or {}).get(FORMAT_KEY):
-            raise UserError(f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help.")
-        try:
-            batches = file.iter_batches(batch_size=64)
-            rows = (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
-            for number, row in enumerate(rows, start=1):
-                kept = {key: _plain(value) for key, value in row.items() if value is not None or key == "answer"}
-                yield number, json.dumps(kept, ensure_ascii=False).encode()
-        except (pa.ArrowException, KeyError, UnicodeError, OSError) as error:
-            raise UserError(f"{path}: this cannot be read as Parquet with rows of text and numbers.") from error
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: without nulls, times and bytes inside."""
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, dict):
-        return {key: plain for key, inner in value.items() if (plain := _plain(inner)) is not None}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value if isinstance(value, str | int | float) else None
+    if own := format_of(path):
+        raise UserError(f"{path}: this is a table of this project ({own}), no file of rows; see --help.")
+    yield from bounded.parquet_rows(path)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -119,9 +93,12 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def parse_row(line: bytes, where: str) -> dict[str, Any]:
     """Return the object that a line is; `where` (file and line) opens every message.
 
-    Raises UserError for a line that is not UTF-8 or not one JSON object, that names a key twice, or that holds text
-    which UTF-8 cannot hold (half of a surrogate pair).
+    Raises UserError for a line of more than LONGEST_ROW bytes, one that is not UTF-8 or not one JSON object, that names
+    a key twice, or that holds text which UTF-8 cannot hold (half of a surrogate pair).
     """
+    if len(line) > bounded.LONGEST_ROW:
+        most = bounded.LONGEST_ROW // bounded.MIB
+        raise UserError(f"{where}: the row has more than {most} MiB; shorten or remove it.")
     try:
         row = _DECODER.decode(line.decode("utf-8").strip())
         # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.

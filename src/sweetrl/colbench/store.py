@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.bounded import open_parquet
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
@@ -268,19 +269,6 @@ def format_of(path: Path) -> str | None:
     with open_parquet(path) as file:
         form = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
     return None if form is None else form.decode()
-
-
-def open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
-    """Open a Parquet file; one that is missing or none is a UserError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: there is no such file; check the path, or run the stage that writes it.") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: this is no complete Parquet file; make it again.") from error
 
 
 def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:

@@ -6,6 +6,8 @@ are turned into ids, and put after them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
@@ -49,6 +51,8 @@ class ChatFormat:
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
         self._rendered = self._render_all()
         self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
+        self._structure = self._structure_ids()
+        self._count_in = lru_cache(maxsize=64)(lambda text: self._count(self._ids(text)))
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
         self._between = self._split_following()
@@ -123,11 +127,36 @@ class ChatFormat:
         """Tokenise template text around one message; special tokens written out in the message stay plain words."""
         if self.strips:
             content = content.strip()
-        if any(token in content for token in self._special):
-            middle = self.tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
-            return (*self._encode(before), *middle, *self._encode(after))
-        text = before + content + after
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
+        ids = self._ids(before + content + after)
+        if not content:
+            return ids
+        # A normalizer may make structure of what is none as written.
+        written = any(token in content for token in self._special)
+        if not written and self._count(ids) == self._count_in(before) + self._count_in(after):
+            return ids
+        return (*self._ids(before), *self._plain(content), *self._ids(after))
+
+    def _plain(self, words: str) -> tuple[int, ...]:
+        """Tokenise words without structure: where a tokenizer makes it of some, they are cut apart."""
+        ids = self._ids(words, split_special_tokens=True)
+        if not self._count(ids):
+            return ids
+        middle = len(words) // 2
+        return (*self._plain(words[:middle]), *self._plain(words[middle:])) if middle else ()
+
+    def _count(self, ids: Sequence[int]) -> int:
+        return sum(id_ in self._structure for id_ in ids)
+
+    def _ids(self, text: str, **options: bool) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, **options)) if text else ()
+
+    def _structure_ids(self) -> set[int]:
+        """Return the ids of special tokens, and of added ones that the template writes; an unknown letter is a word."""
+        tokenizer, texts = self.tokenizer, [rendered.get("text", "") for rendered in self._rendered.values()]
+        marks = {mark: id_ for mark, id_ in tokenizer.get_added_vocab().items() if not mark.isspace()}
+        unknown = {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id}
+        written = {id_ for mark, id_ in marks.items() if any(mark in text for text in texts)}
+        return {*tokenizer.all_special_ids} - unknown | written
 
     def _refusal(self, reason: str) -> UserError:
         return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another.")

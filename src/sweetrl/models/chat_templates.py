@@ -8,16 +8,13 @@ reads one JSON object from stdin, gives itself limits, and writes a JSON list to
 from __future__ import annotations
 
 import json
-import os
-import resource
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from sweetrl.bounded import apart, limit
 from sweetrl.errors import UserError
 from sweetrl.models.check import TEMPLATE_BYTES
 
@@ -31,10 +28,7 @@ OWN_TEMPLATE = (
 )
 
 CPU_SECONDS = 5
-MEMORY_BYTES = 256 * 2**20
 MOST_CHARACTERS = 100_000
-# For starting Python and importing transformers on a busy machine, too.
-WALL_SECONDS = 120.0
 
 Message = Mapping[str, str]
 
@@ -70,20 +64,7 @@ def _text(template: str, dialogue: Sequence[Message], values: Mapping[str, Any])
 @lru_cache(maxsize=64)
 def _render_apart(request: str, seconds: int) -> list[dict[str, str]]:
     """Let a process of at most `seconds` of processor time answer `request`."""
-    command = [sys.executable, "-P", "-m", "sweetrl.models.chat_templates", str(seconds)]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # no thread is used
-    try:
-        done = subprocess.run(
-            command, input=request.encode(), capture_output=True, timeout=WALL_SECONDS, env=environment
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"it needs more than {WALL_SECONDS:g} s for a dialogue of a few words") from error
-    if done.returncode < 0:  # killed by its limits
-        raise UserError(f"it needs more than {seconds} s of processor time for a dialogue of a few words")
-    if done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {done.returncode}"]
-        raise UserError(f"it cannot be rendered ({words[-1][:300]})")
-    answers: list[dict[str, str]] = json.loads(done.stdout)
+    answers: list[dict[str, str]] = json.loads(apart(__name__, str(seconds), request=request.encode()))
     return answers
 
 
@@ -97,17 +78,6 @@ class _OneDay:
     def now() -> datetime:
         """The day that every template sees."""
         return datetime(2024, 7, 26)
-
-
-def _limit(seconds: int) -> None:
-    """Allow `seconds` of processor time and `MEMORY_BYTES` more memory from here on, and no files."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    end = int(used.ru_utime + used.ru_stime) + seconds + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (end, end))
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES, mapped + MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _answer(template: str, dialogue: Sequence[Message], values: Mapping[str, Any]) -> dict[str, str]:
@@ -127,7 +97,7 @@ def main() -> None:
 
     request = json.loads(sys.stdin.buffer.read())
     chat_template_utils.datetime = _OneDay  # type: ignore[misc,assignment]
-    _limit(int(sys.argv[1]))
+    limit(int(sys.argv[1]))
     answers = [_answer(request["template"], dialogue, request["values"]) for dialogue in request["dialogues"]]
     sys.stdout.write(json.dumps(answers))
 

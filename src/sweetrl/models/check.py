@@ -6,17 +6,17 @@ names on the hub, no other model that it points to. Its JSON files are bounded i
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sweetrl.bounded import MIB, read_object
 from sweetrl.errors import UserError
+from sweetrl.models.tokenizer_files import BIG_FILES, try_tokenizer
 
 logger = logging.getLogger("sweetrl")
 
-MIB = 2**20
 # The files that are read, with the most bytes that each may have.
 CONFIGS = {"config.json": 4 * MIB, "generation_config.json": 4 * MIB}
 TOKENIZERS = {
@@ -24,8 +24,6 @@ TOKENIZERS = {
     "special_tokens_map.json": 4 * MIB,
     "added_tokens.json": 16 * MIB,
     "chat_template.json": 4 * MIB,
-    "tokenizer.json": 256 * MIB,
-    "vocab.json": 256 * MIB,
 }
 PICTURES = {"preprocessor_config.json": 4 * MIB, "processor_config.json": 4 * MIB}
 INDEX = "model.safetensors.index.json"
@@ -34,43 +32,9 @@ ADAPTER = "adapter_config.json"
 ADAPTER_BYTES = 4 * MIB
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TEMPLATE_BYTES = MIB // 4
-DEPTH = 64
 LAYERS = 4096
 KERNELS = ("attn_implementation", "attn_implementation_internal", "experts_implementation")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-
-
-def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Read a JSON object of at most `limit` bytes and `DEPTH` levels from a folder that we do not trust.
-
-    Anything else in the file is a UserError.
-    """
-    path = Path(path)
-    try:
-        if not path.is_file() and path.exists():
-            raise UserError(f"{path}: this is no regular file; fetch the folder again.")
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise UserError(f"{path}: it cannot be read ({error.strerror}); fetch the folder again.") from error
-    if len(content) > limit:
-        raise UserError(f"{path}: the file has more than {limit // MIB} MiB; no model needs that, take another folder.")
-    too_deep = f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
-    try:
-        value = json.loads(content)
-    except RecursionError as error:
-        raise UserError(too_deep) from error
-    except ValueError as error:  # UnicodeDecodeError and numbers that are too long, too
-        raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
-    level: list[Any] = [value]
-    for _ in range(DEPTH):
-        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
-        level = [inner for inner in below if isinstance(inner, dict | list)]
-        if not level:
-            return value
-    raise UserError(too_deep)
 
 
 def check_tokenizer(model: Path | str) -> None:
@@ -78,6 +42,7 @@ def check_tokenizer(model: Path | str) -> None:
     _check_regular(Path(model))
     sizes = TOKENIZERS | CONFIGS
     contents = {name: read_object(path, sizes[name]) for name, path in _files(model, sizes)}
+    try_tokenizer([path for _, path in _files(model, BIG_FILES)])
     folder = Path(model)
     for template in [folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja")]:
         if template.is_file() and template.stat().st_size > TEMPLATE_BYTES:
@@ -108,7 +73,7 @@ def check_weights(model: Path | str, causal: bool = True) -> None:
     config = contents.get("config.json", {})
     for place, value in _values(config):
         # Layers are built before weights are looked at; an attention with a slash in its name is code of the hub.
-        if isinstance(value, int) and place.endswith(("layers", "n_layer")) and value > LAYERS:
+        if isinstance(value, int) and place.endswith(("layers", "n_layer", "experts")) and value > LAYERS:
             raise UserError(f"{model}: config.json: `{place}` is {value}; no model has more than {LAYERS}.")
         if isinstance(value, str) and "/" in value and any(key.endswith(KERNELS) for key in place.split(".")):
             raise UserError(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # No code from a folder, no pickles.
 SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "weights_only": True}
+SLACK = 2**25  # numbers of a model beyond those in its files: tables of positions, layers that share weights
+PACKED = 2  # numbers in a byte
 
 
 def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
@@ -154,6 +156,7 @@ def _configuration(model: Path | str) -> Any:
 
 def _complete(kind: Any, model: Path | str, **options: Any) -> Any:
     """Load a model whose files hold all of its weights: transformers would draw the others at random."""
+    _check_size(kind, model)
     loaded, found = kind.from_pretrained(str(model), output_loading_info=True, **options, **SAFE)
     if lacking := sorted(found["missing_keys"]):
         raise UserError(
@@ -161,6 +164,25 @@ def _complete(kind: Any, model: Path | str, **options: Any) -> Any:
             "again, or write the names that the model's type has."
         )
     return loaded
+
+
+def _check_size(kind: Any, model: Path | str) -> None:
+    """Refuse a folder whose config asks for far more numbers than its safetensors hold: all would be made first."""
+    import torch
+    from transformers import AutoConfig
+
+    stored = sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
+    if not stored:  # a name on the hub, or said by who loads it
+        return
+    config = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+    with torch.device("meta"):
+        empty = (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
+    numbers = sum(tensor.numel() for tensor in (*empty.parameters(), *empty.buffers()))
+    if numbers > SLACK + PACKED * stored:
+        raise UserError(
+            f"{model}: config.json asks for {numbers:,} numbers, and the safetensors have {stored:,} bytes; a size in "
+            "it (`vocab_size`, perhaps) is not that of the weights: fetch the folder again."
+        )
 
 
 @contextmanager

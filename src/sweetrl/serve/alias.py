@@ -28,6 +28,8 @@ from sweetrl.types import Completion, Prompt
 
 logger = logging.getLogger("sweetrl")
 
+CHARACTERS = 8  # for each token of the context: a longer prompt is looked at piece by piece
+
 Result = TypeVar("Result")
 Folder = tempfile.TemporaryDirectory[str]
 
@@ -82,6 +84,12 @@ class Speaker:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        words, most = "".join(message["content"] for message in messages), self.agent.engine.context
+        cut = CHARACTERS * most
+        while cut < len(words):  # all of a long prompt would hold the others up: its beginning may be too long already
+            if len(self.agent.engine.chat.tokenizer.encode(words[:cut], add_special_tokens=False)) > 2 * most:
+                raise NoRoom(f"more than {2 * most} tokens")
+            cut *= 4
         try:
             ids = self.agent.prompt_ids(messages)
         except UserError as error:  # the chat template does not take these words

@@ -14,6 +14,7 @@ from typing import Any
 
 from sweetrl.api import rollouts
 from sweetrl.api.calls import dialogues_call, unfinished
+from sweetrl.bounded import check_parquet
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import read_tasks, write_trajectories
 from sweetrl.colbench.find import load_domain
@@ -223,5 +224,7 @@ def check_free(out: Path) -> None:
 
 def read_any_tasks(path: Path, domain: Domain) -> list[Task]:
     """Return the tasks of official rows (.jsonl, .parquet), or of a table of this project, which knows its suite."""
-    own = path.suffix == ".parquet" and format_of(path) is not None
-    return read_task_table(path) if own else list(read_tasks(path, domain))
+    if path.suffix != ".parquet" or format_of(path) is None:
+        return list(read_tasks(path, domain))
+    check_parquet([path])  # it may be another's
+    return read_task_table(path)

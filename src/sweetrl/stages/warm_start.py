@@ -23,8 +23,7 @@ from sweetrl.lm.data import PreferenceData
 from sweetrl.models.licences import base_licence, copy_licence
 from sweetrl.models.load import context_of, load_tokenizer
 from sweetrl.stages.run import stage_main, stage_run
-from sweetrl.sweet.reporting import report_to
-from sweetrl.sweet.training import run_trainer
+from sweetrl.sweet.training import report_to, run_trainer
 
 RECIPE = "recipe.json"
 ORIGIN = "origin.json"

@@ -16,6 +16,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.bounded import check_parquet, lines
 from sweetrl.console.printing import note
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
@@ -23,7 +24,7 @@ from sweetrl.file_hashes import file_hash
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
 from sweetrl.types import Trajectory
-from sweetrl.viewer.ranked import Ranked
+from sweetrl.viewer.ranked import Ranked, ranked_files
 from sweetrl.viewer.rows import KINDS, Contrasts, Domains, row_of, row_of_result
 from sweetrl.viewer.sources import Source
 
@@ -225,6 +226,8 @@ def open_index(source: Source, domains: Domains) -> Index:
     folder = cache_folder()
     table = folder / f"{key}.parquet"
     if not table.exists():
+        tables = dict.fromkeys([*source.files, *(path for one in source.rankings for path in ranked_files(one.folder))])
+        check_parquet(path for path in tables if path.suffix == ".parquet")  # they may be another's
         with atomic_path(table) as temporary:
             _write(source, domains, temporary)
     file = pq.ParquetFile(table)
@@ -289,8 +292,7 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines that `colbench.jsonl.read_rows` takes for rows."""
-    with path.open("rb") as file:
-        yield from (line for line in file if line.decode("utf-8-sig", "replace").strip())
+    yield from (line for line in lines(path) if line.decode("utf-8-sig", "replace").strip())
 
 
 def _count(source: Source) -> int:

@@ -47,6 +47,11 @@ class Rows(Generic[Row]):
             return [self._table.item(number) for number in range(first, first + count)]
 
 
+def ranked_files(folder: Path) -> list[Path]:
+    """Return those of a ranking's tables that are there."""
+    return [path for name in (CANDIDATES, PREFERENCES, TOKEN_RATIOS) if (path := folder / name).exists()]
+
+
 class Ranked:
     """The ranking in a folder, by dialogue: its ranked turns and the pairs made of them; thread-safe."""
 

@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.bounded import LONGEST_ROW, lines, open_parquet
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import (
@@ -152,7 +153,9 @@ def _measured(path: Path) -> dict[str, tuple[float, str]]:
     A file of this name may be somebody else's: what is not of that form says nothing.
     """
     try:
-        return {row["file"]: (float(row["temperature"]), row["persona"]) for row in read_json(path)["measured"]}
+        return {
+            row["file"]: (float(row["temperature"]), row["persona"]) for row in read_json(path, LONGEST_ROW)["measured"]
+        }
     except (KeyError, TypeError, ValueError):
         return {}
 
@@ -189,22 +192,19 @@ def _kind_of(path: Path) -> Kind | None:
 
 
 def _is_results(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from sweetrl.types import Result
 
     try:
-        return {column.name for column in fields(Result)} <= set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+        with open_parquet(path) as file:
+            return {column.name for column in fields(Result)} <= set(file.schema_arrow.names)
+    except UserError:
         return False
 
 
 def _is_official(path: Path) -> bool:
     """Whether the first line that is not blank is a dialogue as official files have them."""
     try:
-        with path.open("rb") as file:
-            row = json.loads(next((line for line in file if line.strip()), b""))
+        row = json.loads(next((line for line in lines(path) if line.strip()), b""))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(row, dict) and "dialogue_history" in row and "task" in row
@@ -251,7 +251,7 @@ def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
 
 
 def _notes(folder: Path, key: str = "run_id") -> dict[str, str]:
-    notes = (read_json(path) for path in sorted((folder / RUNS).glob("*.json")))
+    notes = (read_json(path, LONGEST_ROW) for path in sorted((folder / RUNS).glob("*.json")))
     return {note["stage"]: note.get(key) or "" for note in notes if isinstance(note, dict) and "stage" in note}
 
 
