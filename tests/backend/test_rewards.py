@@ -44,7 +44,7 @@ def test_references_that_change_from_run_to_run_are_named() -> None:
         "time": "time.time()",
         "clock": "[time.perf_counter_ns()]",
         "now": "str(datetime.datetime.now())",
-        "id": "{'id': id(f)}",
+        "id": "{'id': id([x])}",
         "repr": "repr(object())",
         "uuid": "str(uuid.uuid4())",
         "urandom": "os.urandom(8)",

@@ -22,12 +22,12 @@ from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
 from sweetrl.rollout.scored import scored
 from sweetrl.stages.import_dialogues import Importer, ImportScorer, without_place
 from sweetrl.sweet.pairs import DataCounts
+from sweetrl.types import Task
 from sweetrl.validation.suites import pairs_table, run_tables, trajectories_table
 from sweetrl.validation.tables import UNSETTLED, TrajectoryTable, pair_rows
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import Settings
-    from sweetrl.types import Task
 
 Place = tuple[int, int]  # the number of a file in the batch, from 0, and of a line in it, from 1
 HELD_OUT = "it is about a validation or test task, and nothing may be learnt from what is measured on"
