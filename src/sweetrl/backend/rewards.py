@@ -195,9 +195,11 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         for place, check in enumerate(checks):
             theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
             reference, value = check.value(theirs, self.rules), check.value(ours, self.rules)
-            if check.condition and isinstance(check.question(theirs), str):
+            if check.condition and isinstance(known := check.question(theirs), str):
                 question = check.question(ours)
-                if isinstance(question, str):
+                if question == known:
+                    value = reference
+                elif isinstance(question, str):
                     questions[place] = question
                 else:
                     value = question
