@@ -195,9 +195,9 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         for place, check in enumerate(checks):
             theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
             reference, value = check.value(theirs, self.rules), check.value(ours, self.rules)
-            if check.condition and isinstance(known := check.question(theirs), str):
+            if check.condition and isinstance(expected := check.question(theirs), str):
                 question = check.question(ours)
-                if question == known:
+                if question == expected:
                     value = reference
                 elif isinstance(question, str):
                     questions[place] = question
@@ -269,12 +269,12 @@ def unsettled_tests(reward: RewardSettings, tasks: Sequence[Task], hash_seed: in
     with CodeScorer(reward) as first, CodeScorer(reward, sandbox, REFERENCE_SEED + 1) as second:
         rules = replace(first.rules, nan=True, arrays=True)
         runs = (_references(scorer, tasks, parsed) for scorer in (first, second))
-        found = []
+        changing = []
         for task, checks, one, other in zip(tasks, parsed, *runs, strict=True):
             values, others = iter(one.calls), iter(other.calls)
             differ = [_differ(check, values, others, rules) for check in checks]
-            found.append(next((call for (_, call), bad in zip(task.test_cases, differ, strict=True) if bad), ""))
-        return found
+            changing.append(next((call for (_, call), bad in zip(task.test_cases, differ, strict=True) if bad), ""))
+        return changing
 
 
 def _references(scorer: CodeScorer, tasks: Sequence[Task], parsed: Sequence[tuple[Check, ...]]) -> Iterator[Outcome]:
