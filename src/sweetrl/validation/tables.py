@@ -153,12 +153,13 @@ class TrajectoryTable:
 
     def _unsettled(self) -> dict[str, str]:
         """What is wrong with tasks whose reference does not give its tests the same values each time, by id."""
-        places, tasks = zip(*self._scored.values(), strict=True) if self._scored else ((), ())
-        doubtful = [index for index, test in enumerate(self.domain.unsettled_tests(tasks, hash_seed=1)) if test]
-        tests = dict(zip(doubtful, self.domain.unsettled_tests([tasks[index] for index in doubtful]), strict=True))
-        if ordered := [f"{tasks[index].id} ({places[index]})" for index, test in tests.items() if not test]:
+        scored = list((self._scored or {}).values())
+        tests = self.domain.unsettled_tests([task for _, task in scored], hash_seed=1)
+        doubtful = [pair for pair, test in zip(scored, tests, strict=True) if test]
+        tests = self.domain.unsettled_tests([task for _, task in doubtful])
+        if ordered := [f"{task.id} ({place})" for (place, task), test in zip(doubtful, tests, strict=True) if not test]:
             logger.warning(ORDERED, ", ".join(ordered))
-        return {tasks[index].id: UNSETTLED.format(test) for index, test in tests.items() if test}
+        return {task.id: UNSETTLED.format(test) for (_, task), test in zip(doubtful, tests, strict=True) if test}
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
         task, reward = trajectory.task, trajectory.reward
