@@ -8,7 +8,7 @@ import pytest
 
 from sweetrl.backend import Backend
 from sweetrl.backend.extraction import fixed_sources, official_source
-from sweetrl.backend.rewards import CodeScorer
+from sweetrl.backend.rewards import CodeScorer, unsettled_tests
 from sweetrl.config.settings import RewardSettings, Settings
 from sweetrl.types import Message, Task, Trajectory
 
@@ -31,6 +31,48 @@ def test_semantics_differ_where_they_should() -> None:
     assert [r for r, _ in rewards("fixed", *items)] == [1.0, 1.0, 1.0, 1.0]
     assert [r for r, _ in rewards("official", *items)] == [0.0, 0.0, 0.0, 1.0]
     assert [r for r, _ in rewards("official-noblacklist", *items)] == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_references_that_change_from_run_to_run_are_named() -> None:
+    draw = {
+        "random": "random.random()",
+        "choice": "random.choice(range(10**6))",
+        "shuffle": "random.sample(range(99), 99)",
+        "system": "random.SystemRandom().random()",
+        "numpy": "float(numpy.random.rand())",
+        "generator": "float(numpy.random.default_rng().random())",
+        "time": "time.time()",
+        "clock": "[time.perf_counter_ns()]",
+        "now": "str(datetime.datetime.now())",
+        "id": "{'id': id([x])}",
+        "repr": "repr(object())",
+        "uuid": "str(uuid.uuid4())",
+        "urandom": "os.urandom(8)",
+        "secrets": "secrets.token_hex(8)",
+        "error": "1 if x else random.random()",  # in the second test
+    }
+    order = {"hash": "hash('a')", "set": "list({'apple', 'pear', 'plum', 'fig', 'kiwi'})"}
+    same = {
+        "seeded": "random.Random(3).random()",
+        "sorted": "sorted({'apple', 'pear', 'plum', 'fig', 'kiwi'})",
+        "a set": "{'apple', 'pear', 'plum', 'fig', 'kiwi'}",
+        "nan": "float('nan')",
+        "object": "object()",
+        "function": "lambda: random.random()",
+        "raises": "1 / 0",
+        "nothing": "None",
+    }
+    start = "def f(x):\n    import datetime, os, random, secrets, time, uuid, numpy\n    return"
+    tests = (("a", "f(1)"), ("b", "f(0)"))
+    tasks = [Task(n, "", f"{start} {text}", tests) for n, text in (draw | order | same).items()]
+    tasks += [Task("form", "", tasks[0].ground_truth, (("a", "0 <= f(1) <= 1"), ("b", "isinstance(f(0), float)")))]
+    for semantics in ("fixed", "official"):
+        reward = RewardSettings(semantics=semantics, workers=1)  # type: ignore[arg-type]
+        for hash_seed, named in ((0, draw), (1, draw | order)):
+            found = dict(zip([task.id for task in tasks], unsettled_tests(reward, tasks, hash_seed), strict=True))
+            assert {name for name, test in found.items() if test} == named.keys(), (semantics, hash_seed)
+            assert found["random"] == "f(1)" and found["error"] == "f(0)"
+    assert unsettled_tests(reward, []) == [] and unsettled_tests(reward, [Task("chat", "", "")]) == [""]
 
 
 def test_the_semantics_are_a_setting() -> None:

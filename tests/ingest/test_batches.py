@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from sweetrl.colbench.files import named_by_content
+from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.ingest import batches, checks
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import Changed, Folder
+from sweetrl.stages.import_dialogues import Importer
+from sweetrl.types import Task, Trajectory
 from tests.ingest.made import chat, check_plainly, write
 
 
@@ -105,8 +113,8 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
         chat(8, outcome="maybe"),
     )
     made = intake.take()
-    assert made is not None and (made.rows, made.bad) == (2, 9)
-    assert intake.rows(made.batch) == [chat(1), chat(6, task_id="one")]
+    assert made is not None and (made.rows, made.bad) == (3, 8)
+    assert intake.rows(made.batch) == [chat(1), chat(6, task_id="one"), chat(7, task_id="one")]
     aside = {one["line"]: one for one in intake.aside("000001")}
     assert {one["file"] for one in aside.values()} == {"a.jsonl"}
     for line, words in {
@@ -117,13 +125,12 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
         6: "`messages` needs a request",
         7: "outside 0 to 1",
         8: "longer than 2 KiB",
-        10: "has another task 'one'",
         12: "`outcome` must be 'success' or 'failure'",
     }.items():
         assert words in aside[line]["why"], aside[line]["why"]
     assert aside[2]["row"] == "{no json", "kept as it came"
     assert base64.b64decode(aside[3]["base64"]) == b'{"text": "\xff\xfe"}'
-    assert json.loads(aside[10]["row"]) == chat(7, task_id="one")
+    assert json.loads(aside[7]["row"]) == chat(4, reward=7)
 
 
 def test_rows_that_break_an_expectation_are_put_aside(intake: Intake) -> None:
@@ -320,16 +327,87 @@ def test_task_files_become_files_to_train_and_test_on(intake: Intake) -> None:
         write(intake.source / "a.jsonl", task(1))
         intake.take()
     intake.set(tasks={"source": "files", "train_file": "none", "test_file": "test.jsonl"})
-    write(
-        intake.source / "a.jsonl", task(1), task(2, id="two"), task(99), task(3, ground_truth=7), task(5, id="train-1")
-    )
+    write(intake.source / "a.jsonl", task(1), task(2, id="two"), task(99), task(3, ground_truth=7))
     made = intake.take()
-    assert made is not None and (made.batch, made.rows, made.bad, made.lacks) == ("tasks-000001", 2, 3, "")
-    write(intake.source / "b.jsonl", task(4, id="two"), task(1), task(6))
+    assert made is not None and (made.batch, made.rows, made.bad, made.lacks) == ("tasks-000001", 2, 2, "")
+    drawn = "import random\ndef add(x): return x + random.random()"
+    weak = {"t": "add(0)"}
+    new = [task(4, id="two"), task(4, id="two", test_cases={"t": "add(4)"}), task(6)]
+    old = [task(1), task(1, id="three"), task(2, test_cases=weak), task(5, ground_truth=drawn)]
+    write(intake.source / "b.jsonl", *new, *old)
     made = intake.take()
-    assert made is not None and (made.rows, made.repeated, made.bad) == (1, 1, 1)
-    assert intake.rows("tasks-000002", "train") == [task(6), task(1), task(2, id="two")], "the newest first"
+    assert made is not None and (made.rows, made.repeated, made.bad) == (3, 1, 3)
+    train = intake.rows("tasks-000002", "train")
+    assert [row | {"id": ""} for row in train] == [row | {"id": ""} for row in (*new, task(1), task(2))], "newest first"
+    assert [row["id"][:4] for row in train] == ["two-", "two-", "task", "task", "two-"]
+    assert len({row["id"] for row in train}) == 5, "tasks of one name are told apart by their content"
+    reasons = [row["why"] for row in intake.aside("000002")]
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        "the same task is there already", checks.HELD_OUT, "its reference gives `add(1)` another value each time"
+    ]  # fmt: skip
     assert intake.rows("tasks-000002", "test") == [task(99)]
+
+
+OURS = {"task_id": "order", "reference": "def add(x): return x + 1"}
+NAMED = named_by_content(Task("order", chat(1)["messages"][0]["content"], OURS["reference"])).id
+ROWS = st.fixed_dictionaries(
+    {"number": st.integers(1, 3)},
+    optional={
+        "task_id": st.sampled_from(["order", "task", NAMED, "dialogues-000001-00000", "test-1", "!"]),
+        "reference": st.sampled_from([OURS["reference"], "def add(x): return 0", ""]),
+        "reward": st.sampled_from([0.0, 1.0]),
+        "metadata": st.just({"note": "another dialogue"}),
+    },
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=st.lists(ROWS, max_size=6), after=st.lists(ROWS, max_size=6), at_once=st.booleans())
+def test_no_row_silences_a_task_or_chooses_its_reference(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever rows others put in front of ours and behind them, ours are taken, and are at the task that they say."""
+    monkeypatch.setattr(checks, "run_tables", check_plainly)
+    ours = [chat(1, **OURS, metadata={"n": n}) for n in range(3)]
+    with tempfile.TemporaryDirectory() as folder:
+        intake = Intake(Path(folder))
+        intake.set(validate={"duplicate_share": 1.0})
+        for name, rows in (("!", [chat(**row) for row in before]), ("m", ours), ("z", [chat(**row) for row in after])):
+            write(intake.source / f"{name}.jsonl", *rows)
+            if not at_once:
+                intake.take()
+        if at_once:
+            intake.take()
+        assert all(made.bad == 0 for made in intake.made)
+        last = intake.folder(next(made.batch for made in reversed(intake.made) if made.batch))
+        dialogues = [one for _, one in Importer(load_domain(intake.settings), sorted(last.iterdir())).rows()]
+    tasks = [one.task for one in dialogues if isinstance(one, Trajectory)]
+    assert len(tasks) == len(dialogues) >= 3 and sum(task.id == NAMED for task in tasks) >= 3
+    assert len({task.id for task in tasks}) == len(set(tasks)), "an id has one content"
+    assert {task.ground_truth for task in tasks if task.id == NAMED} == {OURS["reference"]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["!{}", "0{}", "{}", "A{}", "!/{}", "!{}/0", "-{}/a", "0/{}/0", "0{}/0/0", "!/!{}/!", "ours/!{}", "ours/{}/0"],
+)
+@pytest.mark.parametrize("folder", ["", "ours/"])
+def test_no_names_and_no_number_of_new_files_keep_others_out(intake: Intake, name: str, folder: str) -> None:
+    intake.set(ingest={"files": 3})
+
+    def flood(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            os.utime(write(intake.source / f"{name.format(number)}.jsonl", chat(number)), (0, 0))
+
+    flood(10, 6)
+    write(intake.source / f"{folder}served.jsonl", chat(1))
+    for turn in range(4):
+        flood(100 + 10 * turn, 6)
+        made = intake.take()
+        assert made is not None and made.files == 3
+        if chat(1) in intake.rows(made.batch):
+            break
+    assert turn < 3
 
 
 def test_batches_names_say_their_kind() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from sweetrl.ingest import sources
 from sweetrl.ingest.sources import Bucket, Changed, Entry, Folder, name_fault, open_source
 
 LIMIT = 1000
+NOW = datetime.now(UTC)
 BAD_NAMES = {
     "../up.jsonl": "leads out",
     "a/../../up.jsonl": "leads out",
@@ -105,6 +107,7 @@ def test_a_bucket_is_listed_page_by_page(bucket: Any, monkeypatch: pytest.Monkey
     assert sorted(name for name in found if name_fault(name) is None) == [f"served/{n}.jsonl" for n in range(7)]
     assert {name for name in found if name_fault(name)} == {"served/../up.jsonl", "served/\u202ex.jsonl"}
     entry = found["served/3.jsonl"]
+    assert abs(entry.since - NOW.timestamp()) < 600 and entry.folder == "", "when it came, as the store says"
     source.fetch(entry, tmp_path / "got", LIMIT)
     assert (tmp_path / "got").read_bytes() == b"row 3"
     bucket.put_object(Bucket="team", Key="served/3.jsonl", Body=b"row x")
@@ -124,7 +127,7 @@ def test_a_hundred_thousand_keys_are_listed_without_holding_them(bucket: Any) ->
             asked.append(options["Prefix"])
             numbers = range(options["PaginationConfig"]["PageSize"])
             keys = (f"served/{page:03d}-{number:03d}.jsonl" for number in numbers)
-            yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"'} for key in keys]}
+            yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"', "LastModified": NOW} for key in keys]}
         yield {}  # an empty page has no contents
 
     source.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=pages))

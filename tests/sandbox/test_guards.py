@@ -123,14 +123,34 @@ def test_where_no_process_can_be_started_the_client_tries_again(attempts: int, m
     assert len(refused) == attempts
 
 
-@pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)", "ctypes.string_at(0)", "os.abort()"])
-@pytest.mark.parametrize("wait", ["while time.monotonic() < end: pass", "time.sleep(0.4)"])
-def test_a_call_that_ends_its_process_costs_its_time(wait: str, ending: str) -> None:
-    source = f"import ctypes, os, time\ndef f(x):\n    end = time.monotonic() + 0.4\n    {wait}\n    {ending}"
-    with Sandbox(Limits(wall_seconds=1.0), workers=1) as sandbox:
-        outcome = sandbox.submit(Job((source,), tuple(f"f({n})" for n in range(20)))).result()
-    assert outcome.children <= 4 and {one.kind for one in outcome.calls} <= {"killed", "timeout", "exception"}
-    assert outcome.calls[-1].kind == "timeout"
+ENDINGS = {
+    "os._exit(0)": "killed",
+    "os.kill(os.getpid(), 9)": "killed",
+    "os.abort()": "killed",
+    "ctypes.string_at(0)": "killed",
+    "repr(Deep())": "killed",
+    "threading.Thread(target=os._exit, args=(0,)).start() or time.sleep(1)": "killed",
+    "threading.Thread(target=sys.exit).start()": "value",
+    "sys.exit()": "exception",
+    "bytearray(2**40)": "memory",
+    "return 'x' * 10**7": "refused",
+    "while True: print('x' * 10**6)": "timeout",
+}
+
+
+@pytest.mark.parametrize("wait", ["while time.monotonic() < end: pass", "time.sleep(0.3)"])
+def test_a_call_costs_its_time_however_it_ends(wait: str) -> None:
+    start = (
+        "import ctypes, os, sys, threading, time\nsys.setrecursionlimit(10**9)\n"
+        "class Deep:\n    def __repr__(self): return repr(self)\n"
+        f"def f(x):\n    end = time.monotonic() + 0.3\n    {wait}\n    "
+    )
+    with Sandbox(Limits(wall_seconds=0.8, call_seconds=0.6), workers=1) as sandbox:
+        for ending, kind in ENDINGS.items():
+            outcome = sandbox.submit(Job((start + ending,), tuple(f"f({n})" for n in range(50)))).result()
+            assert outcome.children <= 4 and outcome.cpu_seconds < 3, (ending, outcome)  # 50 calls are 15 s
+            assert {one.kind for one in outcome.calls} <= {kind, "timeout"}, (ending, outcome)
+            assert outcome.calls[-1].kind == "timeout", (ending, outcome)
 
 
 def test_a_canary_tries_to_empty_a_file(victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:

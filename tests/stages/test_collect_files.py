@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweetrl.backend.suite import generate
-from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.files import named_by_content, write_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
@@ -91,7 +91,7 @@ def test_a_log_without_tests_and_references_trains_by_every_method(project: Path
     assert all(one.tests == () and one.outcome == "user_left" and one.task.ground_truth == "" for one in found)
     assert found[1].extra == {"metadata.shop": "1", "source": "shop.jsonl:2"}
     validate(wanted)
-    assert {pair.task_id for pair in read_pairs(PAIRS)} == {f"shop-{task:05d}" for task in (1, 2, 4, 5, 7)}
+    assert {pair.task_id for pair in read_pairs(PAIRS)} == {one.task.id for one in found if one.attempt}
     train_critic(wanted)
     rank(wanted)
     assert (PREFERENCES / "candidates.parquet").exists()
@@ -132,7 +132,9 @@ def test_an_official_file_is_scored_and_trained_on(official: Callable[..., list[
     wanted = settings(critic={"privileged": True, "pairs": "official"})
     collect(wanted)
     found = list(TrajectoryStore(TRAJECTORIES))
-    assert [(one.task.id, one.attempt) for one in found] == [(task.id, n) for n in (0, 1) for task in tasks[:4]]
+    assert [(one.task.id, one.attempt) for one in found] == [
+        (named_by_content(task).id, n) for n in (0, 1) for task in tasks[:4]
+    ]
     assert [one.reward for one in found] == [0.0] * 4 + [1.0] * 4
     assert all(len(one.tests) == len(one.task.test_cases) for one in found)
     for stage in (validate, train_critic, rank, train_policy):
@@ -184,7 +186,7 @@ def test_changed_files_are_another_import(project: Path) -> None:
     write_log(Path("logs/more.jsonl"), [chat(9, 0)])
     collect(settings())
     found = list(TrajectoryStore(TRAJECTORIES))
-    assert found[0].task.id == "more-00000" and len(found) == 16
+    assert found[0].extra["source"] == "more.jsonl:1" and len(found) == 16
 
 
 @pytest.mark.parametrize(

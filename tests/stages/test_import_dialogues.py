@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sweetrl.backend.suite import generate
 from sweetrl.cli.main import app
-from sweetrl.colbench.files import trajectory_row, write_trajectories
+from sweetrl.colbench.files import named_by_content, trajectory_row, write_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE
 from sweetrl.colbench.store import TrajectoryStore
@@ -68,11 +68,11 @@ def attempts(tasks: Sequence[Task], rewards: Sequence[float | None] = (0.5, 0.5)
 
 def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
     first = write("a.jsonl", chat("One?", "x", reward=1), chat("Two?", "x"), chat("One?", "y"))
-    second = write("b.jsonl", chat("One?", "z"), "", chat("Three?", "x"), chat("Mine", "x", task_id="a-00001x"))
+    second = write("b.jsonl", chat("One?", "z"), "", chat("Three?", "x"), chat("Mine", "x", task_id="mine"))
     facts, found = import_(first, second)
-    assert [(one.task.id, one.attempt) for one in found] == [
-        ("a-00000", 0), ("a-00001", 0), ("a-00000", 1), ("a-00000", 2), ("b-00000", 0), ("a-00001x", 0)
-    ]  # fmt: skip
+    assert [one.attempt for one in found] == [0, 0, 1, 2, 0, 0]
+    assert len({one.task.id for one in found}) == 4 and len({found[at].task.id for at in (0, 2, 3)}) == 1
+    assert [one.task.id.rpartition("-")[0] for one in found] == ["task"] * 5 + ["mine"]
     assert [one.extra["source"] for one in found] == [*(f"a.jsonl:{at}" for at in (1, 2, 3)),
                                                      *(f"b.jsonl:{at}" for at in (1, 3, 4))]  # fmt: skip
     assert (facts["dialogues"], facts["tasks"], facts["recorded rewards"], facts["bad rows"]) == ("6", "4", "6", "0")
@@ -81,9 +81,13 @@ def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
     assert facts["for sweet"].startswith("6 of 6 dialogues have no reference")
 
 
-def test_a_task_without_a_name_takes_none_that_is_taken() -> None:
-    found = import_(write("a.jsonl", chat("One?", "x", task_id="a-00000"), chat("Two?", "x"), chat("Three?", "x")))[1]
-    assert [one.task.id for one in found] == ["a-00000", "a-00001", "a-00002"]
+def test_tasks_of_one_name_are_told_apart_by_their_content() -> None:
+    rows = [chat("One?", "x"), chat("Two?", "x"), chat("One?", "x", reference="1"), chat("One?", "y", reference="1")]
+    found = import_(write("a.jsonl", *(row | {"task_id": "order"} for row in rows)))[1]
+    assert [one.attempt for one in found] == [0, 0, 0, 1] and len({one.task.id for one in found}) == 3
+    Path("out").rename("before")
+    again = write("b.jsonl", *(row | {"task_id": one.task.id} for row, one in zip(rows, found, strict=True)))
+    assert [one.task.id for one in import_(again)[1]] == [one.task.id for one in found], "and stay so"
 
 
 def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
@@ -98,11 +102,13 @@ def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl", "before", "out"]
 
 
-def test_official_files_keep_names_and_are_scored() -> None:
+def test_official_files_are_scored() -> None:
     tasks = list(generate("train", 3, seed=1))
     write_trajectories(Path("k.jsonl"), attempts(tasks), 2)
     _, found = import_("k.jsonl")
-    assert [(one.task, one.attempt) for one in found] == [(task, number) for number in (0, 1) for task in tasks]
+    named = list(map(named_by_content, tasks))
+    assert [(one.task, one.attempt) for one in found] == [(task, number) for number in (0, 1) for task in named]
+    assert all(one.id.startswith(f"{task.id}-") for one, task in zip(named, tasks, strict=True))
     assert [one.reward for one in found] == [0.0] * 3 + [1.0] * 3
     assert all(one.tests for one in found)
 
@@ -114,14 +120,13 @@ def test_a_part_of_an_official_file_without_ids_has_unequal_attempts() -> None:
     for row in rows:
         del row["task"]["id"]
     _, found = import_(write("part.jsonl", *rows), "--keep-rewards")
-    assert [(one.task.id, one.attempt) for one in found] == [
-        ("part-00000", 0), ("part-00001", 0), ("part-00002", 0), ("part-00000", 1), ("part-00001", 1)
-    ]  # fmt: skip
+    assert [one.attempt for one in found] == [0, 0, 0, 1, 1]
+    assert [one.task.id for one in found[3:]] == [one.task.id for one in found[:2]]
 
 
 def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
     good = chat("One?", "x", task_id="one")
-    bad: list[Any] = ["{", chat("", "x"), {"words": []}, chat("Other?", "x", task_id="one"), '{"a": 1, "a": 2}']
+    bad: list[Any] = ["{", chat("", "x"), {"words": []}, chat("Other?", "x", reward=2), '{"a": 1, "a": 2}']
     long = [{"role": "user" if at % 2 == 0 else "assistant", "content": "x"} for at in range(40)]
     name = write("a.jsonl", good, *bad, {"messages": long, "reward": 0.5})
     with pytest.raises(UserError, match="bad rows: 6, of which 5 may be left out") as error:
@@ -129,7 +134,7 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
     lines = str(error.value).splitlines()[1:]
     assert [line.partition("line ")[2].partition(":")[0] for line in lines] == ["2", "3", "4", "5", "6", ""]
     assert "this is not JSON" in lines[0] and "neither a log" in lines[2]
-    assert "a.jsonl: line 1 has another task 'one'" in lines[3] and lines[5] == "- and 1 more"
+    assert "`reward` is 2, outside 0 to 1" in lines[3] and lines[5] == "- and 1 more"
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl"]  # nothing half-written
     facts, found = import_(name, "--skip-bad", 6)
     assert len(found) == 1 and facts["bad rows"] == "6"

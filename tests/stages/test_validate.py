@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from sweetrl.backend import Backend
+from sweetrl.backend.checks import function_name
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import Demonstrator, OracleAgent
 from sweetrl.colbench.dialogue import Environment
@@ -252,6 +253,27 @@ def test_tests_passed_are_compared_with_the_reward_before_its_price(batch, setti
     one = paid(replace(batch[10], reward=0.9), cost)
     write([one if index == 10 else paid(other, cost) for index, other in enumerate(batch)])
     assert "the reward is 0.9, but 4 of 10 tests passed" in failure(priced)
+
+
+def with_reference(batch, number, body):
+    """The batch with another reference of task `number`, which says what `body` does."""
+    one = batch[number * ATTEMPTS].task
+    name = function_name([call for _, call in one.test_cases])
+    other = replace(one, ground_truth=f"import random\ndef {name}(*values, **named): return {body}")
+    return [replace(each, task=other) if each.task == one else each for each in batch]
+
+
+def test_a_reference_that_draws_at_random_is_named_with_its_row(batch, settings):
+    write(with_reference(batch, 3, "random.random()"))
+    message = failure(settings)
+    assert f"task {batch[10].task.id} attempt 1 (shard-00001.parquet row 2): its reference gives `" in message
+    assert "3 of 18 rows" in message and "make it a function of its arguments, or leave the task out" in message
+
+
+def test_a_reference_that_asks_for_the_order_of_a_set_is_named_and_taken(batch, settings, caplog):
+    write(with_reference(batch, 3, "list({'apple', 'pear', 'plum', 'fig', 'kiwi'})"))
+    validate(settings)
+    assert f"or leave the tasks out: {batch[9].task.id} (shard-00001.parquet row 1)" in caplog.text
 
 
 def test_a_shard_without_a_column_or_without_sense(batch, settings):

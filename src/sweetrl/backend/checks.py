@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -95,15 +94,16 @@ def parse_check(name: str, expression: str, official: bool, function: str) -> Ch
     if not asked:
         raise ValueError("it uses nothing of the program")
     printed = [_unprinted(side) for side in asked]
+    texts = [ast.unparse(side) for side in printed]
     taken = [_Taken(side, function) for side in printed]
     if any(part.dependent and part.decides for part in taken):
         raise ValueError("its calls depend on variables of the test")
     if len(printed) > 1 or taken[0].dependent or not taken[0].condition:
         if any(part.decides for part in taken):
             raise ValueError("it compares conditions with each other")
-        return Check(name, tuple(("call", ast.unparse(side)) for side in printed))
+        return Check(name, tuple(("call", text) for text in texts))
     operands = tuple(("call", text) for text in taken[0].texts)
-    return Check(name, operands, False, taken[0].condition, ast.unparse(printed[0]), taken[0].decides)
+    return Check(name, operands, False, taken[0].condition, texts[0], taken[0].decides)
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -123,7 +123,7 @@ def _variables(tree: ast.AST) -> set[str]:
 
 
 class _Taken(ast.NodeTransformer):
-    """What the program gives, taken out of one side of a test: `texts` are the calls of the function under test.
+    """What the program gives, taken out of one side of a test, which it changes: `texts` are the calls of the function.
 
     `condition` is the side with names in their places, and "" where nothing else is left of it. `decides`: it tells few
     values apart. `dependent`: a call stands below a variable of the test, and cannot be taken out.
@@ -134,7 +134,7 @@ class _Taken(ast.NodeTransformer):
         self.variables = _variables(side)
         self.texts: list[str] = []
         self.dependent = False
-        rest = self.visit(copy.deepcopy(side))
+        rest = self.visit(side)
         self.condition = "" if isinstance(rest, ast.Name) or not self.names else ast.unparse(rest)
         self.decides = any(map(_decides, ast.walk(rest)))
 

@@ -143,6 +143,12 @@ class Backend(Domain):
             return f"the reward is {reward:g}, but {passed} of {len(tests)} tests passed"
         return None
 
+    def unsettled_tests(self, tasks: Sequence[Task], hash_seed: int = 0) -> list[str]:
+        """Run the references twice."""
+        from sweetrl.backend.rewards import unsettled_tests
+
+        return unsettled_tests(self.settings.reward, tasks, hash_seed)
+
     def scoring(self) -> str:
         """Return the semantics of the tests."""
         return self.settings.reward.semantics

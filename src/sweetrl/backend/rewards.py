@@ -25,7 +25,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Literal
 
 from sweetrl.backend.checks import NOT_PLAIN, Check, function_name, parse_check
 from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
@@ -44,15 +43,16 @@ REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does 
 class CodeScorer(AbstractContextManager["CodeScorer"]):
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    A `sandbox` of the caller's is used instead of a new one (and closed with this).
+    A `sandbox` of the caller's is used instead of a new one (and closed with this). References draw at random by
+    `seed`, answers never by the same.
     """
 
     thread_safe = True
 
-    def __init__(self, reward: RewardSettings, sandbox: Sandbox | None = None) -> None:
-        self.settings = reward
+    def __init__(self, reward: RewardSettings, sandbox: Sandbox | None = None, seed: int = REFERENCE_SEED) -> None:
+        self.settings, self._seed = reward, seed
         self._official = reward.semantics != "fixed"
-        self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
+        self.rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
         self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
         # The official evaluator does not limit the reference; a machine that must go on has to, generously.
@@ -113,7 +113,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         word = banned_word(answer) if self.settings.semantics == "official" else None
         if word is not None:
             return self._unrun(checks, "refused", f"the answer holds `{word}`")
-        calls = tuple(call for check in checks for call in check.calls)
+        calls = _calls(checks)
         expected = self._reference(task.ground_truth, calls)
         score: Future[Score] = Future()
         self.run(task, answer, calls).add_done_callback(lambda done: self._follow(task, checks, expected, done, score))
@@ -125,10 +125,13 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
         return self._sandbox.submit(Job(sources, calls, "split" if official else "one"))
 
+    def reference_job(self, reference: str, calls: tuple[str, ...]) -> Job:
+        """Return the job that runs a reference for `calls`."""
+        return Job((reference,), calls, "split" if self._official else "one", self._seed, self._patient)
+
     def run_reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
         """Run a reference for `calls`, in the same sandbox as everything else."""
-        namespace: Literal["one", "split"] = "split" if self._official else "one"
-        return self._sandbox.submit(Job((reference,), calls, namespace, REFERENCE_SEED, self._patient))
+        return self._sandbox.submit(self.reference_job(reference, calls))
 
     def _reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
         """What a reference gives for `calls`; each is run once."""
@@ -184,10 +187,12 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         pending, given, pairs, questions = iter(expected), iter(results), list[Pair](), dict[int, str]()
         for place, check in enumerate(checks):
             theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
-            reference, value = check.value(theirs, self._rules), check.value(ours, self._rules)
-            if check.condition and isinstance(check.question(theirs), str):
+            reference, value = check.value(theirs, self.rules), check.value(ours, self.rules)
+            if check.condition and isinstance(expected := check.question(theirs), str):
                 question = check.question(ours)
-                if isinstance(question, str):
+                if question == expected:
+                    value = reference
+                elif isinstance(question, str):
                     questions[place] = question
                 else:
                     value = question
@@ -207,7 +212,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         if reference.kind != "value" or reference.tree is None:
             detail = reference.detail or "the reference returns None"
             return TestResult(name, False, "no_reference", detail)
-        if equal(reference.tree, value.tree, self._rules):
+        if equal(reference.tree, value.tree, self.rules):
             return TestResult(name, True, "passed")
         return TestResult(name, False, "wrong", f"returned {render(value.tree)}")
 
@@ -235,6 +240,48 @@ def _name(tests: tuple[tuple[str, str], ...]) -> str:
 def limits_of(reward: RewardSettings) -> Limits:
     """The sandbox's limits that the settings ask for."""
     return Limits(reward.wall_seconds, reward.call_seconds, reward.memory_mib)
+
+
+def _calls(checks: Sequence[Check]) -> tuple[str, ...]:
+    return tuple(call for check in checks for call in check.calls)
+
+
+# References run twice
+
+
+def unsettled_tests(reward: RewardSettings, tasks: Sequence[Task], hash_seed: int = 0) -> list[str]:
+    """Return for each task a test to which its reference gives another value in another process, "" where all agree.
+
+    What draws at random, or asks for a time or an address, is rated by chance; so is with another `hash_seed` what
+    depends on the order of a set. A test that a limit ends in one of the two says nothing.
+    """
+    parsed = [checks_of(task.test_cases, reward.semantics != "fixed") for task in tasks]
+    if not any(parsed):
+        return [""] * len(tasks)
+    sandbox = Sandbox(limits_of(reward), reward.workers, tuple(reward.libraries.split()), (), reward.unsafe, hash_seed)
+    with CodeScorer(reward) as first, CodeScorer(reward, sandbox, REFERENCE_SEED + 1) as second:
+        rules = replace(first.rules, nan=True, arrays=True)
+        runs = (_references(scorer, tasks, parsed) for scorer in (first, second))
+        changing = []
+        for task, checks, one, other in zip(tasks, parsed, *runs, strict=True):
+            values, others = iter(one.calls), iter(other.calls)
+            differ = [_differ(check, values, others, rules) for check in checks]
+            changing.append(next((call for (_, call), bad in zip(task.test_cases, differ, strict=True) if bad), ""))
+        return changing
+
+
+def _references(scorer: CodeScorer, tasks: Sequence[Task], parsed: Sequence[tuple[Check, ...]]) -> Iterator[Outcome]:
+    """Run the references of `tasks` for their checks, few at a time."""
+    pairs = zip(tasks, parsed, strict=True)
+    return scorer.sandbox.run(scorer.reference_job(task.ground_truth, _calls(checks)) for task, checks in pairs)
+
+
+def _differ(check: Check, values: Iterator[CallResult], others: Iterator[CallResult], rules: Rules) -> bool:
+    """Whether what comes next in two runs gives a test two values."""
+    one, other = (check.value(tuple(islice(results, len(check.calls))), rules) for results in (values, others))
+    if {one.kind, other.kind} & {"timeout", "memory", "killed"}:
+        return False
+    return one.kind != other.kind or not (one.tree == other.tree or equal(one.tree, other.tree, rules))
 
 
 # Hidden tests run once more, for people

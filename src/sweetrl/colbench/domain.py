@@ -325,6 +325,10 @@ class Domain:
         """Say what is wrong with a scored trajectory's reward (without `reward.turn_cost`), or None."""
         return None
 
+    def unsettled_tests(self, tasks: Sequence[Task], hash_seed: int = 0) -> list[str]:
+        """Return for each task a test whose verdict changes from run to run (with that seed of hashes), or ""."""
+        return [""] * len(tasks)
+
     def scoring(self) -> str:
         """Return what computes the reward, for reports."""
         return self.name

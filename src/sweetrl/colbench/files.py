@@ -243,6 +243,15 @@ def within_bounds(reward: float, domain: Domain, where: str) -> float:
     return reward
 
 
+def named_by_content(task: Task) -> Task:
+    """Return a task from elsewhere with a digest of its content behind its id: no other content can have that id.
+
+    A task that is named so already stays as it is.
+    """
+    digest = f"{task_digest(replace(task, id='')):016x}"
+    return task if task.id.endswith(f"-{digest}") else replace(task, id=f"{task.id or 'task'}-{digest}")
+
+
 def task_digest(task: Task) -> int:
     """Return 64 bits that tell tasks apart."""
     content = (task.id, task.problem_description, task.ground_truth, task.test_cases, task.hidden_information)

@@ -11,9 +11,11 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 from sweetrl.config.settings import IngestSettings, Settings
@@ -186,15 +188,18 @@ def make_batch(
 def _new(source: Folder | Bucket, state: State, again: bool, limits: IngestSettings) -> tuple[list[Entry], int]:
     """The files to look at now, and how many are left for later.
 
-    With `again` also those in which something was bad: behind the new ones, that looked at longest ago first.
+    The folders of a source take turns, and each gives its oldest file first: no names, and no number of new files,
+    keep others out. With `again` also those in which something was bad: behind the new ones, that looked at longest ago
+    first.
     """
     seen, chosen, size, later = state.seen(source.place), list[Entry](), 0, 0
-    entries: Iterable[Entry] = source.entries(limits.file_mib * MIB)
-    if again:
-        entries = sorted(entries, key=lambda entry: seen.get(entry, ("", 0))[0])
-    for entry in entries:
-        if entry in seen and not (again and seen[entry][1]):
-            continue
+    entries = source.entries(limits.file_mib * MIB)
+    waiting = [entry for entry in entries if entry not in seen or (again and seen[entry][1])]
+    turns, queue = Counter[str](), list[tuple[str, int, Entry]]()
+    for entry in sorted(waiting, key=lambda entry: (entry.since, entry.name)):
+        turns[entry.folder] += 1
+        queue.append((seen.get(entry, ("", 0))[0], turns[entry.folder], entry))
+    for _, _, entry in sorted(queue, key=itemgetter(0, 1)):
         more = 0 if _file_fault(entry, limits) else entry.size
         if later or len(chosen) >= limits.files or (chosen and more and size + more > limits.total_mib * MIB):
             later += 1

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -45,12 +45,15 @@ class Changed(Exception):
 class Entry:
     """A file of a source: its name in it, its size in bytes, and what changes with its content.
 
-    `tag` is the store's ETag, or `md5:` and the hash of a file; "" where the file is too large to be read.
+    `tag` is the store's ETag, or `md5:` and the hash of a file; "" where the file is too large to be read. `since` says
+    when it came there, in seconds: the store's word, no one else's. `folder` is the first one in its name, or "".
     """
 
     name: str
     size: int
     tag: str
+    since: float = field(default=0.0, compare=False)
+    folder: str = field(default="", compare=False)
 
 
 def open_source(text: str, root: Path = Path()) -> Folder | Bucket:
@@ -79,6 +82,10 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") and part not in ("..", ".") for part in name.split("/"))
 
 
+def _first_folder(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else ""
+
+
 class Folder:
     """The files of a folder and of those in it; links are not followed. `place` names it in records and messages."""
 
@@ -89,13 +96,15 @@ class Folder:
             raise UserError(f"{path}: there is no such folder to take new files from; name a folder or s3://BUCKET.")
 
     def entries(self, limit: int) -> Iterator[Entry]:
-        """Yield the regular files, by name, but for those that are being written; above `limit` bytes without a tag."""
-        for name in sorted(self._names()):
+        """Yield the regular files but for those that are being written; above `limit` bytes without a tag."""
+        for name in self._names():
             if handle := self._open(name):
                 with handle:
-                    size = os.fstat(handle.fileno()).st_size
-                    small = size <= limit and name_fault(name) is None
-                    yield Entry(name, size, f"md5:{hashlib.file_digest(handle, MD5).hexdigest()}" if small else "")
+                    facts = os.fstat(handle.fileno())
+                    small = facts.st_size <= limit and name_fault(name) is None
+                    tag = f"md5:{hashlib.file_digest(handle, MD5).hexdigest()}" if small else ""
+                    # Not st_mtime, which whoever writes the file can choose.
+                    yield Entry(name, facts.st_size, tag, facts.st_ctime, _first_folder(name))
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Copy the file to `target`; Changed where it is another one than was listed, or longer than `limit` bytes."""
@@ -157,8 +166,10 @@ class Bucket:
             for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": PAGE}):
                 for item in page.get("Contents", ()):
                     name = str(item["Key"])
-                    if not name.endswith("/") and not _is_hidden(name.removeprefix(self.prefix)):
-                        yield Entry(name, int(item["Size"]), str(item["ETag"]).strip('"'))
+                    inside = name.removeprefix(self.prefix).lstrip("/")
+                    if not name.endswith("/") and not _is_hidden(inside):
+                        since = item["LastModified"].timestamp()
+                        yield Entry(name, int(item["Size"]), str(item["ETag"]).strip('"'), since, _first_folder(inside))
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Download the object to `target`, if it is still the one that was listed."""

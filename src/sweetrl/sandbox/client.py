@@ -53,7 +53,7 @@ class Sandbox:
     another module that takes its time, are run by zygotes of other kinds (tiers.py), started when they are first
     needed; there are up to `workers` of each kind. `without` leaves isolation layers out and is meant for tests
     ("landlock truncation": what Landlock has learned since Linux 6.2); `unsafe` accepts a machine on which the layers
-    that remain are not a boundary, and every result says so.
+    that remain are not a boundary, and every result says so. `hash_seed` decides the order of a set of texts.
     """
 
     def __init__(
@@ -63,12 +63,14 @@ class Sandbox:
         libraries: Sequence[str] = ("numpy", "bs4", "soupsieve", "typing_extensions"),
         without: Sequence[str] = (),
         unsafe: bool = False,
+        hash_seed: int = 0,
     ) -> None:
         self.limits = limits
         self._options: dict[str, Any] = {
             "libraries": tuple(libraries),
             "without": tuple(without),
             "unsafe": unsafe,
+            "hash_seed": hash_seed,
         }
         self._count = workers
         self._lock = threading.RLock()  # a result may lead to the next job

@@ -117,7 +117,8 @@ class Worker:
             "libraries": library_paths(self.options["libraries"]),
         }
         environment = {
-            "PYTHONHASHSEED": "0",  # -I would ignore it, and the order of sets would change from run to run
+            # -I would ignore it, and the order of sets would change from run to run
+            "PYTHONHASHSEED": str(self.options["hash_seed"]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",

@@ -2,7 +2,8 @@
 
 A first pass reads every row and says what is wrong before anything is scored or written. A second one scores the
 answers and writes shards, one in memory at a time: a killed run goes on behind its last shard. Attempts at a task are
-its dialogues in the files' order, however many there are.
+its dialogues in the files' order, however many there are. Files choose no ids: a task's id ends in a digest of its
+content, so that none is taken for another, or for one of the project's own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from sweetrl.api.calls import settings_of, unfinished
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.files import parse_trajectory, task_digest
+from sweetrl.colbench.files import named_by_content, parse_trajectory
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import parse_row, raw_lines
 from sweetrl.colbench.logs import parse_log
@@ -63,8 +64,11 @@ class Importer:
         self._requests = {task.problem_description for task in held_out}
 
     def rows(self) -> Iterator[tuple[Row, Trajectory | UserError | None]]:
-        """Yield every row with its dialogue, named and numbered, or what is wrong with it; None for a held-out task."""
-        naming = Naming()
+        """Yield every row with its dialogue, or with what is wrong with it; None for one about a held-out task.
+
+        A dialogue's task has its id by then, and its attempt a number.
+        """
+        attempts = Counter[str]()
         for path in self.files:
             for number, line in raw_lines(path):
                 row = path, number, line
@@ -74,7 +78,9 @@ class Importer:
                     if content in self._contents or (not content[1] and content[0] in self._requests):
                         yield row, None
                     else:
-                        yield row, naming.named(dialogue, path, number)
+                        task = named_by_content(dialogue.task)
+                        attempts[task.id] += 1
+                        yield row, replace(dialogue, task=task, attempt=attempts[task.id] - 1)
                 except UserError as error:
                     yield row, error
 
@@ -152,34 +158,6 @@ class Importer:
             limit = f"more than the share of {self.settings.lost_share:g} (collect.lost_share)"
             return f"{lost} of {taken} dialogues end before the agent replies, {limit}; take them out, or allow more."
         return ""
-
-
-class Naming:
-    """Gives every task its name and counts the attempts at it."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._places: dict[str, str] = {}
-        self._attempts: Counter[str] = Counter()
-        self._unnamed: Counter[str] = Counter()
-
-    def named(self, dialogue: Trajectory, path: Path, number: int) -> Trajectory:
-        """Return `dialogue` with its task's name and its number among the attempts; a taken name is a UserError."""
-        task, content = dialogue.task, task_digest(dialogue.task)
-        if content not in self._names:
-            name = task.id or self._free(path.stem)
-            if name in self._places:
-                raise UserError(f"{path}: line {number}: {self._places[name]} has another task {name!r}; rename one.")
-            self._names[content], self._places[name] = name, f"{path}: line {number}"
-        name = self._names[content]
-        self._attempts[name] += 1
-        return replace(dialogue, task=replace(task, id=name), attempt=self._attempts[name] - 1)
-
-    def _free(self, stem: str) -> str:
-        """The next free name of a task without one."""
-        while (name := f"{stem}-{self._unnamed[stem]:05d}") in self._places:
-            self._unnamed[stem] += 1
-        return name
 
 
 def import_dialogues(

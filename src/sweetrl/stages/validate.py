@@ -54,7 +54,8 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         return str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
     system = domain.system_prompt(settings.agent.prompt)
-    table = TrajectoryTable(domain, settings.agent.max_turns, system, decode)
+    recorded = settings.collect.source == "files" and settings.collect.keep_rewards
+    table = TrajectoryTable(domain, settings.agent.max_turns, system, decode, recorded)
     data, method = DataCounts(domain, settings.critic, settings.rank, settings.rft), find_method(settings.method)
     pairs, counts = data.read(table.watch(store.read(), places(store)))
     if why := method.missing_data(data):

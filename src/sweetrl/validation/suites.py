@@ -128,7 +128,7 @@ def trajectories_table(
         _empty("tokens", "token ids must decode to the raw reply", f"check model.base, or {again}"),
         Rule("reward_bounds", BETWEEN, reward, says, "score the batch again"),
         _empty("scored", "every finished dialogue must have a reward and a lost one none", "score the batch again"),
-        _empty("tests", "the reward must be what the domain says it is", "score the batch again"),
+        _empty("tests", "the reward must be what the domain says it is, each time", "score the batch again"),
         _empty(
             "leak",
             "nothing the actor sees may hold training-time information",

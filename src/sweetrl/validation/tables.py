@@ -7,6 +7,7 @@ A verdict column is empty where all is well and says in a few words what is wron
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import sys
 from collections import Counter, defaultdict
@@ -23,11 +24,21 @@ from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.types import Task
+
+logger = logging.getLogger("sweetrl")
 
 Row = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
 KEYS = ("row", "task_id", "attempt")  # what names a dialogue in a message
+UNSETTLED = (
+    "its reference gives `{}` another value each time: make it a function of its arguments, or leave the task out"
+)
+ORDERED = (
+    "the references of these tasks depend on the order of a set, so that right programs may be rated as wrong: sort in "
+    "them, or leave the tasks out: %s"
+)
 REMEMBERED = 256  # tasks whose references are in memory in pieces: of pages these are 14 KiB each
 
 
@@ -103,13 +114,19 @@ def places(store: TrajectoryStore) -> Iterator[str]:
 
 
 class TrajectoryTable:
-    """Collects a row of verdicts for every trajectory that passes through `watch`."""
+    """Collects a row of verdicts for every trajectory that passes through `watch`.
 
-    def __init__(self, domain: Domain, max_turns: int, system: str = "", decode: Decode | None = None) -> None:
+    Where rewards are `recorded` elsewhere, the tasks' tests are not looked at.
+    """
+
+    def __init__(
+        self, domain: Domain, max_turns: int, system: str = "", decode: Decode | None = None, recorded: bool = False
+    ) -> None:
         self.domain, self.max_turns, self.system, self.decode = domain, max_turns, system, decode
         self._rows = Rows()
         self._words: list[bytes] = []
         self._contents: dict[str, bytes] = {}
+        self._scored: dict[str, tuple[str, Task]] | None = None if recorded or domain.settings.reward.function else {}
         self._fragments = lru_cache(maxsize=REMEMBERED)(domain.hidden_fragments)
 
     def watch(self, trajectories: Iterable[Trajectory], places: Iterable[str]) -> Iterator[Trajectory]:
@@ -127,12 +144,27 @@ class TrajectoryTable:
         self._rows.columns["duplicate"] = [
             None if repeat is None else f"the same words as attempt {repeat}" for repeat in repeats
         ]
+        if unsettled := self._unsettled():
+            faults = self._rows.column("tests")
+            faults[:] = [fault or unsettled.get(task) for fault, task in zip(faults, tasks, strict=True)]
         for column in ("reward", "turns"):
             self._rows.columns[f"{column}_by_task"] = by_task(self._rows, column)
         return self._rows
 
+    def _unsettled(self) -> dict[str, str]:
+        """What is wrong with tasks whose reference does not give its tests the same values each time, by id."""
+        scored = list((self._scored or {}).values())
+        tests = self.domain.unsettled_tests([task for _, task in scored], hash_seed=1)
+        doubtful = [pair for pair, test in zip(scored, tests, strict=True) if test]
+        tests = self.domain.unsettled_tests([task for _, task in doubtful])
+        if ordered := [f"{task.id} ({place})" for (place, task), test in zip(doubtful, tests, strict=True) if not test]:
+            logger.warning(ORDERED, ", ".join(ordered))
+        return {task.id: UNSETTLED.format(test) for (_, task), test in zip(doubtful, tests, strict=True) if test}
+
     def _row(self, place: str, trajectory: Trajectory) -> Row:
         task, reward = trajectory.task, trajectory.reward
+        if self._scored is not None and task.test_cases:
+            self._scored.setdefault(task.id, (place, task))
         self._words.append(_digest("\0".join(message.content for message in trajectory.messages)))
         content = _digest(repr(task))
         sampled = any(turn.token_ids for turn in trajectory.turns)
