@@ -71,7 +71,17 @@ class Parts:
 
 
 def similarity(answer: Page, reference: Page) -> Parts:
-    """Compare two pages; symmetric, 1 for those that look equal, 0 where one was not rendered or is empty."""
+    """Compare two pages; 1 for those that look equal, 0 where one was not rendered or is empty.
+
+    Where the answer shows something else in another view, it is compared there, too, with the reference in that view,
+    and the lowest score stands.
+    """
+    others = reference.others or (None,) * len(answer.others)
+    pairs = [(one, two or reference) for one, two in zip(answer.others, others, strict=True) if one is not None]
+    return min((_compare(one, two) for one, two in [(answer, reference), *pairs]), key=lambda parts: parts.score)
+
+
+def _compare(answer: Page, reference: Page) -> Parts:
     if answer.status in ("timeout", "bad"):
         return Parts(0.0, 0.0, 0.0, 0.0, 0.0)
     if answer.png == reference.png:  # however it is written: nobody sees tags
