@@ -67,6 +67,7 @@ def _read(stored: dict[str, Any]) -> dict[str, Any]:
     return {
         **stored,
         "elements": elements,
+        "unread": tuple(Box(**each) for each in stored["unread"]),
         "background": tuple(stored["background"]),
         "flags": tuple(stored["flags"]),
     }

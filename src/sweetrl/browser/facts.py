@@ -97,7 +97,7 @@ Turn = tuple[float, float, float, float]  # the matrix (a, b, c, d) of a transfo
 
 @dataclass(frozen=True)
 class Line:
-    """One line of text as it was laid out: the element's index, the words, and where.
+    """One line of text as it was laid out: the element's index (-1: too small to be read), the words, and where.
 
     `box` is the part of its `place` that is not cut off, `letters` the words as they are laid out with the `style`
     (CSS) that says how. `clear` is True for text without a colour of its own (cut out of a background), `joined` for
@@ -293,9 +293,12 @@ class _Reader:
         text = _collapse(shown)
         if text and element.font_size >= _SMALLEST_TEXT:
             inset = _first_number(style["padding-left"]) + _first_number(style["border-left-width"])
-            box, how = element.box, f"{_font(style)};box-sizing:border-box;padding:0 {inset}px;overflow:hidden"
+            box, how = element.box, f"{_font(style)};box-sizing:border-box;padding:0 {inset}px"
             how += f";text-align:{style['text-align']}"
-            self.lines.append(Line(at, text, box, box, shown, how, None, False, control=True))
+            place = replace(box, width=max(box.width, element.font_size / 2 * len(text)))
+            if tag == "textarea":
+                place, how = box, f"{how};padding-top:{inset}px;line-height:normal;white-space:pre-wrap"
+            self.lines.append(Line(at, text, box, place, shown, how, None, False, control=True))
 
     @cached_property
     def _chosen(self) -> dict[int, str]:
@@ -320,14 +323,13 @@ class _Reader:
         style = self._style(index)
         if style["visibility"] != "visible" or above.opacity < 0.05:
             return
-        a, b, c, d = above.turn or (1.0, 0.0, 0.0, 1.0)
-        if _first_number(style["font-size"]) * abs(a * d - b * c) ** 0.5 < _SMALLEST_TEXT:
-            return
         value = self.layout["text"][index]
         whole = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
         how = _font(style)
-        at = above.element if above.element >= 0 else self._bare(index, style, above)
+        a, b, c, d = above.turn or (1.0, 0.0, 0.0, 1.0)
+        small = _first_number(style["font-size"]) * abs(a * d - b * c) ** 0.5 < _SMALLEST_TEXT
+        at = -1 if small else above.element if above.element >= 0 else self._bare(index, style, above)
         end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
@@ -335,7 +337,7 @@ class _Reader:
             letters, end = whole[start : start + length], start + length
             text, place = _collapse(letters), Box(*self.boxes["bounds"][number])
             left, top, right, bottom = _meet(above.clip, place)
-            if text and right - left >= 2 and bottom - top >= 2:
+            if text and right - left >= 1 and bottom - top >= 1:
                 box = Box(left, top, right - left, bottom - top)
                 self.lines.append(Line(at, text, box, place, letters, how, above.turn, color[3] < 0.1, joined))
         self.open = end == len(whole) > 0 and not whole[-1].isspace()

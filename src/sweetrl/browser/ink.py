@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,12 @@ _MOVES = (3, 20)  # how often the pixels of a text, and of a control's words, ar
 
 @dataclass(frozen=True)
 class Pictures:
-    """PNGs of one page, of equal size: as it is, without the ink of its texts, and without its things; and of the sheet
-    on which its lines are written again (sweetrl.browser.reading). What the page has none of is None.
+    """Pictures of one page, of equal size: as it is (pixels, [row, column, channel]); and PNGs without the ink of its
+    texts, without its things, and of the sheet on which its lines are written again (sweetrl.browser.reading). What the
+    page has none of is None.
     """
 
-    whole: bytes
+    whole: np.ndarray
     without_texts: bytes | None = None
     without_things: bytes | None = None
     sheet: bytes | None = None
@@ -81,10 +82,12 @@ def _meet(one: Box, two: Box) -> bool:
     return across and one.y < two.y + two.height + 1 and two.y < one.y + one.height + 1
 
 
-def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
-    """Return the elements that are to be seen, with the texts and backgrounds that are."""
-    picture = _open(pictures.whole)
-    texts = _texts(picture, _other(pictures.without_texts, picture), _other(pictures.sheet, picture), found.lines)
+def visible(pictures: Pictures, found: Facts) -> tuple[tuple[Element, ...], tuple[Box, ...]]:
+    """Return the elements that are to be seen, with the texts and backgrounds that are; and where ink is no text."""
+    picture = pictures.whole
+    texts, unread = _texts(
+        picture, _other(pictures.without_texts, picture), _other(pictures.sheet, picture), found.lines
+    )
     bare = _other(pictures.without_things, picture)
     budget = _Budget()
     listed: list[Element | None] = []
@@ -97,7 +100,7 @@ def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
         if element.background is not None and not _painted(picture, ground, budget):
             element = replace(element, background=None)
         listed.append(replace(element, text=texts.get(index, "")))
-    return _compact(listed)
+    return _compact(listed), unread
 
 
 def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
@@ -112,60 +115,74 @@ def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
 
 
 def _texts(
-    picture: np.ndarray, bare: np.ndarray | None, sheet: np.ndarray | None, lines: Iterable[Line]
-) -> dict[int, str]:
-    """The texts to be seen, by the index of their element; lines that go backwards are read by nobody."""
-    found: dict[int, list[str]] = {}
+    picture: np.ndarray, bare: np.ndarray | None, sheet: np.ndarray | None, lines: Sequence[Line]
+) -> tuple[dict[int, str], tuple[Box, ...]]:
+    """The texts to be read, by the index of their element, and the places of ink that is none.
+
+    A line that goes backwards is read by nobody, nor is a text of which less than half can be read.
+    """
     if bare is None or sheet is None:
-        return found
+        return {}, ()
+    found = dict[int, list[str]]()
+    all_of = dict[int, list[Line]]()
+    unread = list[Box]()
     budget = _Budget()
-    last: dict[int, Box] = {}
-    before: Line | None = None  # the line before, if all of it is to be seen
-    for line in list(lines)[:LIMIT]:
-        at, previous = line.element, last.get(line.element)
-        text = ""
-        if at >= 0 and (previous is None or reading.follows(line.place, previous, line.text)):
-            text = _read(picture, bare, sheet, line, budget)
-        if text and line.joined and before is not None and before.element == at:
-            found[at][-1] += text
-        elif text:
-            found.setdefault(at, []).append(text)
+    last = dict[int, Line]()
+    before: Line | None = None  # the line before, if all of it is to be read
+    lines = lines[:LIMIT]
+    for line, layer in zip(lines, reading.layers(lines), strict=True):
+        at = line.element
+        all_of.setdefault(at, []).append(line)
+        text = _read(picture, bare, sheet[..., layer], line, budget) if layer >= 0 else ""
+        if text is None or (text and at in last and not reading.follows(line, last[at])):
+            text = ""
+        elif not text or at < 0:
+            unread.append(line.box)
+            text = ""
         if text:
-            last[at] = line.place
+            last[at] = line
+            if line.joined and before is not None and before.element == at:
+                found[at][-1] += text
+            else:
+                found.setdefault(at, []).append(text)
         before = line if text == line.text else None
-    return {index: " ".join(parts) for index, parts in found.items()}
+    texts = {index: " ".join(parts) for index, parts in found.items()}
+    for index, text in list(texts.items()):
+        if 2 * len(text.split()) < sum(len(line.text.split()) for line in all_of[index]):
+            unread += [line.box for line in all_of[index]]
+            del texts[index]
+    return texts, tuple(unread)
 
 
-def _read(picture: np.ndarray, bare: np.ndarray, sheet: np.ndarray, line: Line, budget: _Budget) -> str:
-    """The words of a line whose ink is in the picture, not in `bare`, and as on the sheet."""
+def _read(picture: np.ndarray, bare: np.ndarray, sheet: np.ndarray, line: Line, budget: _Budget) -> str | None:
+    """The words of a line whose ink is in the picture, not in `bare`, and as on the sheet; None where there is none."""
     import numpy as np
 
     place = _place(picture, line.place, whole=True)
     if not place.size or not budget.allows(place.size // 3 * _MOVES[line.control]):
-        return ""
+        return None
     gone = place.astype(np.float32) - _place(bare, line.place, whole=True)
     ink = np.sqrt((gone * gone).sum(-1))
     if (ink <= _LEGIBLE).all():
-        return ""
+        return None
     ink[ink <= _CONTRAST] = 0
-    drawn = 255 - _place(sheet, line.place, whole=True).astype(np.float32).mean(-1)
+    drawn = 255 - _place(sheet, line.place, whole=True).astype(np.float32)
     seen = min(1.0, (place.shape[1] + 2) / line.place.width)
     return reading.legible(ink, drawn, line, seen, _LEGIBLE)
 
 
-def glance(png: bytes, found: Facts) -> Counter[str]:
+def glance(picture: np.ndarray, found: Facts) -> Counter[str]:
     """Count the words in whose lines' places there is anything, and, as "", the page's edges: what a page shows."""
     import numpy as np
     from PIL import Image
 
-    with Image.open(io.BytesIO(png)) as image:
-        grey = np.asarray(image.convert("L"))
+    grey = np.asarray(Image.fromarray(picture).convert("L"))
     edges = np.zeros(grey.shape, bool)
     edges[:, 1:] = np.maximum(grey[:, 1:], grey[:, :-1]) - np.minimum(grey[:, 1:], grey[:, :-1]) >= _EDGE
     budget, shown = _Budget(), Counter[str]({"": int(edges.sum())})
     for line in found.lines[:LIMIT]:
         place = _place(edges, line.box, whole=True)
-        if budget.allows(place.size) and place.any():
+        if line.element >= 0 and budget.allows(place.size) and place.any():
             shown.update(line.text.split())
     return shown
 
@@ -179,11 +196,11 @@ def agree(one: Counter[str], two: Counter[str]) -> bool:
 
 def _other(png: bytes | None, picture: np.ndarray) -> np.ndarray | None:
     """Open a second picture of the page; None where there is none, or one of another size (the page grew with it)."""
-    found = _open(png) if png is not None else None
+    found = pixels(png) if png is not None else None
     return found if found is not None and found.shape == picture.shape else None
 
 
-def _open(png: bytes) -> np.ndarray:
+def pixels(png: bytes) -> np.ndarray:
     """The pixels of a picture, [row, column, channel]."""
     import numpy as np
     from PIL import Image

@@ -112,7 +112,9 @@ class Renderer:
 
 
 def _page(shot: Shot, flags: tuple[str, ...], name: str) -> Page:
-    return Page(shot.png, shot.width, shot.height, shot.elements, shot.background, shot.status, flags, name)
+    return Page(
+        shot.png, shot.width, shot.height, shot.elements, shot.background, shot.status, flags, name, shot.unread
+    )
 
 
 @atexit.register

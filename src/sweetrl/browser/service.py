@@ -226,7 +226,7 @@ class Service:
 
         target = io.BytesIO()
         Image.new("RGB", (self.settings.width, self.settings.height), WHITE).save(target, "PNG")
-        return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status, Counter())
+        return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status, (), Counter())
 
 
 def give_memory_back() -> None:

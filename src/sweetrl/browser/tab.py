@@ -8,13 +8,13 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sweetrl.browser import facts, ink, placeholders, reading
 from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, PageCrashed
-from sweetrl.browser.page import Element, Rgb, Status
+from sweetrl.browser.page import Box, Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
 # After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames,
@@ -120,6 +120,7 @@ class Shot:
     elements: tuple[Element, ...]
     background: Rgb
     status: Status
+    unread: tuple[Box, ...]
     shows: Counter[str]  # sweetrl.browser.ink.glance
 
 
@@ -187,7 +188,8 @@ class Tab:
         self._left = self._beyond_left(clock) if whole > height and facts.content_width(snapshot) > width else 0
         png = self._picture(whole, clock)
         found = facts.read_facts(snapshot, width, whole)
-        shows = ink.glance(png, found)
+        picture = ink.pixels(png)
+        shows = ink.glance(picture, found)
         if unless is not None and ink.agree(shows, unless):
             if self._moved:
                 raise PageMoved
@@ -207,10 +209,10 @@ class Tab:
                 word = "url(" if styled else ""
                 things = self._picture_without(_THINGS, "backgroundImage", word, _NO_IMAGE, whole, clock)
         sheet = self._sheet(found.lines, whole, clock) if texts else None
-        elements = ink.visible(ink.Pictures(png, texts, things, sheet), found)
+        elements, unread = ink.visible(ink.Pictures(picture, texts, things, sheet), found)
         if self._moved:
             raise PageMoved
-        return Shot(png, width, whole, elements, found.background, status, shows)
+        return Shot(png, width, whole, elements, found.background, status, unread, shows)
 
     def _look(self, page: Prepared, view: View, clock: Clock) -> tuple[dict[str, Any], int]:
         """Open the page in a view; return the snapshot of it and its height."""
@@ -246,12 +248,12 @@ class Tab:
         if self._crashed:
             raise PageCrashed
 
-    def _sheet(self, lines: Iterable[facts.Line], whole: int, clock: Clock) -> bytes:
+    def _sheet(self, lines: Sequence[facts.Line], whole: int, clock: Clock) -> bytes:
         """Return the picture of the lines written again; the page is gone then, with all that it may have left."""
         if not self._clean:
             self._renew(clock)
         self._left = 0
-        self._write(reading.sheet(lines, self._view.width, whole), clock)
+        self._write(reading.sheet(lines[: ink.LIMIT], self._view.width, whole), clock)
         return self._picture(whole, clock)
 
     def _beyond_left(self, clock: Clock) -> int:
