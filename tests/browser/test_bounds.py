@@ -91,7 +91,7 @@ def test_a_machine_that_allows_namespaces_and_no_mounts_has_a_browser(
 
 def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     """A page of a kilobyte can ask for thousands of letters, each as large as the page."""
-    monkeypatch.setattr(ink, "_MOST", 1_100_000)
+    monkeypatch.setattr(ink, "_MOST", 3_100_000)
     whole, bare = Image.new("RGB", (400, 500), "white"), io.BytesIO()
     whole.save(bare, "PNG")
     ImageDraw.Draw(whole).rectangle((50, 50, 300, 300), fill="black")
@@ -99,9 +99,10 @@ def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch:
     whole.save(png, "PNG")
     box = Box(0, 0, 400, 500)
     one = Element("b", box, "", (0, 0, 0), None, 500, False, "left", "", 0, -1)
-    lines = tuple(facts.Line(index, "x", box, (0, 0, 0), False) for index in range(12))
+    lines = tuple(facts.Line(index, "x", box, box, "x", "font-size:500px", None, False) for index in range(12))
     found = facts.Facts((one,) * 12, lines, (255, 255, 255), (facts.Ground(box, (), (255, 255, 255)),) * 12)
-    seen = ink.visible(ink.Pictures(png.getvalue(), bare.getvalue()), found)
+    pictures = ink.Pictures(ink.pixels(png.getvalue()), bare.getvalue(), sheet=png.getvalue())
+    seen, _ = ink.visible(pictures, found)
     assert [bool(each.text) for each in seen] == [True] * 5 + [False] * 7
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,31 @@ class PageCache:
     def get(self, html: str, renderer: str) -> Page | None:
         """Return the page, or None where it is not there or its file is damaged."""
         try:
-            head, _, png = self._path(html, renderer).read_bytes().partition(b"\n")
-            stored = json.loads(head)
-            if stored.pop("bytes") != len(png):
-                return None
-            return Page(png=png, **_read(stored))
+            head, _, rest = self._path(html, renderer).read_bytes().partition(b"\n")
+            pages = list[Page | None]()
+            for stored in json.loads(head):
+                if stored is None:
+                    pages.append(None)
+                    continue
+                png, rest = rest[: stored["bytes"]], rest[stored.pop("bytes") :]
+                pages.append(Page(png=png, **_read(stored)))
+            page, *others = pages
+            return None if rest or page is None else replace(page, others=tuple(others))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def put(self, html: str, page: Page) -> None:
         """Keep the page if it would come out the same again: a page that ran out of time might not."""
-        if page.status not in ("ok", "truncated"):
+        pages = (page, *page.others)
+        if any(each is not None and each.status not in ("ok", "truncated") for each in pages):
             return
-        stored = {**asdict(page), "bytes": len(page.png)}
-        del stored["png"]
+        stored = [each and {**asdict(replace(each, png=b"", others=())), "bytes": len(each.png)} for each in pages]
+        for each in stored:
+            if each is not None:
+                del each["png"], each["others"]
         head = json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         with atomic_path(self._path(html, page.renderer)) as temporary:
-            temporary.write_bytes(head + b"\n" + page.png)
+            temporary.write_bytes(b"".join([head, b"\n", *(each.png for each in pages if each is not None)]))
 
     def _path(self, html: str, renderer: str) -> Path:
         key = hashlib.sha256(f"{renderer}\0{html}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -59,6 +67,7 @@ def _read(stored: dict[str, Any]) -> dict[str, Any]:
     return {
         **stored,
         "elements": elements,
+        "unread": tuple(Box(**each) for each in stored["unread"]),
         "background": tuple(stored["background"]),
         "flags": tuple(stored["flags"]),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -29,11 +30,23 @@ STYLES = (
     "position",
     "background-clip",
     "-webkit-text-fill-color",
+    "font-family",
+    "font-style",
+    "font-variant-caps",
+    "letter-spacing",
+    "word-spacing",
+    "padding-left",
+    "border-left-width",
+    "transform",
+    "rotate",
+    "scale",
+    "zoom",
 )
 _STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
 _SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
+_APART = (-0.05, 0.3)  # font sizes between two letters, beside what the font gives: beyond, no words are read
 _SKIPPED = {"HTML", "HEAD", "BODY", "STYLE", "SCRIPT", "TITLE", "META", "LINK", "BR", "OPTION", "OPTGROUP", "SOURCE"}
 _OPAQUE = {"svg", "img", "video", "canvas", "iframe", "object", "embed", "select"}  # what is inside is not listed
 _ROLES: dict[str, Role] = {
@@ -78,23 +91,30 @@ _ARIA: dict[str, Role] = {
     "main": "section",
 }
 _UNSEEN = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))  # places where a word may be broken, or may not
-_NUMBER = re.compile(r"[\d.]+")
+_NUMBER = re.compile(r"-?[\d.]+(?:e-?\d+)?")
+Turn = tuple[float, float, float, float]  # the matrix (a, b, c, d) of a transform: where it moves to is in the boxes
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of text as it was laid out: the element's index, the words, where, and whether its colour is to be seen.
+    """One line of text as it was laid out: the element's index (-1: too small to be read), the words, and where.
 
-    `clear` is True for text without a colour of its own (cut out of a background), `joined` for what goes on with the
-    word that the line before ends with.
+    `box` is the part of its `place` that is not cut off, `letters` the words as they are laid out with the `style`
+    (CSS) that says how. `clear` is True for text without a colour of its own (cut out of a background), `joined` for
+    what goes on with the word that the line before ends with, `control` for words of a control. `turn` is the matrix
+    that they are drawn with, None for none.
     """
 
     element: int
     text: str
     box: Box
-    color: Rgb
+    place: Box
+    letters: str
+    style: str
+    turn: Turn | None
     clear: bool
     joined: bool = False
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,7 @@ class _State:
     behind: Rgb
     clip: tuple[float, float, float, float]
     opaque: bool  # nothing inside is listed
+    turn: Turn | None = None
 
 
 def content_height(snapshot: dict[str, Any]) -> int:
@@ -226,7 +247,7 @@ class _Reader:
         clip = above.clip
         if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
             clip = _meet(clip, box)
-        state = replace(above, opacity=opacity, behind=behind, clip=clip)
+        state = replace(above, opacity=opacity, behind=behind, clip=clip, turn=_turn(style, above.turn))
         pseudo = name.startswith("::")
         if pseudo or name in _SKIPPED or style["visibility"] != "visible" or opacity < 0.05:
             return state if opacity >= 0.05 else None
@@ -253,10 +274,10 @@ class _Reader:
         )
         self.grounds.append(Ground(Box(left, top, right - left, bottom - top), colors, above.behind))
         at = len(self.elements) - 1
-        self._control(node, at, tag, attributes)
+        self._control(node, at, tag, attributes, style)
         return replace(state, element=at, depth=above.depth + 1, opaque=tag in _OPAQUE)
 
-    def _control(self, node: int, at: int, tag: str, attributes: dict[str, str]) -> None:
+    def _control(self, node: int, at: int, tag: str, attributes: dict[str, str], style: dict[str, str]) -> None:
         """Texts that a control shows without a text node of the page's own."""
         element = self.elements[at]
         shown = ""
@@ -271,8 +292,13 @@ class _Reader:
             shown = self._chosen.get(node, "")
         text = _collapse(shown)
         if text and element.font_size >= _SMALLEST_TEXT:
-            # A placeholder is paler than the control's colour: any ink in the box will do.
-            self.lines.append(Line(at, text, element.box, element.color, True))
+            inset = _first_number(style["padding-left"]) + _first_number(style["border-left-width"])
+            box, how = element.box, f"{_font(style)};box-sizing:border-box;padding:0 {inset}px"
+            how += f";text-align:{style['text-align']}"
+            place = replace(box, width=max(box.width, element.font_size / 2 * len(text)))
+            if tag == "textarea":
+                place, how = box, f"{how};padding-top:{inset}px;line-height:normal;white-space:pre-wrap"
+            self.lines.append(Line(at, text, box, place, shown, how, None, False, control=True))
 
     @cached_property
     def _chosen(self) -> dict[int, str]:
@@ -297,22 +323,23 @@ class _Reader:
         style = self._style(index)
         if style["visibility"] != "visible" or above.opacity < 0.05:
             return
-        if _first_number(style["font-size"]) < _SMALLEST_TEXT:
-            return
         value = self.layout["text"][index]
         whole = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
-        at = above.element if above.element >= 0 else self._bare(index, style, above)
+        how = _font(style)
+        a, b, c, d = above.turn or (1.0, 0.0, 0.0, 1.0)
+        small = _first_number(style["font-size"]) * abs(a * d - b * c) ** 0.5 < _SMALLEST_TEXT
+        at = -1 if small else above.element if above.element >= 0 else self._bare(index, style, above)
         end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
             joined = start == end and not any(map(str.isspace, whole[max(start - 1, 0) : start + 1]))
-            text, end = _collapse(whole[start : start + length]), start + length
-            left, top, right, bottom = _meet(above.clip, Box(*self.boxes["bounds"][number]))
-            if text and right - left >= 2 and bottom - top >= 2:
+            letters, end = whole[start : start + length], start + length
+            text, place = _collapse(letters), Box(*self.boxes["bounds"][number])
+            left, top, right, bottom = _meet(above.clip, place)
+            if text and right - left >= 1 and bottom - top >= 1:
                 box = Box(left, top, right - left, bottom - top)
-                seen = _over(color, above.opacity, above.behind)
-                self.lines.append(Line(at, text, box, seen, color[3] < 0.1, joined))
+                self.lines.append(Line(at, text, box, place, letters, how, above.turn, color[3] < 0.1, joined))
         self.open = end == len(whole) > 0 and not whole[-1].isspace()
 
     def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
@@ -389,6 +416,44 @@ def _stops(style: dict[str, str]) -> tuple[Rgba, ...]:
 def _colors(image: str) -> tuple[Rgba, ...]:
     """Read once: thousands of elements may share the style."""
     return tuple(parse_color(each[0]) for each in islice(COLOR.finditer(image), _STOPS))
+
+
+def _font(style: dict[str, str]) -> str:
+    """How letters are written (CSS): in their font; as far apart as they are, unless nobody would read words so."""
+    parts = [f"{name}:{style[name]}" for name in ("font-style", "font-weight", "font-size", "font-variant-caps")]
+    size = _first_number(style["font-size"])
+    for name in ("letter-spacing", "word-spacing"):
+        if _APART[0] * size <= _first_number(style[name]) <= _APART[1] * size:
+            parts.append(f"{name}:{style[name]}")
+    if style["text-align"] == "justify":
+        parts.append("white-space:nowrap;text-align-last:justify")
+    return ";".join([*parts, f"font-family:{style['font-family']}"])
+
+
+def _turn(style: dict[str, str], above: Turn | None) -> Turn | None:
+    """The matrix of an element's transforms within that of its ancestors; None where nothing is turned or scaled."""
+    turn = above
+    if style["zoom"] == "1" and style["rotate"] == style["scale"] == style["transform"] == "none":
+        return turn
+    for name in ("zoom", "rotate", "scale", "transform"):
+        numbers = [float(each) for each in _NUMBER.findall(style[name].partition("(")[2] or style[name])]
+        if not numbers or style[name] == "1":
+            continue
+        if name == "transform":
+            own = (*numbers[:2], *numbers[(4 if len(numbers) == 16 else 2) :][:2])
+        elif name == "rotate":
+            angle = math.radians(numbers[-1])
+            own = (math.cos(angle), math.sin(angle), -math.sin(angle), math.cos(angle))
+        else:
+            own = (numbers[0], 0.0, 0.0, numbers[1 if len(numbers) > 1 else 0])
+        if own != (1.0, 0.0, 0.0, 1.0):
+            turn = _times(turn, own) if turn else own
+    return turn
+
+
+def _times(one: Turn, two: Turn) -> Turn:
+    (a, b, c, d), (e, f, g, h) = one, two
+    return (a * e + c * f, b * e + d * f, a * g + c * h, b * g + d * h)
 
 
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:

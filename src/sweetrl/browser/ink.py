@@ -8,10 +8,12 @@ without its texts, and without its things, and what changes is what was there.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sweetrl.browser import reading
 from sweetrl.browser.facts import Facts, Ground, Line
 from sweetrl.browser.page import Box, Element
 
@@ -24,7 +26,6 @@ THINGS = frozenset(("img", "svg", "video", "canvas", "iframe", "object", "embed"
 _CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
 _LEGIBLE = 40.0  # the same for letters and for things; #e8e8e8 on white
 _SAMPLES = 100
-_WIDEST = 400  # pixels of a line: enough of a long one
 # Pixels that are looked at, of all lines and of all else; of a gradient once for each step. A page has 11 million, and
 # lines lie beside each other: one that needs more is a bomb, and what is behind is not seen.
 _MOST = 24_000_000
@@ -32,19 +33,23 @@ _PAIRS = 20_000
 _SAME = 2.0  # grey levels of each channel
 _GROUND = 0.02  # of a box's pixels must have its colour: a box full of other things still has corners
 _NEAR = 12.0  # RGB; rounding, and the smoothing of a gradient
-_SHARE = 0.004  # of the line's area; a single thin letter in a wide line is about 0.01
+_SHARE = 0.004  # of a thing's pixels must change without it
+_AGREED = 0.95  # of the words of two renderings
+_EDGE = 24  # grey levels from one pixel to the next
+_MOVES = (3, 20)  # how often the pixels of a text, and of a control's words, are looked at
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """PNGs of one page, of equal size: as it is, without the ink of its texts, and without its things.
-
-    The latter two are None where the page has none of these.
+    """Pictures of one page, of equal size: as it is (pixels, [row, column, channel]); and PNGs without the ink of its
+    texts, without its things, and of the sheet on which its lines are written again (sweetrl.browser.reading). What the
+    page has none of is None.
     """
 
-    whole: bytes
+    whole: np.ndarray
     without_texts: bytes | None = None
     without_things: bytes | None = None
+    sheet: bytes | None = None
 
 
 class _Budget:
@@ -77,10 +82,12 @@ def _meet(one: Box, two: Box) -> bool:
     return across and one.y < two.y + two.height + 1 and two.y < one.y + one.height + 1
 
 
-def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
-    """Return the elements that are to be seen, with the texts and backgrounds that are."""
-    picture = _open(pictures.whole)
-    texts = _texts(picture, _other(pictures.without_texts, picture), found.lines)
+def visible(pictures: Pictures, found: Facts) -> tuple[tuple[Element, ...], tuple[Box, ...]]:
+    """Return the elements that are to be seen, with the texts and backgrounds that are; and where ink is no text."""
+    picture = pictures.whole
+    texts, unread = _texts(
+        picture, _other(pictures.without_texts, picture), _other(pictures.sheet, picture), found.lines
+    )
     bare = _other(pictures.without_things, picture)
     budget = _Budget()
     listed: list[Element | None] = []
@@ -93,7 +100,7 @@ def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
         if element.background is not None and not _painted(picture, ground, budget):
             element = replace(element, background=None)
         listed.append(replace(element, text=texts.get(index, "")))
-    return _compact(listed)
+    return _compact(listed), unread
 
 
 def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
@@ -107,28 +114,93 @@ def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
     return tuple(kept)
 
 
-def _texts(picture: np.ndarray, bare: np.ndarray | None, lines: Iterable[Line]) -> dict[int, str]:
-    """The texts to be seen, by the index of their element."""
+def _texts(
+    picture: np.ndarray, bare: np.ndarray | None, sheet: np.ndarray | None, lines: Sequence[Line]
+) -> tuple[dict[int, str], tuple[Box, ...]]:
+    """The texts to be read, by the index of their element, and the places of ink that is none.
+
+    A line that goes backwards is read by nobody, nor is a text of which less than half can be read.
+    """
+    if bare is None or sheet is None:
+        return {}, ()
+    found = dict[int, list[str]]()
+    all_of = dict[int, list[Line]]()
+    unread = list[Box]()
     budget = _Budget()
-    found: dict[int, list[str]] = {}
-    before: int | None = None  # the element of the line before, if that is to be seen
-    for line in list(lines)[:LIMIT]:
-        seen = line.element >= 0 and _shows(picture, bare, line, budget)
-        if seen and line.joined and before == line.element:
-            found[line.element][-1] += line.text
-        elif seen:
-            found.setdefault(line.element, []).append(line.text)
-        before = line.element if seen else None
-    return {index: " ".join(parts) for index, parts in found.items()}
+    last = dict[int, Line]()
+    before: Line | None = None  # the line before, if all of it is to be read
+    lines = lines[:LIMIT]
+    for line, layer in zip(lines, reading.layers(lines), strict=True):
+        at = line.element
+        all_of.setdefault(at, []).append(line)
+        text = _read(picture, bare, sheet[..., layer], line, budget) if layer >= 0 else ""
+        if text is None or (text and at in last and not reading.follows(line, last[at])):
+            text = ""
+        elif not text or at < 0:
+            unread.append(line.box)
+            text = ""
+        if text:
+            last[at] = line
+            if line.joined and before is not None and before.element == at:
+                found[at][-1] += text
+            else:
+                found.setdefault(at, []).append(text)
+        before = line if text == line.text else None
+    texts = {index: " ".join(parts) for index, parts in found.items()}
+    for index, text in list(texts.items()):
+        if 2 * len(text.split()) < sum(len(line.text.split()) for line in all_of[index]):
+            unread += [line.box for line in all_of[index]]
+            del texts[index]
+    return texts, tuple(unread)
+
+
+def _read(picture: np.ndarray, bare: np.ndarray, sheet: np.ndarray, line: Line, budget: _Budget) -> str | None:
+    """The words of a line whose ink is in the picture, not in `bare`, and as on the sheet; None where there is none."""
+    import numpy as np
+
+    place = _place(picture, line.place, whole=True)
+    if not place.size or not budget.allows(place.size // 3 * _MOVES[line.control]):
+        return None
+    gone = place.astype(np.float32) - _place(bare, line.place, whole=True)
+    ink = np.sqrt((gone * gone).sum(-1))
+    if (ink <= _LEGIBLE).all():
+        return None
+    ink[ink <= _CONTRAST] = 0
+    drawn = 255 - _place(sheet, line.place, whole=True).astype(np.float32)
+    seen = min(1.0, (place.shape[1] + 2) / line.place.width)
+    return reading.legible(ink, drawn, line, seen, _LEGIBLE)
+
+
+def glance(picture: np.ndarray, found: Facts) -> Counter[str]:
+    """Count the words in whose lines' places there is anything, and, as "", the page's edges: what a page shows."""
+    import numpy as np
+    from PIL import Image
+
+    grey = np.asarray(Image.fromarray(picture).convert("L"))
+    edges = np.zeros(grey.shape, bool)
+    edges[:, 1:] = np.maximum(grey[:, 1:], grey[:, :-1]) - np.minimum(grey[:, 1:], grey[:, :-1]) >= _EDGE
+    budget, shown = _Budget(), Counter[str]({"": int(edges.sum())})
+    for line in found.lines[:LIMIT]:
+        place = _place(edges, line.box, whole=True)
+        if line.element >= 0 and budget.allows(place.size) and place.any():
+            shown.update(line.text.split())
+    return shown
+
+
+def agree(one: Counter[str], two: Counter[str]) -> bool:
+    """Whether two renderings show nearly the same words, and neither twice as much else."""
+    edges, others = sorted((one[""], two[""]))
+    common, total = (one & two).total() - edges, one.total() + two.total() - edges - others
+    return 2 * edges >= others and 2 * common >= _AGREED * total
 
 
 def _other(png: bytes | None, picture: np.ndarray) -> np.ndarray | None:
     """Open a second picture of the page; None where there is none, or one of another size (the page grew with it)."""
-    found = _open(png) if png is not None else None
+    found = pixels(png) if png is not None else None
     return found if found is not None and found.shape == picture.shape else None
 
 
-def _open(png: bytes) -> np.ndarray:
+def pixels(png: bytes) -> np.ndarray:
     """The pixels of a picture, [row, column, channel]."""
     import numpy as np
     from PIL import Image
@@ -137,18 +209,18 @@ def _open(png: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def _place(picture: np.ndarray, box: Box, widest: int = 0) -> np.ndarray:
-    """The part of a picture in a box, cut at `widest`; without it, about `_SAMPLES` rows and columns of it.
+def _place(picture: np.ndarray, box: Box, whole: bool = False) -> np.ndarray:
+    """The part of a picture in a box, `whole` or about `_SAMPLES` rows and columns of it.
 
     Nothing is copied: the cost must not depend on what a page says, or on how large it is.
     """
     height, width = picture.shape[:2]
     left, top = max(int(box.x), 0), max(int(box.y), 0)
-    right = min(int(box.x + box.width + 0.999), left + widest if widest else width, width)
+    right = min(int(box.x + box.width + 0.999), width)
     bottom = min(int(box.y + box.height + 0.999), height)
     if right <= left or bottom <= top:
         return picture[:0, :0]
-    if widest:
+    if whole:
         return picture[top:bottom, left:right]
     down, across = max((bottom - top) // _SAMPLES, 1), max((right - left) // _SAMPLES, 1)
     return picture[top:bottom:down, left:right:across]
@@ -199,33 +271,3 @@ def _painted(picture: np.ndarray, ground: Ground, budget: _Budget) -> bool:
         own, other = pixels - stops[0], pixels - behind
         near &= (own * own).sum(1) < (other * other).sum(1)
     return bool(near.sum() >= max(1.0, _GROUND * len(pixels)))
-
-
-def _shows(picture: np.ndarray, bare: np.ndarray | None, line: Line, budget: _Budget) -> bool:
-    """Whether the line's place in `picture` holds ink of the line's colour that is not in `bare`."""
-    import numpy as np
-
-    place = _place(picture, line.box, _WIDEST)
-    if bare is None or not place.size or not budget.allows(place.size // 3):
-        return False
-    flat = _flat(place)
-    gone = flat - _flat(_place(bare, line.box, _WIDEST))
-    needed = max(2.0, _SHARE * len(flat))
-    if (np.sqrt((gone * gone).sum(1)) > _LEGIBLE).sum() < needed:
-        return False
-    parts = flat.astype(np.uint32)
-    values, counts = np.unique(parts[:, 0] << 16 | parts[:, 1] << 8 | parts[:, 2], return_counts=True)
-    common = int(values[counts.argmax()])
-    paper = np.array([common >> 16, common >> 8 & 255, common & 255], np.float32)
-    away = flat - paper
-    if line.clear:
-        return bool((np.abs(away).sum(1) > _CONTRAST).sum() >= needed)
-    ink = np.asarray(line.color, np.float32) - paper
-    contrast = float(np.sqrt((ink * ink).sum()))
-    if contrast < _CONTRAST:
-        # Nothing but paper; or the ground is a gradient or a picture, and no colour of it is as common as the ink.
-        ground = float((np.sqrt((away * away).sum(1)) > _CONTRAST).mean())
-        return 0.5 <= ground <= 1 - needed / len(flat)
-    along = away @ ink / contrast**2  # 0 on paper, 1 on full ink
-    aside = np.sqrt(np.maximum((away * away).sum(1) - (along * contrast) ** 2, 0.0))
-    return bool(((along > 0.35) & (along < 1.3) & (aside < 0.35 * contrast + 6)).sum() >= needed)

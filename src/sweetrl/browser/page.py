@@ -51,7 +51,9 @@ class Page:
     `elements` are the visible ones in document order. `status` is `ok`; `truncated` (cut at the height limit);
     `timeout` (not rendered in time: the picture is blank); or `bad` (the page brings the browser down: blank, too).
     `flags` name what was found in the HTML and did not count (as `external-script`). `renderer` names the browser, the
-    fonts and this package's own version: pages of different renderers are not to be compared.
+    fonts and this package's own version: pages of different renderers are not to be compared. `unread`
+    are places whose ink is letters that nobody can read: it is nothing to compare. `others` has a place for
+    each of the renderer's other views (sweetrl.browser.tab): the page as it is there, None where it shows the same.
     """
 
     png: bytes
@@ -62,3 +64,5 @@ class Page:
     status: Status
     flags: tuple[str, ...]
     renderer: str
+    unread: tuple[Box, ...] = ()
+    others: tuple[Page | None, ...] = ()

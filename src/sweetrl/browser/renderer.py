@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from sweetrl.browser.cache import PageCache
 from sweetrl.browser.page import Page
 from sweetrl.browser.prepare import prepare
 from sweetrl.browser.service import Service
+from sweetrl.browser.tab import Shot
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,17 +68,9 @@ class Renderer:
             kept = self._cache.get(html, name)
             if kept is not None:
                 return kept
-        shot, flags = self._service.render(prepare(html))
-        page = Page(
-            png=shot.png,
-            width=shot.width,
-            height=shot.height,
-            elements=shot.elements,
-            background=shot.background,
-            status=shot.status,
-            flags=flags,
-            renderer=name,
-        )
+        shots, flags = self._service.render(prepare(html))
+        page, *others = [shot and _page(shot, flags, name) for shot in shots]
+        page = replace(page, others=tuple(others))
         if self._cache is not None:
             self._cache.put(html, page)
         return page
@@ -115,6 +109,12 @@ class Renderer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _page(shot: Shot, flags: tuple[str, ...], name: str) -> Page:
+    return Page(
+        shot.png, shot.width, shot.height, shot.elements, shot.background, shot.status, flags, name, shot.unread
+    )
 
 
 @atexit.register

@@ -23,7 +23,7 @@ def render_file(file: Path, out: Path, facts: Path | None, settings: BrowserSett
         temporary.write_bytes(page.png)
     if facts is not None:
         written = asdict(page)
-        del written["png"]
+        del written["png"], written["others"]
         write_json(facts, written)
     return {
         "status": page.status,

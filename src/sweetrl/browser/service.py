@@ -12,6 +12,7 @@ import ctypes
 import io
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,13 +22,13 @@ from sweetrl.browser.devtools import Browser, BrowserGone, CallError, CallTimeou
 from sweetrl.browser.facts import WHITE
 from sweetrl.browser.page import Status
 from sweetrl.browser.prepare import Prepared, prepare, stay
-from sweetrl.browser.tab import PageMoved, Shot, Tab
+from sweetrl.browser.tab import PageMoved, Shot, Tab, View, other_views
 from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
 logger = logging.getLogger("sweetrl")
-RULES = 6  # to be raised with every change of this package that changes pixels or facts
+RULES = 7  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
 RECYCLE = 200  # pages before a tab is replaced
@@ -70,14 +71,27 @@ class Service:
         size = f"{set_.width}x{set_.height}<{set_.maximum_height}"
         return f"{self._generation().browser.version} fonts {self._fonts} rules {RULES} {size}{script}"
 
-    def render(self, page: Prepared) -> tuple[Shot, tuple[str, ...]]:
-        """Return what became of the page, and its flags. Raises UserError where not even an empty page is rendered."""
+    def render(self, page: Prepared) -> tuple[list[Shot | None], tuple[str, ...]]:
+        """Return what became of the page, and its flags.
+
+        After the page itself come those in the other views (sweetrl.browser.tab.other_views); None where it shows the
+        same. Raises UserError where not even an empty page is rendered.
+        """
+        set_, flags = self.settings, page.flags
+        here = View(set_.width, set_.height, set_.javascript)
+        shot, page = self._try(page, here)
+        assert shot is not None
+        others = [self._try(page, view, shot.shows)[0] for view in other_views(here) if shot.shows]
+        return [shot, *others], tuple(sorted({*flags, *page.flags}))
+
+    def _try(self, page: Prepared, view: View, unless: Counter[str] | None = None) -> tuple[Shot | None, Prepared]:
+        """Render the page in a view, again where that fails; return it, and the page as it was rendered at last."""
         seconds = self.settings.seconds
         failure: Status = "bad"
         for alone in (False, True, True):
             with self._turn(alone):
                 try:
-                    return self._once(page, seconds * (2 if alone else 1)), page.flags
+                    return self._once(page, view, seconds * (2 if alone else 1), unless), page
                 except PageMoved:
                     page = stay(page)
                 except CallTimeout:
@@ -90,7 +104,7 @@ class Service:
         if failure == "bad":
             with self._turn(True):
                 self._check()
-        return self._blank(failure), page.flags
+        return self._blank(failure), page
 
     def close(self) -> None:
         """End the browser; later calls are refused."""
@@ -121,7 +135,7 @@ class Service:
                     self._alone = False
                 self._lock.notify_all()
 
-    def _once(self, page: Prepared, seconds: float) -> Shot:
+    def _once(self, page: Prepared, view: View, seconds: float, unless: Counter[str] | None) -> Shot | None:
         generation = self._generation(use=True)
         tab: Tab | None = None
         try:
@@ -130,9 +144,9 @@ class Service:
                     tab = generation.idle.pop()
             set_ = self.settings
             if tab is None:
-                tab = Tab(generation.browser, set_.width, set_.height, set_.javascript)
-            shot = tab.render(page, set_.maximum_height, seconds)
-            if tab.pages < RECYCLE and not set_.javascript:
+                tab = Tab(generation.browser, set_.width, set_.height)
+            shot = tab.render(page, view, set_.maximum_height, seconds, unless)
+            if tab.pages < RECYCLE and not tab.spent:
                 with self._lock:
                     generation.idle.append(tab)
             else:
@@ -198,8 +212,9 @@ class Service:
         """Alone: a new browser must be able to render an empty page, else the machine is to blame."""
         with self._lock:
             self._retire()
+        limit = max(self.settings.seconds * 2, 30.0)
         try:
-            self._once(prepare("<p>ready</p>"), max(self.settings.seconds * 2, 30.0))
+            self._once(prepare("<p>ready</p>"), View(self.settings.width, self.settings.height, False), limit, None)
         except _FAILURES as error:
             raise UserError(
                 f"{self.program}: the browser does not even render an empty page ({type(error).__name__}); try "
@@ -211,7 +226,7 @@ class Service:
 
         target = io.BytesIO()
         Image.new("RGB", (self.settings.width, self.settings.height), WHITE).save(target, "PNG")
-        return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status)
+        return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status, (), Counter())
 
 
 def give_memory_back() -> None:

@@ -7,13 +7,14 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sweetrl.browser import facts, ink, placeholders
+from sweetrl.browser import facts, ink, placeholders, reading
 from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, PageCrashed
-from sweetrl.browser.page import Element, Rgb, Status
+from sweetrl.browser.page import Box, Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
 # After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames,
@@ -82,6 +83,29 @@ def _pauses() -> Iterator[float]:
         pause = min(1.5 * pause, 0.05)
 
 
+# With scripts allowed, what of a page could run one.
+_SCRIPT = re.compile(r"<script|\bon\w+\s*=|javascript|<i?frame|srcdoc|<object|<embed", re.I)
+
+
+class View(NamedTuple):
+    """How a page is looked at: the window's size in CSS pixels, and whether scripts run."""
+
+    width: int
+    height: int
+    scripts: bool
+
+
+def other_views(view: View) -> tuple[View, View]:
+    """Return how people look at the page of `view`: with scripts, in a smaller window and in a larger one.
+
+    A page can ask for either, in more ways than could be listed (queries, percentages, `noscript`), and show something
+    to its judge alone. So every page is looked at again, not only those that seem to ask, and not only those that
+    score high. Both windows stay between Tailwind's breakpoints `xl` and `2xl`: an honest page hardly changes.
+    """
+    width, height = view.width, view.height
+    return View(width * 15 // 16, height * 7 // 8, True), View(width * 17 // 16, height * 9 // 8, True)
+
+
 class PageMoved(Exception):
     """The page went somewhere else while it was rendered."""
 
@@ -96,16 +120,21 @@ class Shot:
     elements: tuple[Element, ...]
     background: Rgb
     status: Status
+    unread: tuple[Box, ...]
+    shows: Counter[str]  # sweetrl.browser.ink.glance
 
 
 class Tab:
-    """A browser context of its own with one page in it. One thread at a time."""
+    """A browser context of its own with one page in it. One thread at a time.
 
-    def __init__(self, browser: Browser, width: int, height: int, javascript: bool = False):
+    `spent` says that a page may have run scripts in it: what these leave behind, nobody knows.
+    """
+
+    def __init__(self, browser: Browser, width: int, height: int):
         self.browser = browser
         self.pages = 0
-        self._size = (width, height)
-        self._javascript = javascript
+        self.spent = False
+        self._view = View(width, height, False)
         self._crashed = False
         self._moved = False
         self._loaded = threading.Event()
@@ -132,40 +161,39 @@ class Tab:
         calls: list[tuple[str, dict[str, Any]]] = [
             ("Page.enable", {}),
             ("Inspector.enable", {}),
-            ("Emulation.setScriptExecutionDisabled", {"value": not javascript}),
+            ("Emulation.setScriptExecutionDisabled", {"value": True}),
             # What no style sheet of ours reaches stands still, too: shadow trees, inner pages, parts of controls.
             ("Animation.enable", {}),
             ("Animation.setPlaybackRate", {"playbackRate": 0}),
             ("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
-            (
-                "Emulation.setDeviceMetricsOverride",
-                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
-            ),
+            ("Emulation.setDeviceMetricsOverride", _metrics(self._view)),
         ]
         for call in [browser.send(method, self._session, **parameters) for method, parameters in calls]:
             browser.wait(call, 30.0)
         self._frame = ""
         self._frame = self._call("Page.getFrameTree", Clock(browser, 30.0))["frameTree"]["frame"]["id"]
 
-    def render(self, page: Prepared, maximum_height: int, seconds: float) -> Shot:
-        """Render one page. Raises PageMoved, CallTimeout, PageCrashed, CallError or BrowserGone; then close the tab."""
+    def render(
+        self, page: Prepared, view: View, maximum_height: int, seconds: float, unless: Counter[str] | None = None
+    ) -> Shot | None:
+        """Render one page; return None where it shows what it shows elsewhere (`unless`, as in Shot.shows).
+
+        Raises PageMoved, CallTimeout, PageCrashed, CallError or BrowserGone; then close the tab.
+        """
         clock = Clock(self.browser, seconds)
-        width, height = self._size
-        if not self._clean:
-            self._renew(clock)
-        self.pages += 1
-        fresh, snapshot = self._fresh, self._open(page, clock)
-        if facts.is_scrolled(snapshot) and not fresh:  # where the page before has left it, perhaps
-            self._renew(clock)
-            snapshot = self._open(page, clock)
-        sticky = self._javascript or facts.is_scrolled(snapshot) or _STICKY.search(page.html) is not None
-        self._clean, self._fresh = not sticky, False
-        whole = max(facts.content_height(snapshot), height)
+        width, height = view[:2]
+        snapshot, whole = self._look(page, view, clock)
         status: Status = "ok" if whole <= maximum_height else "truncated"
         whole = min(whole, maximum_height)
         self._left = self._beyond_left(clock) if whole > height and facts.content_width(snapshot) > width else 0
         png = self._picture(whole, clock)
         found = facts.read_facts(snapshot, width, whole)
+        picture = ink.pixels(png)
+        shows = ink.glance(picture, found)
+        if unless is not None and ink.agree(shows, unless):
+            if self._moved:
+                raise PageMoved
+            return None
         # Letters that are cut out of a background go with it, and pictures of styles with their style.
         clipped = any(line.clear for line in found.lines)
         styled = any(one.role == "image" and one.tag not in ink.THINGS for one in found.elements)
@@ -180,21 +208,53 @@ class Tab:
             if any(map(ink.is_thing, found.elements)):
                 word = "url(" if styled else ""
                 things = self._picture_without(_THINGS, "backgroundImage", word, _NO_IMAGE, whole, clock)
-        elements = ink.visible(ink.Pictures(png, texts, things), found)
+        sheet = self._sheet(found.lines, whole, clock) if texts else None
+        elements, unread = ink.visible(ink.Pictures(picture, texts, things, sheet), found)
         if self._moved:
             raise PageMoved
-        return Shot(png, width, whole, elements, found.background, status)
+        return Shot(png, width, whole, elements, found.background, status, unread, shows)
+
+    def _look(self, page: Prepared, view: View, clock: Clock) -> tuple[dict[str, Any], int]:
+        """Open the page in a view; return the snapshot of it and its height."""
+        if not self._clean:
+            self._renew(clock)
+        if view != self._view:
+            self._call("Emulation.setScriptExecutionDisabled", clock, value=not view.scripts)
+            self._call("Emulation.setDeviceMetricsOverride", clock, **_metrics(view))
+            self._view = view
+        self.pages += 1
+        self._left = 0
+        self.spent = self.spent or (view.scripts and _SCRIPT.search(page.html) is not None)
+        fresh, snapshot = self._fresh, self._open(page, clock)
+        if facts.is_scrolled(snapshot) and not fresh:  # where the page before has left it, perhaps
+            self._renew(clock)
+            snapshot = self._open(page, clock)
+        self._clean = not facts.is_scrolled(snapshot) and _STICKY.search(page.html) is None
+        self._fresh = False
+        return snapshot, max(facts.content_height(snapshot), view.height)
 
     def _open(self, page: Prepared, clock: Clock) -> dict[str, Any]:
         """Load the page into the document; return the snapshot of what became of it."""
+        self._write(page.html, clock)
+        if page.unsettled or self.spent:
+            self._settle(clock)
+        return self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
+
+    def _write(self, html: str, clock: Clock) -> None:
+        """Make a page of the document."""
         self._loaded.clear()
-        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
+        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=html)
         clock.wait(self._loaded)
         if self._crashed:
             raise PageCrashed
-        if page.unsettled or self._javascript:
-            self._settle(clock)
-        return self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
+
+    def _sheet(self, lines: Sequence[facts.Line], whole: int, clock: Clock) -> bytes:
+        """Return the picture of the lines written again; the page is gone then, with all that it may have left."""
+        if not self._clean:
+            self._renew(clock)
+        self._left = 0
+        self._write(reading.sheet(lines[: ink.LIMIT], self._view.width, whole), clock)
+        return self._picture(whole, clock)
 
     def _beyond_left(self, clock: Clock) -> int:
         """How far the page can be scrolled to the left of where it begins: pages that are read from the right can."""
@@ -209,7 +269,7 @@ class Tab:
 
     def _picture(self, whole: int, clock: Clock) -> bytes:
         """Return the PNG of the page from its upper left corner, `whole` pixels high."""
-        width, height = self._size
+        width, height = self._view[:2]
         form = {"format": "png", "optimizeForSpeed": True}
         if self._stepped and whole == height:
             # One frame is drawn, and it is the picture; a screenshot on request costs a second frame.
@@ -313,3 +373,7 @@ class Tab:
             responseHeaders=[{"name": "Content-Type", "value": "image/svg+xml"}],
             body=base64.b64encode(placeholders.picture(*size)).decode(),
         )
+
+
+def _metrics(view: View) -> dict[str, Any]:
+    return {"width": view.width, "height": view.height, "deviceScaleFactor": 1, "mobile": False}

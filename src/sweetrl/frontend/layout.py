@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from sweetrl.browser.page import Box, Element, Page
@@ -71,7 +71,17 @@ class Parts:
 
 
 def similarity(answer: Page, reference: Page) -> Parts:
-    """Compare two pages; symmetric, 1 for those that look equal, 0 where one was not rendered or is empty."""
+    """Compare two pages; 1 for those that look equal, 0 where one was not rendered or is empty.
+
+    Where the answer shows something else in another view, it is compared there, too, with the reference in that view,
+    and the lowest score stands.
+    """
+    others = reference.others or (None,) * len(answer.others)
+    pairs = [(one, two or reference) for one, two in zip(answer.others, others, strict=True) if one is not None]
+    return min((_compare(one, two) for one, two in [(answer, reference), *pairs]), key=lambda parts: parts.score)
+
+
+def _compare(answer: Page, reference: Page) -> Parts:
     if answer.status in ("timeout", "bad"):
         return Parts(0.0, 0.0, 0.0, 0.0, 0.0)
     if answer.png == reference.png:  # however it is written: nobody sees tags
@@ -97,6 +107,11 @@ def features(page: Page) -> Features:
     small = whole.reduce(REDUCE)
     rgb = np.asarray(small)
     edges = _edges(np.asarray(small.convert("L")), np.asarray(whole))
+    for box in page.unread:
+        over = box.height / 2  # letters stand out of their line
+        left, top = (max(0, int(start - over)) // REDUCE for start in (box.x, box.y))
+        right, bottom = (int(end + over) // REDUCE for end in (box.x + box.width, box.y + box.height))
+        edges[top : bottom + 1, left : right + 1] = False
     near = maximum_filter(edges.view(np.uint8), size=2 * _TOLERANCE + 1, mode="constant").view(bool)
     quantised = (rgb[::2, ::2] >> 4).reshape(-1, 3).astype(np.int32)
     codes, counts = np.unique(quantised @ np.array([256, 16, 1]), return_counts=True)
@@ -123,14 +138,16 @@ def _edges(grey: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
     height, width = grey.shape
     missing = ((0, height * REDUCE - whole.shape[0]), (0, width * REDUCE - whole.shape[1]), (0, 0))
-    parts = np.pad(whole, missing, mode="edge").reshape(height, REDUCE, width, REDUCE, 3)
-    lightest, darkest = parts.max((1, 3)), parts.min((1, 3))
+    padded = np.pad(whole, missing, mode="edge")
+    parts = [padded[row::REDUCE, column::REDUCE] for row in range(REDUCE) for column in range(REDUCE)]
+    lightest, darkest = reduce(np.maximum, parts), reduce(np.minimum, parts)
     levels = grey.astype(np.int16)
     edges = np.zeros(grey.shape, bool)
     for here, before in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
         changes = np.abs(levels[here] - levels[before]) >= _EDGE
-        apart = np.maximum(lightest[here], lightest[before]) - np.minimum(darkest[here], darkest[before])
-        edges[here] |= changes & ((apart.astype(np.int32) ** 2).sum(-1) > _SEEN**2)
+        lights = np.maximum(lightest[here][changes], lightest[before][changes]).astype(np.int32)
+        apart = lights - np.minimum(darkest[here][changes], darkest[before][changes])
+        edges[here][changes] |= (apart**2).sum(-1) > _SEEN**2
     return edges
 
 
