@@ -181,9 +181,7 @@ def _decimal(text: Any) -> tuple[Any, ...] | None:
         return ("nan", "")
     if value.is_infinite():
         return ("inf", -1 if value.is_signed() else 1)
-    if (
-        value and abs(value.adjusted()) > 5_000
-    ):  # its ratio would have more digits than the text: compare it as it stands
+    if value and abs(value.adjusted()) > 5_000:  # its ratio would have more digits than the text: as it stands
         sign, digits, exponent = value.as_tuple()
         stripped = "".join(map(str, digits)).rstrip("0")
         return ("dec", sign, stripped, int(exponent) + len(digits) - len(stripped))
