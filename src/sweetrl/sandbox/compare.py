@@ -129,15 +129,11 @@ def _numbers(a: Any, b: Any, rules: Rules, depth: int) -> bool:
         return x[0] == y[0] and (rules.nan or same_object)
     if x == y:
         return True
-    return rules.tolerance > 0 and x[0] == y[0] == "q" and _close(_real(x), _real(y), rules)
+    return rules.tolerance > 0 and x[0] == y[0] == "q" and _close(x[1] / x[2], y[1] / y[2], rules)
 
 
 def _close(a: float, b: float, rules: Rules) -> bool:
     return math.isclose(a, b, rel_tol=rules.tolerance, abs_tol=rules.tolerance)
-
-
-def _real(number: tuple[Any, ...]) -> float:
-    return number[1] / number[2]
 
 
 def _number(tree: Any) -> tuple[Any, ...] | None:
