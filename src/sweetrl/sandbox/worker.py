@@ -212,7 +212,7 @@ class Worker:
         if self._owner != os.getpid():
             return
         while self._queue:
-            self._queue.popleft().close()
+            os.close(self._queue.popleft().file)
         self.forget()
         self._take_bait()
         process, self._process = self._process, None
@@ -391,7 +391,7 @@ class Worker:
         if not attempt.killing and os.WIFSIGNALED(status) and not attempt.touched:  # ended before it could begin
             return False
         running.cpu += cpu
-        self._queue.popleft().close()
+        os.close(self._queue.popleft().file)
         if not running.complete:
             self._charge(attempt, status, cpu)
         if self._queue:

@@ -49,9 +49,8 @@ class Rule:
     def columns(self) -> list[str]:
         """All columns that the rule looks at."""
         given = self.arguments
-        return [given[name] for name in ("column", "column_A", "column_B") if name in given] + given.get(
-            "column_list", []
-        )
+        named = (given[name] for name in ("column", "column_A", "column_B") if name in given)
+        return [*named, *given.get("column_list", [])]
 
 
 @dataclass(frozen=True)
