@@ -192,7 +192,7 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
         context.delete_data_docs_site(usual)
     place = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs.resolve())}
     index = {"class_name": "DefaultSiteIndexBuilder"}
-    site = {"class_name": "SiteBuilder", "store_backend": place, "site_index_builder": index}
+    site: Any = {"class_name": "SiteBuilder", "store_backend": place, "site_index_builder": index}
     context.add_data_docs_site("sweetrl", site)
     source = context.data_sources.add_pandas("sweetrl")
     form = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
