@@ -36,8 +36,8 @@ class RewardScorer:
             return [self._score(dialogue, Score(0.0)) for dialogue in dialogues]
         scores = []
         for one, score in zip(dialogues, self.inner.score(dialogues), strict=True):
-            verdict = {"reward": score.reward, "tests": tuple(score.tests), "parts": dict(score.parts)}
-            judged = replace(one, **verdict, solved=score.solved)
+            tests, parts = tuple(score.tests), dict(score.parts)
+            judged = replace(one, reward=score.reward, tests=tests, parts=parts, solved=score.solved)
             scores.append(replace(self._score(judged, score), solved=_solved(score)))
         return scores
 

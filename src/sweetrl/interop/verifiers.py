@@ -197,11 +197,8 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
                     if dialogue.reward is None:
                         raise SimulatorError(f"task {own.id}: the dialogue is lost: {dialogue.error}")
                     record(trace, dialogue)
-                    trace.info["sweetrl"] = {
-                        "outcome": talk.outcome or BROKEN_OFF,
-                        "attempt": attempt,
-                        **dialogue.extra,
-                    }
+                    outcome = talk.outcome or BROKEN_OFF
+                    trace.info["sweetrl"] = {"outcome": outcome, "attempt": attempt, **dialogue.extra}
         finally:
             if trace is None or not trace.ok:
                 taken.discard(attempt)

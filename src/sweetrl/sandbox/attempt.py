@@ -127,7 +127,7 @@ class Attempt:
             # What the child has added, it cannot take away: a file that has grown says that it began (`touched`).
             fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         except OSError:
-            self.close()
+            os.close(self.file)
             raise
 
     def send(self, jobs: socket.socket) -> None:
@@ -139,10 +139,6 @@ class Attempt:
         """The clock runs since `moment`."""
         self.begun = True
         self.started = self.progress = moment
-
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self.file)
 
     @property
     def touched(self) -> bool:

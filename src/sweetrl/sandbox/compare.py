@@ -129,15 +129,11 @@ def _numbers(a: Any, b: Any, rules: Rules, depth: int) -> bool:
         return x[0] == y[0] and (rules.nan or same_object)
     if x == y:
         return True
-    return rules.tolerance > 0 and x[0] == y[0] == "q" and _close(_real(x), _real(y), rules)
+    return rules.tolerance > 0 and x[0] == y[0] == "q" and _close(x[1] / x[2], y[1] / y[2], rules)
 
 
 def _close(a: float, b: float, rules: Rules) -> bool:
     return math.isclose(a, b, rel_tol=rules.tolerance, abs_tol=rules.tolerance)
-
-
-def _real(number: tuple[Any, ...]) -> float:
-    return number[1] / number[2]
 
 
 def _number(tree: Any) -> tuple[Any, ...] | None:
@@ -181,9 +177,7 @@ def _decimal(text: Any) -> tuple[Any, ...] | None:
         return ("nan", "")
     if value.is_infinite():
         return ("inf", -1 if value.is_signed() else 1)
-    if (
-        value and abs(value.adjusted()) > 5_000
-    ):  # its ratio would have more digits than the text: compare it as it stands
+    if value and abs(value.adjusted()) > 5_000:  # its ratio would have more digits than the text: as it stands
         sign, digits, exponent = value.as_tuple()
         stripped = "".join(map(str, digits)).rstrip("0")
         return ("dec", sign, stripped, int(exponent) + len(digits) - len(stripped))

@@ -30,13 +30,8 @@ def run_file(
         raise UserError(f'{path}: nothing to call; give at least one expression, as in --call "f(1)".')
     with Sandbox(limits, workers=1, unsafe=unsafe) as sandbox:
         outcome = sandbox.submit(Job((source,), tuple(calls))).result()
-    rows = [
-        {
-            "call": call,
-            "kind": result.kind,
-            "value": render(result.tree) if result.kind == "value" else None,
-            "detail": result.detail,
-        }
-        for call, result in zip(calls, outcome.calls, strict=True)
-    ]
+    rows: list[dict[str, object]] = []
+    for call, result in zip(calls, outcome.calls, strict=True):
+        value = render(result.tree) if result.kind == "value" else None
+        rows.append({"call": call, "kind": result.kind, "value": value, "detail": result.detail})
     return {"isolation": outcome.isolation, "seconds": outcome.seconds, "calls": rows}

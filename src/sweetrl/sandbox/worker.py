@@ -60,12 +60,6 @@ def _code() -> dict[str, Any]:
     }
 
 
-def _cpu_seconds(limits: Limits) -> int:
-    """What the kernel lets a child compute, where no clock stops it: more than all cores can in its time."""
-    most = limits.wall_seconds * (os.cpu_count() or 1)
-    return math.ceil(min(max(120.0, 2 * most), 1e9))
-
-
 class Worker:
     """A zygote process and the job it is busy with. Used by the client's thread only, except where noted."""
 
@@ -105,10 +99,12 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         pairs = [socket_pair() for _ in range(2)]
+        # What the kernel lets a child compute, where no clock stops it: more than all cores can in its time.
+        most = max(120.0, 2 * self.limits.wall_seconds * (os.cpu_count() or 1))
         config = {
             "control": pairs[0][1].fileno(),
             "jobs": pairs[1][1].fileno(),
-            "limits": {**asdict(self.limits), "cpu_seconds": _cpu_seconds(self.limits)},
+            "limits": {**asdict(self.limits), "cpu_seconds": math.ceil(min(most, 1e9))},
             "preload": self.preload,
             "without": self.options["without"],
             "canaries": not self.options["unsafe"],
@@ -217,7 +213,7 @@ class Worker:
         if self._owner != os.getpid():
             return
         while self._queue:
-            self._queue.popleft().close()
+            os.close(self._queue.popleft().file)
         self.forget()
         self._take_bait()
         process, self._process = self._process, None
@@ -396,7 +392,7 @@ class Worker:
         if not attempt.killing and os.WIFSIGNALED(status) and not attempt.touched:  # ended before it could begin
             return False
         running.cpu += cpu
-        self._queue.popleft().close()
+        os.close(self._queue.popleft().file)
         if not running.complete:
             self._charge(attempt, status, cpu)
         if self._queue:

@@ -88,13 +88,10 @@ def _other_base(config: AgentConfig, served: str) -> str:
         if dvc_hash(Path(served)) == config.base_hash:
             return ""
         return f"the adapter was trained on another base than the server's {served} (hash {config.base_hash[:8]})."
-    if config.base == served or _is_snapshot(Path(served), config):
+    # With HF_HUB_OFFLINE=1 vLLM takes the folder in the hub's cache for the name.
+    revision = config.base_revision or Path(served).name
+    snapshot = (f"models--{config.base.replace('/', '--')}", "snapshots", revision)
+    if config.base == served or Path(served).parts[-3:] == snapshot:
         return ""
     revision = f" (revision {config.base_revision[:12]})" if config.base_revision else ""
     return f"the adapter was trained on {config.base}{revision}, and the server has {served}."
-
-
-def _is_snapshot(served: Path, config: AgentConfig) -> bool:
-    """Whether `served` is the hub's cache of the base: with HF_HUB_OFFLINE=1, vLLM takes that folder for the name."""
-    folder = Path(f"models--{config.base.replace('/', '--')}", "snapshots", config.base_revision or served.name)
-    return served.parts[-3:] == folder.parts

@@ -49,9 +49,8 @@ class Rule:
     def columns(self) -> list[str]:
         """All columns that the rule looks at."""
         given = self.arguments
-        return [given[name] for name in ("column", "column_A", "column_B") if name in given] + given.get(
-            "column_list", []
-        )
+        named = (given[name] for name in ("column", "column_A", "column_B") if name in given)
+        return [*named, *given.get("column_list", [])]
 
 
 @dataclass(frozen=True)
@@ -191,17 +190,10 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     for usual in list(context.get_site_names()):
         context.delete_data_docs_site(usual)
-    context.add_data_docs_site(
-        "sweetrl",
-        {
-            "class_name": "SiteBuilder",
-            "store_backend": {
-                "class_name": "TupleFilesystemStoreBackend",
-                "base_directory": str(docs.resolve()),
-            },
-            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-        },
-    )
+    place = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs.resolve())}
+    index = {"class_name": "DefaultSiteIndexBuilder"}
+    site: Any = {"class_name": "SiteBuilder", "store_backend": place, "site_index_builder": index}
+    context.add_data_docs_site("sweetrl", site)
     source = context.data_sources.add_pandas("sweetrl")
     form = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
     verdicts: list[Verdict] = []

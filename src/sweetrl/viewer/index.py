@@ -245,8 +245,8 @@ def _write(source: Source, domains: Domains, table: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    contrasts, schema = Contrasts(), _schema()
-    rows = _rows(source, domains, contrasts)
+    contrasts: Contrasts = {}
+    rows, schema = _rows(source, domains, contrasts), _schema()
     with (
         pq.ParquetWriter(table, schema, compression="zstd") as writer,
         Meter(f"index {source.name}", _count(source), "dialogues") as meter,
@@ -254,7 +254,7 @@ def _write(source: Source, domains: Domains, table: Path) -> None:
         while batch := list(islice(rows, _BATCH)):
             writer.write_table(pa.Table.from_pylist(batch, schema=schema))
             meter(len(batch))
-        writer.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts.counts}).encode()})
+        writer.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts}).encode()})
 
 
 def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,14 +112,13 @@ class TrackedRuns:
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
         """The costs by stage, method (of an evaluation), task and attempt; of a dialogue made twice the last one's."""
         from sweetrl.rollout.ledger import Ledger
-        from sweetrl.tracking.lineage import Records
 
         found: dict[tuple[str, str, str, int], DialogueCost] = {}
         for stage in ("collect", "evaluate"):
             if stage not in self._ids:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
-                ask = partial(Records.files, run_id=self._ids[stage], folder="costs", scratch=Path(scratch))
+                ask = methodcaller("files", self._ids[stage], "costs", Path(scratch))
                 # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
                 for path in self._ask(ask) or []:
                     parts = path.stem.split("-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -40,19 +39,9 @@ NO_FAULT = "none"
 NEEDED = "needed"  # the verdict on a question that the task needs
 
 
-@dataclass
-class Contrasts:
-    """How often the critic ranks the better kind of reply higher, over pairs of candidates at one state."""
-
-    counts: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, domain: Domain, judged: Sequence[tuple[str, float]]) -> None:
-        """Count the pairs of one state; `judged` are (verdict, advantage) of its candidates. Ties count half."""
-        for (kind, high), (other, low) in product(judged, judged):
-            if (kind, other) in domain.contrasts:
-                sums = self.counts.setdefault(f"{kind}/{other}", [0.0, 0])
-                sums[0] += (high > low) + 0.5 * (high == low)
-                sums[1] += 1
+# How often the critic ranks the better kind of reply higher, over pairs of candidates at one state: by "better/worse"
+# the number of pairs in the right order, where ties count half, and of all.
+Contrasts = dict[str, list[float]]
 
 
 class Domains:
@@ -154,7 +143,11 @@ def _ranked(
         judgments = [domain.judge(one.task, earlier, reply.text) for reply in state.candidates]
         verdict_of = [judgment.verdict if judgment else "" for judgment in judgments]
         judged = [(verdict, reply.advantage) for verdict, reply in zip(verdict_of, state.candidates, strict=True)]
-        contrasts.add(domain, judged)
+        for (kind, high), (other, low) in product(judged, judged):
+            if (kind, other) in domain.contrasts:
+                sums = contrasts.setdefault(f"{kind}/{other}", [0.0, 0])
+                sums[0] += (high > low) + 0.5 * (high == low)
+                sums[1] += 1
         # The least advantage has a needed question, and another kind of reply lies above it.
         needed_last += len(set(verdict_of)) > 1 and min(judged, key=lambda reply: reply[1])[0] == NEEDED
     return {

@@ -109,11 +109,6 @@ class ScriptedAgent:
     max_turns: int
     seed: int = 0
 
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-        return f"scripted:{self.order}"
-
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, from what an agent may see, and the facts behind the answers it got."""
         now = Dialogue(task, messages)
@@ -129,8 +124,6 @@ class ScriptedAgent:
 
 class OracleAgent:
     """Asks for every hidden detail, and for nothing else, then writes the program."""
-
-    name = "oracle"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, by someone who knows the facts and only has to bring them out."""
@@ -162,7 +155,6 @@ class Demonstrator:
     forget: float = 0.01
     informed: bool = False
     heed_program: float = 0.85
-    name = "demonstrator"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""

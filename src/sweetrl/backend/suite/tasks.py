@@ -132,16 +132,12 @@ def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = D
     domain = rng.choice(domains)
     many = min(max(1, difficulty + rng.choice((-1, 0, 1))), len(domain.relevant))
     names = set(rng.sample(domain.relevant, many))
-    details = tuple((kind.name, draw_values(kind.name, rng)) for kind in KINDS if kind.name in names)
+    details = tuple(
+        (kind.name, tuple(rng.randint(*ends) for ends in kind.values) or (rng.choice(CURRENCIES),))
+        for kind in KINDS
+        if kind.name in names
+    )
     return Spec(domain, rng.choice(domain.functions), rng.choice(domain.arguments), details)
-
-
-def draw_values(name: str, rng: random.Random) -> tuple[Value, ...]:
-    """Draw the values of one detail."""
-    kind = BY_NAME[name]
-    if not kind.values:
-        return (rng.choice(CURRENCIES),)
-    return tuple(rng.randint(low, high) for low, high in kind.values)
 
 
 def draw_hint(spec: Spec, rng: random.Random, most: int) -> tuple[tuple[str, str], ...] | None:

@@ -187,8 +187,6 @@ DOMAINS: tuple[Domain, ...] = (
     ),
 )  # fmt: skip
 
-BY_NAME = {domain.name: domain for domain in DOMAINS}
-
 OPENERS = (
     "I need a function that computes",
     "Please write a function for",

@@ -168,8 +168,6 @@ def show(design: Design, final: bool, words: str) -> str:
 class OracleAgent:
     """Shows the page as it is settled, and ends when the user sees no more differences."""
 
-    name = "oracle"
-
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply."""
         return show(belief(messages), _fine(messages), SHOW[0])
@@ -193,11 +191,6 @@ class ScriptedAgent:
     start: Start
     max_turns: int
     seed: int = 0
-
-    @property
-    def name(self) -> str:
-        """As reports call it."""
-        return f"scripted:{self.start}"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, from what an agent may see."""
@@ -235,7 +228,6 @@ class Demonstrator:
     stop_growth: float = 0.1
     informed: bool = False
     heed_page: float = 0.5
-    name = "demonstrator"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always a final page in the last turn."""

@@ -47,30 +47,20 @@ NONE = "none"
 ASKED, SWAPPED = "as asked", "swapped"
 
 
-@dataclass(frozen=True)
-class Topic:
-    """What a page is about: a noun, and what is offered there."""
-
-    noun: str
-    offers: tuple[str, str, str, str]
-
-
+# What a page is about: a noun, and what is offered there.
 TOPICS = {
-    topic.noun: topic
-    for topic in (
-        Topic("bakery", ("Bread", "Cakes", "Rolls", "Coffee")),
-        Topic("cafe", ("Coffee", "Tea", "Cakes", "Lunch")),
-        Topic("gym", ("Yoga", "Weights", "Boxing", "Sauna")),
-        Topic("school", ("Maths", "Music", "Sports", "Arts")),
-        Topic("hotel", ("Rooms", "Suites", "Spa", "Dinner")),
-        Topic("farm", ("Milk", "Eggs", "Honey", "Fruit")),
-        Topic("museum", ("Paintings", "Tours", "Talks", "Shop")),
-        Topic("library", ("Books", "Films", "Music", "Games")),
-        Topic("garage", ("Repairs", "Tyres", "Washing", "Parts")),
-        Topic("florist", ("Roses", "Tulips", "Plants", "Vases")),
-        Topic("dentist", ("Cleaning", "Braces", "Checks", "Crowns")),
-        Topic("theatre", ("Plays", "Operas", "Tickets", "Bar")),
-    )
+    "bakery": ("Bread", "Cakes", "Rolls", "Coffee"),
+    "cafe": ("Coffee", "Tea", "Cakes", "Lunch"),
+    "gym": ("Yoga", "Weights", "Boxing", "Sauna"),
+    "school": ("Maths", "Music", "Sports", "Arts"),
+    "hotel": ("Rooms", "Suites", "Spa", "Dinner"),
+    "farm": ("Milk", "Eggs", "Honey", "Fruit"),
+    "museum": ("Paintings", "Tours", "Talks", "Shop"),
+    "library": ("Books", "Films", "Music", "Games"),
+    "garage": ("Repairs", "Tyres", "Washing", "Parts"),
+    "florist": ("Roses", "Tulips", "Plants", "Vases"),
+    "dentist": ("Cleaning", "Braces", "Checks", "Crowns"),
+    "theatre": ("Plays", "Operas", "Tickets", "Bar"),
 }
 NAMES = (
     *("Golden", "Silver", "Sunny", "Happy", "Royal", "Little"),
@@ -185,7 +175,7 @@ WORDS = tuple(
             *(f'\n<section id="{kind}" class="' for kind in HEADINGS),
             *HEADINGS.values(),
             *NAMES,
-            *(word for topic in TOPICS.values() for word in (topic.noun, topic.noun.capitalize(), *topic.offers)),
+            *(word for noun, offers in TOPICS.items() for word in (noun, noun.capitalize(), *offers)),
         )
     )
 )
@@ -225,7 +215,7 @@ def _section(design: Design, kind: str) -> str:
     elif kind == "offers":
         boxes = "".join(
             f'<p class="{CLASSES[design["offers boxes"]]} p-4">{offer}</p>'
-            for offer in TOPICS[design.topic].offers[: int(design["offers columns"])]
+            for offer in TOPICS[design.topic][: int(design["offers columns"])]
         )
         inner += f'<div class="grid grid-cols-{design["offers columns"]} gap-4">{boxes}</div>'
     elif kind == "hours":

@@ -7,7 +7,6 @@ arrives only where the look is a slight one; whoever begins with the look has fe
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
 from sweetrl.frontend.suite.designs import BY_NAME, Design
@@ -134,11 +133,6 @@ HINTS = (
     "In my head it looks like {}.",
     "Make it look like {}.",
 )
-
-
-def hint(look: Look, rng: random.Random) -> str:
-    """Return the sentence of a request that names the look."""
-    return rng.choice(HINTS).format(rng.choice(look.words))
 
 
 def hinted_look(request: str) -> Look | None:

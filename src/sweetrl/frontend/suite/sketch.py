@@ -116,7 +116,7 @@ def _fill(pen: _Pen, design: Design, kind: str, parent: int, align: Align) -> No
         count = int(design["offers columns"])
         grid = pen.add("div", Box(PAD, pen.y, WIDTH - 2 * PAD, 56), "", "", parent)
         width = (WIDTH - 2 * PAD - 16 * (count - 1)) / count
-        for number, offer in enumerate(TOPICS[design.topic].offers[:count]):
+        for number, offer in enumerate(TOPICS[design.topic][:count]):
             box = Box(PAD + number * (width + 16), pen.y, width, 56)
             pen.add("p", box, offer, "", grid, background=RGB[design["offers boxes"]])
         pen.y += 56

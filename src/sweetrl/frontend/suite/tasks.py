@@ -23,7 +23,7 @@ from sweetrl.frontend.suite.designs import (
     unseen,
     write_page,
 )
-from sweetrl.frontend.suite.looks import LOOKS, Look, hint
+from sweetrl.frontend.suite.looks import HINTS, LOOKS, Look
 from sweetrl.seeds import split_of
 from sweetrl.types import Split, Task
 
@@ -83,8 +83,8 @@ def write_request(design: Design, look: Look, rng: random.Random) -> str:
     """Word the vague request: what for, the title, the sections, the name of a look; none of the details."""
     names = [f'"{HEADINGS[kind]}"' for kind in design.sections]
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    opener = rng.choice(OPENERS)
-    return f'{opener} {design.topic} called "{design.title}", with the sections {listed}. {hint(look, rng)}'
+    wish = f'{rng.choice(OPENERS)} {design.topic} called "{design.title}", with the sections {listed}.'
+    return f"{wish} {rng.choice(HINTS).format(rng.choice(look.words))}"
 
 
 def read_request(problem_description: str) -> Design:
