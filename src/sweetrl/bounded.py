@@ -93,8 +93,8 @@ def lines(path: Path) -> Iterator[bytes]:
 # Processes with limits
 
 
-def apart(module: str, *arguments: str, request: bytes = b"") -> bytes:
-    """Return what the program `module` writes to stdout when it is given `request`.
+def apart(module: str, *arguments: str, request: bytes = b"", patience: float = WALL_SECONDS) -> bytes:
+    """Return what the program `module` writes to stdout when it is given `request`, within `patience` seconds.
 
     One that fails is a UserError: the last line that it wrote to stderr, or that it ran into its limits. The sentence
     begins with "it"; the caller says what that is.
@@ -104,11 +104,11 @@ def apart(module: str, *arguments: str, request: bytes = b"") -> bytes:
             _command(module, *arguments),
             input=request,
             capture_output=True,
-            timeout=WALL_SECONDS,
+            timeout=patience,
             env=_environment(),
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"it needs more than {WALL_SECONDS:g} s") from error
+        raise UserError(f"it needs more than {patience:g} s") from error
     _raise_fault(done.returncode, done.stderr)
     return done.stdout
 
@@ -196,7 +196,12 @@ def check_parquet(paths: Iterable[Path]) -> None:
     for path in paths:
         open_parquet(path).close()  # says what is no such file
         with _unfit(path):
-            apart(__name__, "--check", str(path))
+            apart(__name__, "--check", str(path), patience=WALL_SECONDS + 4 * _seconds(path))
+
+
+def _seconds(path: Path) -> int:
+    """How much processor time reading a file may take: five times what a slow machine needs."""
+    return 15 + 10 * path.stat().st_size // MIB
 
 
 @contextmanager
@@ -218,8 +223,7 @@ def main() -> None:
     checked, path = sys.argv[1] == "--check", Path(sys.argv[-1])
     pa.set_cpu_count(1)
     open_parquet(path).close()  # what the library loads late
-    size = path.stat().st_size
-    limit(15 + 10 * size // MIB, MEMORY + CHECKED * size if checked else MEMORY)
+    limit(_seconds(path), MEMORY + CHECKED * path.stat().st_size if checked else MEMORY)
     try:
         if checked:
             _read_through(path)
