@@ -60,17 +60,19 @@ BOMBS: dict[str, Callable[[], pa.Array]] = {
 }
 READ = """
 import resource, sys
+from pathlib import Path
 from sweetrl.bounded import check_parquet, parquet_rows
 from sweetrl.errors import UserError
 
 def most():
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
-list(parquet_rows(sys.argv[1])), check_parquet([sys.argv[1]])
+usual, bomb = map(Path, sys.argv[1:])
+list(parquet_rows(usual)), check_parquet([usual])
 before = most()
 for read in (lambda path: sum(1 for _ in parquet_rows(path)), lambda path: check_parquet([path])):
     try:
-        print("read", read(sys.argv[2]))
+        print("read", read(bomb))
     except UserError as error:
         print(error)
 print((most() - before) // 1024)
