@@ -153,7 +153,7 @@ def open_parquet(path: Path, streamed: bool = False) -> pyarrow.parquet.ParquetF
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    bounds = {"thrift_string_size_limit": FOOTER, "thrift_container_size_limit": LISTED}
+    bounds: dict[str, Any] = {"thrift_string_size_limit": FOOTER, "thrift_container_size_limit": LISTED}
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 8))
@@ -174,8 +174,9 @@ def parquet_rows(path: Path) -> Iterator[bytes]:
     any row holds them. A UserError where they cannot be read, or not within the limits.
     """
     room = ROWS + TIMES * Path(path).stat().st_size
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _unfit(path), subprocess.Popen(_command(__name__, str(path)), env=_environment(), **pipes) as process:
+    pipe = subprocess.PIPE
+    command, environment = _command(__name__, str(path)), _environment()
+    with _unfit(path), subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as process:
         try:
             for line in process.stdout or ():
                 room -= len(line) + LEAST
