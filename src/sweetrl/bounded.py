@@ -93,8 +93,8 @@ def lines(path: Path) -> Iterator[bytes]:
 # Processes with limits
 
 
-def apart(module: str, *arguments: str, request: bytes = b"") -> bytes:
-    """Return what the program `module` writes to stdout when it is given `request`.
+def apart(module: str, *arguments: str, request: bytes = b"", patience: float = WALL_SECONDS) -> bytes:
+    """Return what the program `module` writes to stdout when it is given `request`, within `patience` seconds.
 
     One that fails is a UserError: the last line that it wrote to stderr, or that it ran into its limits. The sentence
     begins with "it"; the caller says what that is.
@@ -104,11 +104,11 @@ def apart(module: str, *arguments: str, request: bytes = b"") -> bytes:
             _command(module, *arguments),
             input=request,
             capture_output=True,
-            timeout=WALL_SECONDS,
+            timeout=patience,
             env=_environment(),
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"it needs more than {WALL_SECONDS:g} s") from error
+        raise UserError(f"it needs more than {patience:g} s") from error
     _raise_fault(done.returncode, done.stderr)
     return done.stdout
 
@@ -153,7 +153,7 @@ def open_parquet(path: Path, streamed: bool = False) -> pyarrow.parquet.ParquetF
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    bounds = {"thrift_string_size_limit": FOOTER, "thrift_container_size_limit": LISTED}
+    bounds: dict[str, Any] = {"thrift_string_size_limit": FOOTER, "thrift_container_size_limit": LISTED}
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 8))
@@ -174,8 +174,9 @@ def parquet_rows(path: Path) -> Iterator[bytes]:
     any row holds them. A UserError where they cannot be read, or not within the limits.
     """
     room = ROWS + TIMES * Path(path).stat().st_size
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _unfit(path), subprocess.Popen(_command(__name__, str(path)), env=_environment(), **pipes) as process:
+    pipe = subprocess.PIPE
+    command, environment = _command(__name__, str(path)), _environment()
+    with _unfit(path), subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as process:
         try:
             for line in process.stdout or ():
                 room -= len(line) + LEAST
@@ -196,7 +197,12 @@ def check_parquet(paths: Iterable[Path]) -> None:
     for path in paths:
         open_parquet(path).close()  # says what is no such file
         with _unfit(path):
-            apart(__name__, "--check", str(path))
+            apart(__name__, "--check", str(path), patience=WALL_SECONDS + 4 * _seconds(path))
+
+
+def _seconds(path: Path) -> int:
+    """How much processor time reading a file may take: five times what a slow machine needs."""
+    return 15 + 10 * path.stat().st_size // MIB
 
 
 @contextmanager
@@ -218,8 +224,7 @@ def main() -> None:
     checked, path = sys.argv[1] == "--check", Path(sys.argv[-1])
     pa.set_cpu_count(1)
     open_parquet(path).close()  # what the library loads late
-    size = path.stat().st_size
-    limit(15 + 10 * size // MIB, MEMORY + CHECKED * size if checked else MEMORY)
+    limit(_seconds(path), MEMORY + CHECKED * path.stat().st_size if checked else MEMORY)
     try:
         if checked:
             _read_through(path)

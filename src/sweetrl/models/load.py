@@ -174,9 +174,10 @@ def _check_size(kind: Any, model: Path | str) -> None:
     stored = sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
     if not stored:  # a name on the hub, or said by who loads it
         return
-    config = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+    auto = hasattr(kind, "from_config")
+    config = (AutoConfig if auto else kind.config_class).from_pretrained(str(model), trust_remote_code=False)
     with torch.device("meta"):
-        empty = (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
+        empty = (kind.from_config if auto else kind._from_config)(config)
     numbers = sum(tensor.numel() for tensor in (*empty.parameters(), *empty.buffers()))
     if numbers > SLACK + PACKED * stored:
         raise UserError(
