@@ -188,9 +188,9 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         for place, check in enumerate(checks):
             theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
             reference, value = check.value(theirs, self.rules), check.value(ours, self.rules)
-            if check.condition and isinstance(expected := check.question(theirs), str):
+            if check.condition and isinstance(reference_question := check.question(theirs), str):
                 question = check.question(ours)
-                if question == expected:
+                if question == reference_question:
                     value = reference
                 elif isinstance(question, str):
                     questions[place] = question

@@ -1,8 +1,7 @@
 """What agents and users work on together: a domain has tasks, a user, a reward, and a say in everything about them.
 
 docs/extending.md shows a domain in ten lines, `params.yaml: suite: my_package.echo:Echo` takes it through every stage.
-Everything but tasks, user and reward has a default; Backend Programming and Frontend Design (sweetrl.backend,
-sweetrl.frontend) override most of them.
+Everything but tasks, user and reward has a default; Backend Programming and Frontend Design override most of them.
 """
 
 from __future__ import annotations
