@@ -199,13 +199,13 @@ def test_ways_of_writing_that_are_read(renderer: Renderer) -> None:
         "<p style='line-height:1;font-size:40px;width:400px'>Large title in two lines</p>"
         "<div style='height:30px;overflow:auto'>Inside<br><br><br>Below</div>"
         "<p dir=rtl>\u05e9\u05dc\u05d5\u05dd, one</p>"
-        "<textarea>In an area</textarea><p style='text-align:center'>In the centre <b>of</b> all</p>"
+        "<textarea placeholder='In an area'></textarea><p style='text-align:center'>In the centre <b>of</b> all</p>"
     )
     shown = " | ".join(element.text for element in page.elements)
     joined = " ".join(WORDS)
     for words in ("Turned a bit", "Scaled up", "Zoomed", joined, f"| {WORDS[0]} |", "SPACED WORDS", "In an area"):
         assert words in shown
-    for words in ("Large title in two lines", "Inside", "\u05e9\u05dc\u05d5\u05dd, one", "In the centre all"):
+    for words in ("Large title in two lines", "Inside", "\u05e9\u05dc\u05d5\u05dd", "In the centre all"):
         assert words in shown
     assert "Below" not in shown and page.others == (None, None) and page.unread == ()
 
