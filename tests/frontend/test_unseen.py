@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sweetrl.browser import Renderer
@@ -83,7 +85,64 @@ PALE = {
         "background:#dbeafe", "visibility:visible;border:2px solid #ececec;box-sizing:border-box;color:transparent"
     ),
 }
-# Seen as grey texture and not as words: the picture's ink counts, the words and boxes do not.
+
+
+def each(style: str) -> str:
+    return around(TEXTS, "").replace("margin:0", f"margin:0;{style}")
+
+
+LINE = "<p style='position:absolute;margin:0;left:{}px;top:{}px;display:flex;flex-direction:{}'>{}</p>"
+# There to be seen, and not to be read: neither words nor ink count.
+MISREAD = {
+    "clipped but for an edge": each("clip-path:inset(0 95% 0 0)"),
+    "masked but for an edge": each("-webkit-mask:linear-gradient(90deg,#000 4%,transparent 4%)"),
+    "cut off but for an edge": each("width:9px;overflow:hidden;white-space:nowrap"),
+    "covered but for an edge": around(TEXTS, "") + COVER.format("#fff").replace("left:0", "left:62px"),
+    "covered above": around(TEXTS, "")
+    + "".join(COVER.format("#fff").replace("84px", f"{y + 60}px").replace("1010", "11") for y in (140, 360)),
+    "mirrored": each("transform:scaleX(-1)"),
+    "mirrored by a property": each("scale:1 -1"),
+    "upside down": each("transform:rotate(180deg)"),
+    "turned by a property": each("rotate:90deg"),
+    "nearly on edge": each("transform:rotateY(86deg)"),
+    "from the right": around(each("unicode-bidi:bidi-override"), "direction:rtl"),
+    "from the right by characters": TEXTS.replace('px">', 'px">&#8238;'),
+    "tiny": around(TEXTS, "font-size:1px"),
+    "scaled to be tiny": each("transform:scale(.2)"),
+    "letters over each other": around(TEXTS, "letter-spacing:-.25em"),
+    "letters far apart": around(TEXTS, "letter-spacing:3em"),
+    "lines over each other": around("<br>".join(WORDS), "margin:300px 40px;line-height:0"),
+    "blurred": around(TEXTS, "filter:blur(4px)"),
+    "blended": around(TEXTS, "color:#fff;mix-blend-mode:screen"),
+    "cut out of white": around(TEXTS, "color:transparent;background:#fff;-webkit-background-clip:text"),
+    "downwards": around(TEXTS, "writing-mode:vertical-rl"),
+    **{
+        f"words in {order}": "".join(
+            LINE.format(x + 16, y + 10, order, "<i></i>".join(words.split()))
+            for (x, y), words in zip(PLACES, WORDS, strict=True)
+        )
+        for order in ("row-reverse", "column-reverse")
+    },
+}
+SHOWN = f"<div class=x>{CARDS}</div>"
+# What the judge alone would see, and how much of it people do: the rest of the page, or nothing at all.
+ASKING = {
+    "no scripts": "<style>.x{visibility:hidden}@media (scripting:none){.x{visibility:visible}}</style>" + SHOWN,
+    "scripts": "<style>@media (scripting:enabled){.x{display:none}}</style>" + SHOWN,
+    "noscript": f"<noscript>{CARDS}</noscript>",
+    "a style in noscript": f"<style>.x{{opacity:0}}</style><noscript><style>.x{{opacity:1}}</style></noscript>{SHOWN}",
+    "width": "<style>.x{display:none}@media (width:1366px){.x{display:block}}</style>" + SHOWN,
+    "a wider window": "<style>@media (min-width:1367px){.x{display:none}}</style>" + SHOWN,
+    "a narrower window": "<style>@media (max-width:1365px){.x{filter:opacity(0)}}</style>" + SHOWN,
+    "height": "<style>@media not (height:682px){.x{display:none}}</style>" + SHOWN,
+    "a container": "<style>body{container-type:inline-size}@container not (width:1366px){.x{display:none}}</style>"
+    + SHOWN,
+    "the window's units": f"<div style='position:absolute;left:calc((100vw - 1366px)*9999)'>{CARDS}</div>",
+    "percentages": f"<div style='position:absolute;left:calc((100% - 1366px)*9999)'>{CARDS}</div>",
+    "a script": SHOWN + "<script>document.querySelector('.x').remove()</script>",
+    "a handler": SHOWN + "<img src=x hidden onerror=\"document.querySelector('.x').remove()\">",
+}
+# Seen as grey texture and not as words.
 ILLEGIBLE = {
     "nearly filtered away": PALE["nearly filtered away"],
     "too pale": PALE["texts in #f2f2f2"],
@@ -111,6 +170,44 @@ def test_what_is_too_pale_is_worth_nothing(renderer: Renderer, reference: Page, 
     claimed, honest = renderer.render(HONEST + PALE[name]), renderer.render(HONEST)
     assert similarity(claimed, reference).score <= similarity(honest, reference).score + 0.05
     assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_letters_that_nobody_reads_are_no_text_and_no_ink(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed, honest = renderer.render(HONEST + MISREAD[name]), renderer.render(HONEST)
+    assert similarity(claimed, reference).score <= similarity(honest, reference).score + 0.02
+    assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_page_that_asks_who_looks_is_worth_what_all_see(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed = renderer.render(HONEST + ASKING[name])
+    assert similarity(replace(claimed, others=()), reference).score > 0.3
+    assert similarity(claimed, reference).score <= similarity(renderer.render(HONEST), reference).score + 0.02
+    assert similarity(claimed, claimed).score == 1.0
+
+
+def test_ways_of_writing_that_are_read(renderer: Renderer) -> None:
+    """Turned a little, scaled, in columns, justified, spaced, in a scrolled box, from the right, in a text area."""
+    page = renderer.render(
+        "<!doctype html><body style='margin:40px;font:16px sans-serif'>"
+        "<p style='transform:rotate(3deg)'>Turned a bit</p>"
+        "<p style='transform:scale(1.2);width:300px;margin-left:90px'>Scaled up</p><p style='zoom:1.5'>Zoomed</p>"
+        f"<div style='columns:3;width:600px'>{' '.join(WORDS)}</div>"
+        f"<p style='text-align:justify;width:200px'>{WORDS[0]}</p>"
+        "<p style='letter-spacing:.1em;text-transform:uppercase;text-decoration:underline'>Spaced words</p>"
+        "<p style='line-height:1;font-size:40px;width:400px'>Large title in two lines</p>"
+        "<div style='height:30px;overflow:auto'>Inside<br><br><br>Below</div>"
+        "<p dir=rtl>\u05e9\u05dc\u05d5\u05dd, one</p>"
+        "<textarea placeholder='In an area'></textarea><p style='text-align:center'>In the centre <b>of</b> all</p>"
+    )
+    shown = " | ".join(element.text for element in page.elements)
+    joined = " ".join(WORDS)
+    for words in ("Turned a bit", "Scaled up", "Zoomed", joined, f"| {WORDS[0]} |", "SPACED WORDS", "In an area"):
+        assert words in shown
+    for words in ("Large title in two lines", "Inside", "\u05e9\u05dc\u05d5\u05dd", "In the centre all"):
+        assert words in shown
+    assert "Below" not in shown and page.others == (None, None) and page.unread == ()
 
 
 @pytest.mark.parametrize("name", ILLEGIBLE)

@@ -41,6 +41,9 @@ STYLES = (
     "rotate",
     "scale",
     "zoom",
+    "column-count",
+    "column-width",
+    "column-gap",
 )
 _STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
@@ -151,6 +154,25 @@ class _State:
     clip: tuple[float, float, float, float]
     opaque: bool  # nothing inside is listed
     turn: Turn | None = None
+    columns: _Columns | None = None
+
+
+class _Columns:
+    """Where lines of a box of several columns are: a snapshot has them all in the first."""
+
+    def __init__(self, style: dict[str, str], box: Box):
+        gap, wide = _first_number(style["column-gap"]), _first_number(style["column-width"])
+        gap = gap if style["column-gap"] != "normal" else _first_number(style["font-size"])
+        width = box.width - 2 * (_first_number(style["padding-left"]) + _first_number(style["border-left-width"])) + gap
+        count = int(_first_number(style["column-count"])) or max(int(width / (wide + gap)), 1)
+        self.pitch = width / count
+        self.column, self.last = 0, box.y
+
+    def place(self, box: Box) -> Box:
+        """The place of the next line: one that is above the line before begins a column."""
+        self.column += box.y < self.last
+        self.last = box.y
+        return replace(box, x=box.x + self.column * self.pitch)
 
 
 def content_height(snapshot: dict[str, Any]) -> int:
@@ -248,6 +270,8 @@ class _Reader:
         if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
             clip = _meet(clip, box)
         state = replace(above, opacity=opacity, behind=behind, clip=clip, turn=_turn(style, above.turn))
+        if {style["column-count"], style["column-width"]} - {"auto", ""}:
+            state = replace(state, columns=_Columns(style, box))
         pseudo = name.startswith("::")
         if pseudo or name in _SKIPPED or style["visibility"] != "visible" or opacity < 0.05:
             return state if opacity >= 0.05 else None
@@ -336,6 +360,8 @@ class _Reader:
             joined = start == end and not any(map(str.isspace, whole[max(start - 1, 0) : start + 1]))
             letters, end = whole[start : start + length], start + length
             text, place = _collapse(letters), Box(*self.boxes["bounds"][number])
+            if above.columns is not None:
+                place = above.columns.place(place)
             left, top, right, bottom = _meet(above.clip, place)
             if text and right - left >= 1 and bottom - top >= 1:
                 box = Box(left, top, right - left, bottom - top)

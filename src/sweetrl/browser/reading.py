@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sweetrl.browser.facts import Line, Turn
-from sweetrl.browser.page import Box
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +21,7 @@ _SURE = 0.93  # correlation of a whole line's ink with the sheet's: all of its w
 _ALIKE = 0.78  # the same of one word; of real pages nearly all have more than 0.97
 _INK = 60.0  # grey levels of letters on the sheet
 _ORDERS = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))  # characters that turn the order of others
-_ROW = 64  # CSS pixels of a page in which lines are compared with each other
+_CELL = (8, 4)  # CSS pixels, down and across, in which lines are over each other
 _STEEPEST = 0.35  # of lines that are turned: about 20 degrees
 
 
@@ -31,25 +30,23 @@ def layers(lines: Sequence[Line]) -> list[int]:
 
     -1 stands for a fourth: nobody reads it.
     """
-    rows = dict[int, list[tuple[Box, int]]]()
+    import numpy as np
+
+    height = max((line.box.y + line.box.height for line in lines), default=0.0)
+    width = max((line.box.x + line.box.width for line in lines), default=0.0)
+    taken = np.zeros((int(height) // _CELL[0] + 1, int(width) // _CELL[1] + 1), np.uint8)
     found = list[int]()
     for line in lines:
-        box = line.place
-        here = range(int(box.y) // _ROW, int(box.y + box.height) // _ROW + 1)
-        taken = {layer for row in here for other, layer in rows.get(row, ()) if _over(box, other)}
-        layer = min({0, 1, 2} - taken, default=-1)
+        box, margin = line.box, line.box.height / 6  # lines may touch
+        top, bottom = int(box.y + margin) // _CELL[0], int(box.y + box.height - margin) // _CELL[0]
+        left, right = int(box.x) // _CELL[1], int(box.x + box.width - 1) // _CELL[1]
+        place = taken[top : bottom + 1, left : right + 1]
+        used = int(np.bitwise_or.reduce(place, axis=None))
+        layer = next((one for one in range(3) if not used >> one & 1), -1)
         if layer >= 0:
-            for row in here:
-                rows.setdefault(row, []).append((box, layer))
+            place |= 1 << layer
         found.append(layer)
     return found
-
-
-def _over(one: Box, two: Box) -> bool:
-    """Whether two lines share more than the margins of their letters."""
-    down = min(one.y + one.height, two.y + two.height) - max(one.y, two.y)
-    across = min(one.x + one.width, two.x + two.width) - max(one.x, two.x)
-    return across > 1 and down > min(one.height, two.height) / 4
 
 
 def sheet(lines: Sequence[Line], width: int, height: int) -> str:

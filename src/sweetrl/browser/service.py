@@ -81,8 +81,12 @@ class Service:
         here = View(set_.width, set_.height, set_.javascript)
         shot, page = self._try(page, here)
         assert shot is not None
-        others = [self._try(page, view, shot.shows)[0] for view in other_views(here) if shot.shows]
-        return [shot, *others], tuple(sorted({*flags, *page.flags}))
+        shots: list[Shot | None] = [shot]
+        for view in other_views(here):
+            shots.append(None)
+            if all(each is None or each.shows for each in shots):  # what fails in one view is not tried in the next
+                shots[-1], page = self._try(page, view, shot.shows)
+        return shots, tuple(sorted({*flags, *page.flags}))
 
     def _try(self, page: Prepared, view: View, unless: Counter[str] | None = None) -> tuple[Shot | None, Prepared]:
         """Render the page in a view, again where that fails; return it, and the page as it was rendered at last."""

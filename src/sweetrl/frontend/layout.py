@@ -13,6 +13,7 @@ import io
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from sweetrl.browser.page import Box, Element, Page
@@ -76,8 +77,8 @@ def similarity(answer: Page, reference: Page) -> Parts:
     Where the answer shows something else in another view, it is compared there, too, with the reference in that view,
     and the lowest score stands.
     """
-    others = reference.others or (None,) * len(answer.others)
-    pairs = [(one, two or reference) for one, two in zip(answer.others, others, strict=True) if one is not None]
+    others = zip_longest(answer.others, reference.others)
+    pairs = [(one, two or reference) for one, two in others if one is not None]
     return min((_compare(one, two) for one, two in [(answer, reference), *pairs]), key=lambda parts: parts.score)
 
 
@@ -108,7 +109,7 @@ def features(page: Page) -> Features:
     rgb = np.asarray(small)
     edges = _edges(np.asarray(small.convert("L")), np.asarray(whole))
     for box in page.unread:
-        over = box.height / 2  # letters stand out of their line
+        over = max(4.0, box.height / 2)  # letters stand out of their line
         left, top = (max(0, int(start - over)) // REDUCE for start in (box.x, box.y))
         right, bottom = (int(end + over) // REDUCE for end in (box.x + box.width, box.y + box.height))
         edges[top : bottom + 1, left : right + 1] = False
