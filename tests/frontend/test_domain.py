@@ -47,7 +47,7 @@ def test_a_reply_is_a_question_a_page_or_the_answer(reply: str, kind: str) -> No
 @pytest.mark.parametrize("reward", [{"turn_cost": 0.01}, {"function": "mine:brief"}])
 def test_where_the_reward_is_no_likeness_the_report_is_the_usual_one(reward: dict[str, object]) -> None:
     domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "reward": reward}))
-    assert domain.examine({}, [], None, EvaluateSettings()) is None
+    assert domain.examine({}, [], None, EvaluateSettings()) == ({}, None)
     assert domain.shown_labels.reward == "Mean reward" and domain.shown_labels.success == "Equal to the reference"
 
 
