@@ -39,7 +39,10 @@ class PageCache:
         pages = (page, *page.others)
         if any(each is not None and each.status not in ("ok", "truncated") for each in pages):
             return
-        stored = [each and {**asdict(replace(each, png=b"", others=())), "bytes": len(each.png)} for each in pages]
+        stored = [
+            None if each is None else {**asdict(replace(each, png=b"", others=())), "bytes": len(each.png)}
+            for each in pages
+        ]
         for each in stored:
             if each is not None:
                 del each["png"], each["others"]

@@ -12,7 +12,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sweetrl.browser.facts import Line, Turn
+from sweetrl.browser.facts import Line
+from sweetrl.browser.lettering import Turn
 
 if TYPE_CHECKING:
     import numpy as np
