@@ -67,8 +67,8 @@ def sheet(lines: Sequence[Line], width: int, height: int) -> str:
             turn = "transform:translate(-50%,-50%) matrix({},{},{},{},0,0)".format(*line.turn)
             parts.append(f'<p class=l{layer} style="left:{left}px;top:{top}px;{turn};{style}">{text}</p>')
         else:
-            width = line.box.width if line.control else place.width
-            where = f"left:{place.x}px;top:{place.y}px;width:{width}px;line-height:{place.height}px"
+            across = line.box.width if line.control else place.width
+            where = f"left:{place.x}px;top:{place.y}px;width:{across}px;line-height:{place.height}px"
             parts.append(f'<p class=l{layer} style="{where};{style}">{text}</p>')
     return "".join(parts)
 
