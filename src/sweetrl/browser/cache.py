@@ -39,10 +39,13 @@ class PageCache:
         pages = (page, *page.others)
         if any(each is not None and each.status not in ("ok", "truncated") for each in pages):
             return
-        stored = [each and {**asdict(replace(each, png=b"", others=())), "bytes": len(each.png)} for each in pages]
-        for each in stored:
-            if each is not None:
-                del each["png"], each["others"]
+        stored = list[dict[str, Any] | None]()
+        for each in pages:
+            facts = None if each is None else asdict(replace(each, png=b"", others=()))
+            if each is not None and facts is not None:
+                del facts["png"], facts["others"]
+                facts["bytes"] = len(each.png)
+            stored.append(facts)
         head = json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         with atomic_path(self._path(html, page.renderer)) as temporary:
             temporary.write_bytes(b"".join([head, b"\n", *(each.png for each in pages if each is not None)]))

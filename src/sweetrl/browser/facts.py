@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
 from sweetrl.browser.css_colors import COLOR, Rgba, parse_color
+from sweetrl.browser.lettering import Columns, Turn, first_number, font, turn_of
 from sweetrl.browser.page import Align, Box, Element, Rgb, Role
 
 STYLES = (
@@ -49,7 +48,6 @@ _STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
 _SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
-_APART = (-0.05, 0.3)  # font sizes between two letters, beside what the font gives: beyond, no words are read
 _SKIPPED = {"HTML", "HEAD", "BODY", "STYLE", "SCRIPT", "TITLE", "META", "LINK", "BR", "OPTION", "OPTGROUP", "SOURCE"}
 _OPAQUE = {"svg", "img", "video", "canvas", "iframe", "object", "embed", "select"}  # what is inside is not listed
 _ROLES: dict[str, Role] = {
@@ -94,8 +92,6 @@ _ARIA: dict[str, Role] = {
     "main": "section",
 }
 _UNSEEN = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))  # places where a word may be broken, or may not
-_NUMBER = re.compile(r"-?[\d.]+(?:e-?\d+)?")
-Turn = tuple[float, float, float, float]  # the matrix (a, b, c, d) of a transform: where it moves to is in the boxes
 
 
 @dataclass(frozen=True)
@@ -154,25 +150,7 @@ class _State:
     clip: tuple[float, float, float, float]
     opaque: bool  # nothing inside is listed
     turn: Turn | None = None
-    columns: _Columns | None = None
-
-
-class _Columns:
-    """Where lines of a box of several columns are: a snapshot has them all in the first."""
-
-    def __init__(self, style: dict[str, str], box: Box):
-        gap, wide = _first_number(style["column-gap"]), _first_number(style["column-width"])
-        gap = gap if style["column-gap"] != "normal" else _first_number(style["font-size"])
-        width = box.width - 2 * (_first_number(style["padding-left"]) + _first_number(style["border-left-width"])) + gap
-        count = int(_first_number(style["column-count"])) or max(int(width / (wide + gap)), 1)
-        self.pitch = width / count
-        self.column, self.last = 0, box.y
-
-    def place(self, box: Box) -> Box:
-        """The place of the next line: one that is above the line before begins a column."""
-        self.column += box.y < self.last
-        self.last = box.y
-        return replace(box, x=box.x + self.column * self.pitch)
+    columns: Columns | None = None
 
 
 def content_height(snapshot: dict[str, Any]) -> int:
@@ -269,9 +247,9 @@ class _Reader:
         clip = above.clip
         if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
             clip = _meet(clip, box)
-        state = replace(above, opacity=opacity, behind=behind, clip=clip, turn=_turn(style, above.turn))
+        state = replace(above, opacity=opacity, behind=behind, clip=clip, turn=turn_of(style, above.turn))
         if {style["column-count"], style["column-width"]} - {"auto", ""}:
-            state = replace(state, columns=_Columns(style, box))
+            state = replace(state, columns=Columns(style, box))
         pseudo = name.startswith("::")
         if pseudo or name in _SKIPPED or style["visibility"] != "visible" or opacity < 0.05:
             return state if opacity >= 0.05 else None
@@ -288,8 +266,8 @@ class _Reader:
                 text="",
                 color=_over(color, opacity, behind),
                 background=background,
-                font_size=_first_number(style["font-size"]),
-                bold=_first_number(style["font-weight"]) >= 600,
+                font_size=first_number(style["font-size"]),
+                bold=first_number(style["font-weight"]) >= 600,
                 align=_align(style),
                 role=_role(tag, attributes, style, background is not None),
                 depth=above.depth,
@@ -316,8 +294,8 @@ class _Reader:
             shown = self._chosen.get(node, "")
         text = _collapse(shown)
         if text and element.font_size >= _SMALLEST_TEXT:
-            inset = _first_number(style["padding-left"]) + _first_number(style["border-left-width"])
-            box, how = element.box, f"{_font(style)};box-sizing:border-box;padding:0 {inset}px"
+            inset = first_number(style["padding-left"]) + first_number(style["border-left-width"])
+            box, how = element.box, f"{font(style)};box-sizing:border-box;padding:0 {inset}px"
             how += f";text-align:{style['text-align']}"
             place = replace(box, width=max(box.width, element.font_size / 2 * len(text)))
             if tag == "textarea":
@@ -350,9 +328,9 @@ class _Reader:
         value = self.layout["text"][index]
         whole = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
-        how = _font(style)
+        how = font(style)
         a, b, c, d = above.turn or (1.0, 0.0, 0.0, 1.0)
-        small = _first_number(style["font-size"]) * abs(a * d - b * c) ** 0.5 < _SMALLEST_TEXT
+        small = first_number(style["font-size"]) * abs(a * d - b * c) ** 0.5 < _SMALLEST_TEXT
         at = -1 if small else above.element if above.element >= 0 else self._bare(index, style, above)
         end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
@@ -377,8 +355,8 @@ class _Reader:
                 text="",
                 color=_over(parse_color(style["-webkit-text-fill-color"]), above.opacity, above.behind),
                 background=None,
-                font_size=_first_number(style["font-size"]),
-                bold=_first_number(style["font-weight"]) >= 600,
+                font_size=first_number(style["font-size"]),
+                bold=first_number(style["font-weight"]) >= 600,
                 align=_align(style),
                 role="",
                 depth=above.depth,
@@ -444,44 +422,6 @@ def _colors(image: str) -> tuple[Rgba, ...]:
     return tuple(parse_color(each[0]) for each in islice(COLOR.finditer(image), _STOPS))
 
 
-def _font(style: dict[str, str]) -> str:
-    """How letters are written (CSS): in their font; as far apart as they are, unless nobody would read words so."""
-    parts = [f"{name}:{style[name]}" for name in ("font-style", "font-weight", "font-size", "font-variant-caps")]
-    size = _first_number(style["font-size"])
-    for name in ("letter-spacing", "word-spacing"):
-        if _APART[0] * size <= _first_number(style[name]) <= _APART[1] * size:
-            parts.append(f"{name}:{style[name]}")
-    if style["text-align"] == "justify":
-        parts.append("white-space:nowrap;text-align-last:justify")
-    return ";".join([*parts, f"font-family:{style['font-family']}"])
-
-
-def _turn(style: dict[str, str], above: Turn | None) -> Turn | None:
-    """The matrix of an element's transforms within that of its ancestors; None where nothing is turned or scaled."""
-    turn = above
-    if style["zoom"] == "1" and style["rotate"] == style["scale"] == style["transform"] == "none":
-        return turn
-    for name in ("zoom", "rotate", "scale", "transform"):
-        numbers = [float(each) for each in _NUMBER.findall(style[name].partition("(")[2] or style[name])]
-        if not numbers or style[name] == "1":
-            continue
-        if name == "transform":
-            own = (*numbers[:2], *numbers[(4 if len(numbers) == 16 else 2) :][:2])
-        elif name == "rotate":
-            angle = math.radians(numbers[-1])
-            own = (math.cos(angle), math.sin(angle), -math.sin(angle), math.cos(angle))
-        else:
-            own = (numbers[0], 0.0, 0.0, numbers[1 if len(numbers) > 1 else 0])
-        if own != (1.0, 0.0, 0.0, 1.0):
-            turn = _times(turn, own) if turn else own
-    return turn
-
-
-def _times(one: Turn, two: Turn) -> Turn:
-    (a, b, c, d), (e, f, g, h) = one, two
-    return (a * e + c * f, b * e + d * f, a * g + c * h, b * g + d * h)
-
-
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:
     share = color[3] * opacity
     red, green, blue = (round(share * own + (1 - share) * under) for own, under in zip(color, behind, strict=False))
@@ -495,11 +435,6 @@ def _meet(clip: tuple[float, float, float, float], box: Box) -> tuple[float, flo
         min(clip[2], box.x + box.width),
         min(clip[3], box.y + box.height),
     )
-
-
-def _first_number(text: str) -> float:
-    found = _NUMBER.search(text)
-    return float(found.group()) if found else 0.0
 
 
 def _collapse(text: str) -> str:

@@ -12,7 +12,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sweetrl.browser.facts import Line, Turn
+from sweetrl.browser.facts import Line
+from sweetrl.browser.lettering import Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,8 +67,8 @@ def sheet(lines: Sequence[Line], width: int, height: int) -> str:
             turn = "transform:translate(-50%,-50%) matrix({},{},{},{},0,0)".format(*line.turn)
             parts.append(f'<p class=l{layer} style="left:{left}px;top:{top}px;{turn};{style}">{text}</p>')
         else:
-            width = line.box.width if line.control else place.width
-            where = f"left:{place.x}px;top:{place.y}px;width:{width}px;line-height:{place.height}px"
+            across = line.box.width if line.control else place.width
+            where = f"left:{place.x}px;top:{place.y}px;width:{across}px;line-height:{place.height}px"
             parts.append(f'<p class=l{layer} style="{where};{style}">{text}</p>')
     return "".join(parts)
 

@@ -69,8 +69,9 @@ class Renderer:
             if kept is not None:
                 return kept
         shots, flags = self._service.render(prepare(html))
-        page, *others = [shot and _page(shot, flags, name) for shot in shots]
-        page = replace(page, others=tuple(others))
+        assert shots[0] is not None
+        others = tuple(None if shot is None else _page(shot, flags, name) for shot in shots[1:])
+        page = replace(_page(shots[0], flags, name), others=others)
         if self._cache is not None:
             self._cache.put(html, page)
         return page
