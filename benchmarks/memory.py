@@ -33,7 +33,7 @@ from typing import Any
 import official_data
 
 from sweetrl.colbench.find import find_domain
-from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.types import AgentTurn, Candidate, Message, Task, TestResult, Trajectory
 
 ATTEMPTS, TURNS = 15, (8, 10)
 SHARD = 300  # dialogues in a file: whole tasks
@@ -276,7 +276,7 @@ def stand_in() -> None:
             chance = random.Random(f"{one.task.id} {one.attempt}")
             replies = [*known["question"], *known["comment"][: PHRASES // 8]]
             turns = [chance.sample(replies, sampling.n) for _ in row.spans]
-            found.append([{ids: (text, 1) for text, ids in some} for some in turns])
+            found.append([tuple(Candidate(ids, text, 1) for text, ids in some) for some in turns])
         return found
 
     reference._computed = computed

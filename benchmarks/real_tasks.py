@@ -40,7 +40,7 @@ from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import EngineSettings, Settings, load_settings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.make import serving
+from sweetrl.engines.policy import watched
 from sweetrl.models.load import load_tokenizer
 from sweetrl.types import Trajectory
 
@@ -135,7 +135,7 @@ def server(settings: Settings, options: argparse.Namespace, folder: Path) -> Ite
     )
     log = folder / "vllm.log"
     try:
-        with serving(engine, settings.model, log) as running:
+        with watched(engine, settings.model, log) as (running, _):
             name = running.model
             user = ["--user-url", running.urls, "--user-model", name] if user_of(options.suite) == "llm" else []
             yield ["--engine", "vllm", "--url", running.urls, *user]

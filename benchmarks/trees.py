@@ -74,9 +74,8 @@ def rank(model: Any, dialogues: Sequence[Sequence[Row]], how: str, tokens: int) 
     """Log-probs of all candidates with and without the adapter; `sums` are the differences, candidate by candidate."""
     import torch
 
-    from sweetrl.lm.passes import reply_logprobs
+    from sweetrl.lm.passes import collate_trees, reply_logprobs, to_device
     from sweetrl.lm.tree_attention import choose_backend
-    from sweetrl.lm.tree_forward import collate_trees, to_device
 
     device = next(model.parameters()).device
     backend = choose_backend(device)

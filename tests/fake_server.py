@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweetrl.engines.background import wait
+from sweetrl.types import Completion, Prompt, Sampling
+
 FAULTS = ("429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish", "restart")
 Reply = Callable[[dict[str, Any]], str]
 
@@ -249,3 +252,12 @@ class FakeServer:
             "completion_tokens": sum(len(one["token_ids"]) for one in choices),
         }
         return 200, {"choices": choices, "usage": usage}
+
+
+def sample(engine: Any, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    """What an engine behind a server says to `prompts`, asked side by side."""
+
+    async def everything() -> list[list[Completion]]:
+        return list(await asyncio.gather(*(engine.ask(prompt, sampling) for prompt in prompts)))
+
+    return wait(everything())

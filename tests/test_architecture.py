@@ -249,7 +249,7 @@ def test_the_core_needs_no_extra() -> None:
         for other in imports(files[name], inside=False):
             parts = other.split(".")
             waiting += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    assert {"sweetrl.config.settings", "sweetrl.types", "sweetrl.engines.make"} <= seen
+    assert {"sweetrl.config.settings", "sweetrl.types", "sweetrl.engines.policy"} <= seen
     assert not any(name.startswith(("sweetrl.tracking", "sweetrl.validation", "sweetrl.stages")) for name in seen)
 
 

@@ -286,13 +286,11 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One distinct reply at a state: its ids as sampled, how often it was, and the advantage a critic gives it."""
+class Candidate(Reply):
+    """One distinct reply at a state: how often it was sampled, and the advantage a critic gives it."""
 
-    token_ids: tuple[int, ...]
-    text: str
     count: int
-    advantage: float
+    advantage: float = 0.0
 
 
 @dataclass(frozen=True)

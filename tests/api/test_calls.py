@@ -113,7 +113,7 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    monkeypatch.setattr("sweetrl.sweet.critic.fit_critic", lambda *given, **_: killed(seen, given[5]))
+    monkeypatch.setattr("sweetrl.sweet.critic.fit_critic", lambda job: killed(seen, job.scratch))
     monkeypatch.setattr("sweetrl.methods.critics.make_critic", lambda *_: None)
     env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
     for options in ({}, {"epochs": 7}):

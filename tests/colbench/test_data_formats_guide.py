@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from sweetrl.colbench.store import TASKS_FORMAT, TRAJECTORIES_FORMAT, task_schema, trajectory_schema
-from sweetrl.evaluation.metrics import COLUMNS
-from sweetrl.types import Outcome
+from sweetrl.types import Outcome, Result
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
 ROWS = [line for line in GUIDE.splitlines() if line.startswith("| `")]
@@ -31,7 +30,7 @@ def test_every_column_has_a_row(schema) -> None:  # type: ignore[no-untyped-def]
 def test_every_column_of_the_results_has_a_row() -> None:
     table = GUIDE[GUIDE.index("## What `evaluate` writes") :]
     named = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert [column for column in COLUMNS if not any(f"`{column}`" in cell for cell in named)] == []
+    assert [column for column in Result.__dataclass_fields__ if not any(f"`{column}`" in cell for cell in named)] == []
 
 
 def test_outcomes_and_formats_are_named() -> None:

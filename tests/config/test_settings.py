@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.config.page import page
 from sweetrl.config.settings import (
     TRAINED,
     Section,
@@ -14,7 +15,6 @@ from sweetrl.config.settings import (
     TrainerSettings,
     known_keys,
     load_settings,
-    parameters_page,
     parse_settings,
 )
 from sweetrl.errors import UserError
@@ -77,17 +77,17 @@ def test_every_setting_has_a_description_and_every_section_a_docstring() -> None
 
 def test_the_parameters_page_is_current() -> None:
     committed = (REPOSITORY / "docs" / "parameters.md").read_text(encoding="utf-8")
-    assert committed == parameters_page(), "run `make docs` and commit docs/parameters.md"
+    assert committed == page(Settings), "run `make docs` and commit docs/parameters.md"
 
 
 def test_the_parameters_page_names_every_key() -> None:
-    page = parameters_page()
+    text = page(Settings)
     for section in sections():
         for name, field in section.model_fields.items():
             if not (isinstance(field.annotation, type) and issubclass(field.annotation, Section)):
-                assert re.search(rf"^\| `{field.alias or name}(?:: [^|]*)?` \|", page, re.MULTILINE), name
-    assert "Undefined" not in page and "typing." not in page, "defaults and types are said in words"
-    assert "| `options: {}` | a mapping |" in page
+                assert re.search(rf"^\| `{field.alias or name}(?:: [^|]*)?` \|", text, re.MULTILINE), name
+    assert "Undefined" not in text and "typing." not in text, "defaults and types are said in words"
+    assert "| `options: {}` | a mapping |" in text
 
 
 @pytest.mark.parametrize(

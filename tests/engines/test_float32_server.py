@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import parse_settings
-from sweetrl.engines.make import serving
+from sweetrl.engines.policy import watched
 from sweetrl.errors import UserError
 
 
@@ -25,7 +25,7 @@ def test_float32_is_named_where_a_server_on_a_gpu_cannot_start(
     Path("server.py").write_text("raise SystemExit('Engine core initialization failed')")
     engine = {"kind": "vllm", "command": f"'{sys.executable}' server.py {{model}}", "start_seconds": 60.0}
     settings = parse_settings({"engine": engine, "model": {"dtype": dtype}})
-    with pytest.raises(UserError) as caught, serving(settings.engine, settings.model, Path("stage.log")):
+    with pytest.raises(UserError) as caught, watched(settings.engine, settings.model, Path("stage.log")):
         pass
     assert "ended with status 1 before it answered: Engine core initialization failed" in str(caught.value)
     assert str(caught.value).endswith("only: set `model.dtype: bfloat16`.") == named

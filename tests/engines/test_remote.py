@@ -17,15 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.openai import OpenAIEngine, read_choice
-from sweetrl.engines.remote import TOKEN_ROOM, Access, choices_of, error_message, hide_key, read_object, reply_limit
-from sweetrl.engines.retry import LONGEST_REST, RetryPolicy, TransientError, retry_after
+from sweetrl.engines.remote import TOKEN_ROOM, choices_of, error_message, hide_key, read_object, reply_limit
+from sweetrl.engines.retry import LONGEST_REST, TransientError, retry_after
 from sweetrl.errors import EngineError, UserError
 from sweetrl.text import printable
 from sweetrl.types import Prompt, Sampling
+from tests.fake_server import sample
 
 KEY = "sk-canary/0123456789abcdef"
-QUICK = RetryPolicy(timeout=20.0, attempts=2, budget=30.0, backoff=0.001)
 ASKED = Sampling(max_new_tokens=32)
 PROMPT = Prompt((), messages=(("user", "I want a function."),), seed=1)
 
@@ -70,11 +71,21 @@ def serve(server: Server) -> Iterator[Server]:
             http.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", KEY)
+
+
+def make_engine(url: str) -> OpenAIEngine:
+    limits = {"timeout_seconds": 20.0, "attempts": 2, "backoff_seconds": 0.001}
+    return OpenAIEngine(ServerSettings(urls=url, model="m", key_variable="THE_KEY", **limits))
+
+
 def say(server: Server) -> str:
     with serve(server):
-        engine = OpenAIEngine(Access((server.url,), "m", key=KEY, key_variable="THE_KEY", retry_policy=QUICK))
+        engine = make_engine(server.url)
         try:
-            ((one,),) = engine.sample([PROMPT], ASKED)
+            ((one,),) = sample(engine, [PROMPT], ASKED)
         finally:
             engine.close()
     return one.text
@@ -152,16 +163,17 @@ def test_a_short_key_is_a_word_like_others() -> None:
     assert hide_key("EMPTY", "the list is EMPTY") == "the list is EMPTY"
 
 
-@pytest.mark.parametrize("key", ["sk-1\nX-Other: 1", "sk-ключ", "sk-\x00"])
-def test_a_key_that_fits_in_no_header_is_named_by_its_variable(key: str) -> None:
+@pytest.mark.parametrize("key", ["sk-1\nX-Other: 1", "sk-ключ", "sk-\x7f1"])
+def test_a_key_that_fits_in_no_header_is_named_by_its_variable(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", key)
     with pytest.raises(UserError, match=r"^THE_KEY holds characters that no key has") as caught:
-        OpenAIEngine(Access(("http://localhost/v1",), "m", key=key, key_variable="THE_KEY"))
+        make_engine("http://localhost/v1")
     assert key not in str(caught.value)
 
 
 def test_an_address_with_a_password_is_refused_without_saying_it() -> None:
     with pytest.raises(UserError, match="the address of host:80 holds a name or a password") as caught:
-        OpenAIEngine(Access(("http://me:secret@host:80/v1",), "m"))
+        make_engine("http://me:secret@host:80/v1")
     assert "secret" not in str(caught.value)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -50,7 +51,7 @@ def test_the_gpus_of_a_server(tmp_path: Path) -> None:
 
 def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) -> None:
     port = free_port()
-    with ManagedServer([sys.executable, "-c", SERVER, str(port)], port, tmp_path / "log") as server:
+    with closing(ManagedServer([sys.executable, "-c", SERVER, str(port)], port, tmp_path / "log")) as server:
         server.wait_ready(60)
         assert server.url == f"http://127.0.0.1:{port}/v1"
         first = server.process.pid

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from sweetrl.engines.remote import Access
-from sweetrl.engines.retry import RetryPolicy
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Prompt, Sampling
+from tests.fake_server import sample
 
-RETRIES = RetryPolicy(timeout=60.0, attempts=6, budget=300.0, backoff=0.01)
 SAMPLING = Sampling(max_new_tokens=64)
 
 
@@ -33,14 +32,15 @@ def adapter(tmp_path: Path) -> Path:
 
 
 def make_engine(tokenizer: Any, *urls: str, adapter: Path | None = None, model: str = "") -> VllmEngine:
-    return VllmEngine(Access(urls, model, retry_policy=RETRIES), tokenizer, adapter)
+    settings = ServerSettings(urls=" ".join(urls), model=model, timeout_seconds=60.0, attempts=6, backoff_seconds=0.01)
+    return VllmEngine(settings, tokenizer, adapter)
 
 
 def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url)
         sampling = Sampling(64, temperature=0.7, top_p=0.9, n=2, stop_ids=(500,))
-        ((one, two),) = engine.sample([Prompt((7, 8, 9), 2**62 + 1)], sampling)
+        ((one, two),) = sample(engine, [Prompt((7, 8, 9), 2**62 + 1)], sampling)
         engine.close()
     (body,) = server.bodies
     assert (body["model"], body["prompt"], body["seed"], body["n"]) == ("base", [7, 8, 9], 2**62 + 1, 2)
@@ -58,7 +58,7 @@ def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
 def test_a_reply_cut_by_the_limit_keeps_all_its_ids(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url)
-        ((one,),) = engine.sample([Prompt((7,), 1)], Sampling(3))
+        ((one,),) = sample(engine, [Prompt((7,), 1)], Sampling(3))
         engine.close()
     assert (len(one.token_ids), one.finish_reason) == (3, "length")
     assert one.text == tokenizer.decode(one.token_ids)
@@ -67,9 +67,10 @@ def test_a_reply_cut_by_the_limit_keeps_all_its_ids(fake_server: Any, tokenizer:
 def test_the_context_limits_the_reply(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer, context=70) as server:
         engine = make_engine(tokenizer, server.url)
-        (short,), (full,) = engine.sample([Prompt((7,) * 66, 1), Prompt((7,) * 70, 1)], SAMPLING)
+        ((short,),) = sample(engine, [Prompt((7,) * 66, 1)], SAMPLING)
         assert len(short.token_ids) == 4
-        assert (full.token_ids, full.finish_reason) == ((), "length")
+        with pytest.raises(NoRoom):
+            sample(engine, [Prompt((7,) * 70, 1)], SAMPLING)
         engine.close()
     assert [body["max_tokens"] for body in server.bodies] == [4]
     assert issubclass(NoRoom, EngineError)
@@ -89,18 +90,18 @@ def test_ids_that_the_base_does_not_have_end_everything_and_odd_log_probs_cost_a
 
         server._completions = completions
         engine = make_engine(tokenizer, server.url)
-        ((one,),) = engine.sample([Prompt((7,), 1)], SAMPLING)
+        ((one,),) = sample(engine, [Prompt((7,), 1)], SAMPLING)
         assert not odd and engine.usage().retries == 3
         engine.vocabulary = max(one.token_ids)
         with pytest.raises(UserError, match=r"the token id \d+, and model\.base has only \d+: another model is served"):
-            engine.sample([Prompt((7,), 1)], SAMPLING)
+            sample(engine, [Prompt((7,), 1)], SAMPLING)
         engine.close()
 
 
 def test_an_adapter_is_loaded_once_and_unloaded_at_the_end(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
     with fake_server(tokenizer=tokenizer) as one, fake_server(tokenizer=tokenizer) as two:
         engine = make_engine(tokenizer, one.url, two.url, adapter=adapter)
-        engine.sample([Prompt((7, seed), seed) for seed in range(10)], SAMPLING)
+        sample(engine, [Prompt((7, seed), seed) for seed in range(10)], SAMPLING)
         for server in (one, two):
             assert server.adapters == {adapter_name(adapter): str(adapter.resolve())}
             assert server.seen["load_lora_adapter"] == 1
@@ -114,19 +115,19 @@ def test_a_server_that_was_started_again_gets_the_adapter_again(
 ) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url, adapter=adapter)
-        before = engine.sample([Prompt((7,), 1)], SAMPLING)
+        before = sample(engine, [Prompt((7,), 1)], SAMPLING)
         server.scripted = ["restart"]
-        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
+        assert sample(engine, [Prompt((7,), 1)], SAMPLING) == before
         assert server.seen["load_lora_adapter"] == 2
         server.adapters["another"] = server.adapters.pop(adapter_name(adapter))
-        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
+        assert sample(engine, [Prompt((7,), 1)], SAMPLING) == before
         engine.close()
 
 
 def test_an_adapter_that_somebody_else_has_loaded_is_used(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
     with fake_server(tokenizer=tokenizer, adapters={adapter_name(adapter): "x"}) as server:
         engine = make_engine(tokenizer, server.url, adapter=adapter)
-        engine.sample([Prompt((7,), 1)], SAMPLING)
+        sample(engine, [Prompt((7,), 1)], SAMPLING)
         engine.close()
 
 
@@ -148,12 +149,12 @@ def test_what_the_user_must_fix_is_one_sentence(fake_server: Any, tokenizer: Any
         server._adapter = lambda path, body: (404, {"detail": "Not Found"})
         engine = make_engine(tokenizer, server.url, adapter=adapter)
         with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
-            engine.sample([Prompt((7,), 1)], SAMPLING)
+            sample(engine, [Prompt((7,), 1)], SAMPLING)
         engine.close()
         server._adapter = lambda path, body: (500, {"error": {"message": "LoRA rank 64 is greater than 16"}})
         engine = make_engine(tokenizer, server.url, adapter=adapter)
         with pytest.raises(UserError, match="rank 64 is greater"):
-            engine.sample([Prompt((7,), 1)], SAMPLING)
+            sample(engine, [Prompt((7,), 1)], SAMPLING)
         engine.close()
     with pytest.raises(UserError, match=r"the connection failed.*; start the server or fix its address"):
         make_engine(tokenizer, server.url)

@@ -61,7 +61,7 @@ def context(chat: ChatFormat, engine: Any = None) -> RolloutContext:
 
 
 def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[int] = range(6)) -> list[Point]:
-    return best_of_n([make_task(number) for number in tasks], context(chat), critics, numbers, seed=5, batch=4)
+    return best_of_n([make_task(number) for number in tasks], context(chat), critics, numbers, seed=5)
 
 
 def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]:
@@ -93,7 +93,7 @@ def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> No
 def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
     engine, good, bad = Engine(chat), Likes("a"), Likes("b")
     tasks = [make_task(number) for number in range(4)]
-    best_of_n(tasks, context(chat, engine), {"good": good, "bad": bad}, NUMBERS, seed=5, batch=4)
+    best_of_n(tasks, context(chat, engine), {"good": good, "bad": bad}, NUMBERS, seed=5)
     assert all(len({prompt.token_ids for prompt in prompts}) == len(prompts) for prompts in engine.calls)
     assert len(engine.calls[0]) == 4, "the first turn is shared by all N and all critics"
     assert good.calls <= AGENT.max_turns and bad.calls <= AGENT.max_turns

@@ -283,5 +283,5 @@ def test_results_survive_the_file(tmp_path):
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     (tmp_path / "broken.parquet").write_text("no")
     for name in ("none", "broken"):
-        with pytest.raises(UserError, match=rf"{name}\.parquet: .* run the stage `evaluate` first"):
+        with pytest.raises(UserError, match=rf"{name}\.parquet: .* run the stage `evaluate`"):
             read_results(tmp_path / f"{name}.parquet")

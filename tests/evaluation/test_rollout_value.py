@@ -238,7 +238,7 @@ def test_with_a_real_model_it_is_opened_by_its_name(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any
 ) -> None:
     from sweetrl.api.learning import rank_replies
-    from sweetrl.engines.make import Agent
+    from sweetrl.engines.policy import Agent
     from sweetrl.engines.transformers import TransformersEngine
 
     class Quick(Letters):

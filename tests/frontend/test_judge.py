@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sweetrl.backend.suite import generate as generate_programs
-from sweetrl.evaluation.ranking import judged_metrics
+from sweetrl.evaluation.metrics import judged_metrics
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.designs import read_page, write_page

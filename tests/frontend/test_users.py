@@ -11,8 +11,8 @@ import pytest
 
 from sweetrl.browser.page import Page
 from sweetrl.colbench.users import Recording
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.phrases import NO_PAGE, UNKNOWN
@@ -103,7 +103,7 @@ def drawn(html: str) -> Page:
 
 
 def vision(server: Any, **how: Any) -> VisionUser:
-    engine = OpenAIEngine(Access((server.url,), "eyes"))
+    engine = OpenAIEngine(ServerSettings(urls=server.url, model="eyes"))
     return VisionUser(EngineSpeaker(engine, Sampling(256, 0.0)), FRONTEND, drawn, **how)
 
 
@@ -174,7 +174,7 @@ def test_words_are_cut_recorded_and_found_again(fake_server: Any, tmp_path: Path
 
 
 def test_a_model_in_this_process_has_no_eyes() -> None:
-    engine = OpenAIEngine(Access(("http://127.0.0.1:9/v1",), "local"))
+    engine = OpenAIEngine(ServerSettings(urls="http://127.0.0.1:9/v1", model="local"))
     speaker = EngineSpeaker(engine, Sampling(8, 0.0), chat=object())  # type: ignore[arg-type]
     with pytest.raises(UserError, match="sees no pictures"):
         asyncio.run(speaker.say(("look", PNG), 1))

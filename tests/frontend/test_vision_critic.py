@@ -86,6 +86,8 @@ def test_what_cannot_work_is_one_sentence(
 
 def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training is not shared: the others would all train the same, and write to the same folder."""
+    from sweetrl.api.learning import training_job
+    from sweetrl.methods.base import Inputs
     from sweetrl.sweet.critic import fit_critic
 
     chosen, trained = settings("nowhere"), []
@@ -94,5 +96,5 @@ def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
-        fit_critic(domain, chosen.critic, chosen.tracking, [], [], tmp_path)
+        fit_critic(training_job(None, chosen, domain, Inputs([], []), tmp_path))
         assert trained == (["vision-head"] if rank == "0" else [])

@@ -171,7 +171,7 @@ def test_the_base_that_an_adapter_names_is_never_looked_for(
 def test_adapters_that_are_more_than_weights_are_refused(
     tiny_model: Path, adapter: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    from sweetrl.engines.make import adapter_lora_rank
+    from sweetrl.engines.policy import adapter_lora_rank
     from sweetrl.engines.vllm import adapter_name
 
     change(adapter / "adapter_config.json", **changes)
@@ -269,13 +269,13 @@ def test_a_server_of_ours_never_trusts_a_folders_code(words: str) -> None:
 
 def test_a_server_of_ours_is_not_started_on_such_a_folder(folder: Path, tmp_path: Path) -> None:
     from sweetrl.config.settings import EngineSettings, ModelSettings
-    from sweetrl.engines.make import serving
+    from sweetrl.engines.policy import watched
 
     change(folder / "config.json", model_type="evil", auto_map=OWN)
     engine = EngineSettings(kind="vllm", command="false {model}")
     with (
         pytest.raises(UserError, match="brings its own code"),
-        serving(engine, ModelSettings(base=str(folder)), tmp_path / "log"),
+        watched(engine, ModelSettings(base=str(folder)), tmp_path / "log"),
     ):
         pass
 

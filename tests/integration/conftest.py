@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from sweetrl.config.settings import EngineSettings, LoraSettings, ModelSettings
-from sweetrl.engines.make import serving
-from sweetrl.engines.remote import Access
+from sweetrl.engines.policy import watched
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.engines.vllm_server import free_port
@@ -84,7 +83,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
         start_seconds=1500.0,  # 40 s on an idle machine
     )
     try:
-        with serving(settings, ModelSettings(base=str(base_model)), tmp_path_factory.mktemp("vllm") / "log") as running:
+        base, log = ModelSettings(base=str(base_model)), tmp_path_factory.mktemp("vllm") / "log"
+        with watched(settings, base, log) as (running, _):
             yield running
     finally:
         for name, value in before.items():
@@ -100,7 +100,7 @@ def user(served: EngineSettings) -> str:
 @pytest.fixture(scope="session")
 def remote(served: EngineSettings, base_model: Path) -> Iterator[VllmEngine]:
     """The base model at that server."""
-    engine = VllmEngine(Access((served.urls,), served.model), load_tokenizer(base_model))
+    engine = VllmEngine(served, load_tokenizer(base_model))
     yield engine
     engine.close()
 

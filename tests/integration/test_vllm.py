@@ -18,12 +18,12 @@ from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
-from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
+from sweetrl.errors import NoRoom
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.types import Prompt, Sampling
+from tests.fake_server import sample
 from tests.integration.conftest import adapter_of
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
@@ -33,10 +33,6 @@ AGENT = AgentSettings(max_turns=10, max_new_tokens=192)
 DOMAIN = Backend()
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-def access(served: EngineSettings) -> Access:
-    return Access((served.urls,), served.model)
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +58,13 @@ def equal_up_to_ties(ours: list[Any], theirs: list[Any], share: float) -> None:
 def test_the_same_greedy_tokens_and_log_probs(remote: VllmEngine, local: TransformersEngine) -> None:
     assert remote.context == local.context
     asked = prompts(local.chat, 32)
-    equal_up_to_ties(remote.sample(asked, GREEDY), local.sample(asked, GREEDY), 0.95)
+    equal_up_to_ties(sample(remote, asked, GREEDY), local.sample(asked, GREEDY), 0.95)
 
 
 def test_seeds_decide(remote: VllmEngine) -> None:
     asked = prompts(remote.chat, 8)
-    first = remote.sample(asked, Sampling(64, n=2))
-    again = remote.sample(asked[::-1], Sampling(64, n=2))[::-1]
+    first = sample(remote, asked, Sampling(64, n=2))
+    again = sample(remote, asked[::-1], Sampling(64, n=2))[::-1]
     tokens = [[one.token_ids for one in group] for group in first]
     assert tokens == [[one.token_ids for one in group] for group in again]
     assert sum(one != two for one, two in tokens) >= 6
@@ -82,17 +78,16 @@ def test_replies_end_at_ids_of_ones_own(remote: VllmEngine, local: TransformersE
     asked = prompts(local.chat, 16)
     ends = local.sample(asked[:1], GREEDY)[0][0].token_ids[3:4]
     stopping = replace(GREEDY, stop_ids=ends)
-    found = remote.sample(asked, stopping)
+    found = sample(remote, asked, stopping)
     equal_up_to_ties(found, local.sample(asked, stopping), 0.9)
     assert sum(one.token_ids[-1:] == ends and one.finish_reason == "stop" for (one,) in found) >= 1
 
 
 def test_a_full_context_is_said(remote: VllmEngine) -> None:
-    (nearly,), (full,) = remote.sample(
-        [Prompt((7,) * (remote.context - 4), 1), Prompt((7,) * remote.context, 1)], GREEDY
-    )
+    ((nearly,),) = sample(remote, [Prompt((7,) * (remote.context - 4), 1)], GREEDY)
     assert 1 <= len(nearly.token_ids) <= 4
-    assert (full.token_ids, full.finish_reason) == ((), "length")
+    with pytest.raises(NoRoom):
+        sample(remote, [Prompt((7,) * remote.context, 1)], GREEDY)
 
 
 def test_an_adapter_speaks_as_in_this_process_and_comes_back(
@@ -100,14 +95,14 @@ def test_an_adapter_speaks_as_in_this_process_and_comes_back(
 ) -> None:
     asked = prompts(local.chat, 16)
     expected = TransformersEngine(BASE, adapter, device="cpu", threads=1).sample(asked, GREEDY)
-    engine = VllmEngine(access(served), local.tokenizer, adapter)
-    found = engine.sample(asked, GREEDY)
+    engine = VllmEngine(served, local.tokenizer, adapter)
+    found = sample(engine, asked, GREEDY)
     equal_up_to_ties(found, expected, 0.9)
     assert [one for (one,) in found] != [one for (one,) in local.sample(asked, GREEDY)]
     # Gone, as after a restart: it is loaded again.
     gone = httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": adapter_name(adapter)}, timeout=60)
     assert gone.status_code == 200
-    assert engine.sample(asked, GREEDY) == found
+    assert sample(engine, asked, GREEDY) == found
     engine.close()
     names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and adapter_name(adapter) not in names
@@ -123,7 +118,6 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     from sweetrl.rollout.run import rollout_scored
 
     attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
-    retry_policy = RetryPolicy(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
     agent = AgentSettings(max_turns=4, max_new_tokens=96)
     found = {}
     for share in (0.0, 0.1):
@@ -131,9 +125,9 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
             fake_server(upstream=served.urls, share=share, stuck=15.0) as proxy,
             CodeScorer(RewardSettings()) as scorer,
         ):
-            through = replace(access(served), urls=(proxy.url,), retry_policy=retry_policy)
+            through = served.model_copy(update={"urls": proxy.url, "backoff_seconds": 0.1})
             engine = VllmEngine(through, remote.tokenizer, adapter)
-            speaker = OpenAIEngine(replace(through, model=user))
+            speaker = OpenAIEngine(through.model_copy(update={"model": user}))
             talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), DOMAIN, reply_characters=100)
             context = RolloutContext(DOMAIN, engine, engine.chat, talker, scorer, agent)
             store = TrajectoryStore(tmp_path / str(share))

@@ -81,7 +81,7 @@ def attempts(seed: int = 0, tasks: int = 4) -> PreferenceData:
 
 
 def on(device: str, batch: dict[str, Any]) -> dict[str, Any]:
-    from sweetrl.lm.tree_forward import to_device
+    from sweetrl.lm.passes import to_device
 
     return to_device(batch, device)
 
@@ -103,7 +103,7 @@ def alone(model: Any, rows: Sequence[Row], device: str) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 def test_trees_by_flex_attention_are_exact(seed: int) -> None:
     """Log-probs and gradients of float32 trees are those of the rows, on the GPU and on the CPU."""
-    from sweetrl.lm.tree_forward import usable_backend
+    from sweetrl.lm.passes import usable_backend
 
     rows = attempts(seed, tasks=2 + seed).rows
     model = model_on("cuda")

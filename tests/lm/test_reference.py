@@ -124,7 +124,7 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
 @pytest.mark.parametrize("layout", [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)])
 def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], layout: Layout) -> None:
     """Every candidate as a dialogue of its own, against trees (whole, and split under a budget) and padded rows."""
-    from sweetrl.sweet.critic import branch_advantages
+    from sweetrl.sweet.critic import branch_logprobs
 
     model, tolerance = adapted
     model.eval()
@@ -135,21 +135,23 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
             for _ in trunk.spans
         ]
         for mean in (True, False):
-            found = branch_advantages(model, trunk, branches, layout, mean=mean)
-            for (start, _), replies, values in zip(trunk.spans, branches, found, strict=True):
-                for reply, value in zip(replies, values, strict=True):
+            found = branch_logprobs(model, trunk, branches, layout)
+            for (start, _), replies, sides in zip(trunk.spans, branches, found, strict=True):
+                for reply, (ours, theirs) in zip(replies, sides, strict=True):
+                    value = ((ours - theirs).mean() if mean else (ours - theirs).sum()).item()
                     alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
                     expected = slow_score(model, alone, "turn" if mean else "none").item()
                     assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
         # The official code's reference is given another context, without c.
         turns = min(len(trunk.spans), len(other.spans))
-        found = branch_advantages(model, trunk, branches[:turns], layout, reference_trunk=other)
+        found = branch_logprobs(model, trunk, branches[:turns], layout, reference_trunk=other)
+        value = (found[0][0][0] - found[0][0][1]).mean().item()
         (start, _), (elsewhere, _) = trunk.spans[0], other.spans[0]
         reply = branches[0][0]
         ours, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))
         _, theirs = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
         expected = sum(a.item() - b.item() for a, b in zip(ours[0], theirs[0], strict=True)) / len(reply)
-        assert math.isclose(found[0][0], expected, abs_tol=tolerance * 20)
+        assert math.isclose(value, expected, abs_tol=tolerance * 20)
 
 
 def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:

@@ -85,7 +85,7 @@ def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
             part = chosen[first : first + BLOCK]
             rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
             samples = sample_candidates(rows, engine, sampling, 5)
-            expected[name] += rank.rank_sampled(rows, samples, RandomCritic(0))
+            expected[name] += rank.rank_sampled(rows, samples, RandomCritic(0).rate)
     assert len(chosen) > 2 * BLOCK and len(found.states) == sum(len(encode(one, chat, system).spans) for one in chosen)
     assert sampled(list(found.states)) == sampled(expected["base"])
     differ = [a != b for a, b in zip(sampled(expected["base"]), sampled(expected["critic"]), strict=True)]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, collate_pairs
 from sweetrl.lm.forest import forest_tokens, layout_order
-from sweetrl.lm.passes import Layout, cut_step, share_of_step
+from sweetrl.lm.passes import Layout, cut_step, model_layout, share_of_step
 
 VOCABULARY = 24  # what the probe of a model needs
 
@@ -161,8 +161,7 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
     """Against the same weights in float64: what rounding costs a tree is what it costs a sequence."""
     import torch
 
-    from sweetrl.lm.passes import reply_logprobs
-    from sweetrl.lm.tree_forward import usable_backend
+    from sweetrl.lm.passes import reply_logprobs, usable_backend
 
     rows = dialogues().rows
     model = tiny(family, "bfloat16")
@@ -184,7 +183,7 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
 @pytest.mark.parametrize("vocabulary", [40, 64, 700, 49_152])
 def test_a_model_is_tried_on_ordinary_tokens(vocabulary: int) -> None:
     """Not on the first or last ones, which are special: what a pretrained model makes of those is chaos in bfloat16."""
-    from sweetrl.lm.tree_forward import PROBE, probe_rows
+    from sweetrl.lm.passes import PROBE, probe_rows
 
     ids = [token for row in probe_rows(vocabulary) for token in row.token_ids]
     assert min(ids) >= 0 and max(ids) < vocabulary
@@ -229,20 +228,6 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
             assert (found - alone(model, rows)).abs().max().item() < 1e-9
 
 
-def test_blocks_are_exact_without_a_fused_kernel(
-    models: dict[tuple[str, str, bool], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on devices that have none."""
-    from sweetrl.lm import tree_attention
-
-    monkeypatch.setattr(tree_attention, "_has_cpu_kernel", lambda query: False)
-    model = models["Llama", "float64", True]
-    for seed in range(3):
-        rows = random_rows(seed)
-        values = alone(model, rows)
-        compare(model, rows, "blocks", (values.detach(), gradients(model, values)), 1e-9)
-
-
 def test_without_a_tree_the_model_is_as_before(models: dict[tuple[str, str, bool], Any]) -> None:
     import torch
 
@@ -266,22 +251,22 @@ def test_models_that_cannot_be_masked_fall_back_with_a_reason(
 ) -> None:
     import torch
 
-    from sweetrl.lm import tree_attention, tree_forward
-    from sweetrl.lm.tree_forward import choose_layout, usable_backend
+    from sweetrl.lm import passes, tree_attention
+    from sweetrl.lm.passes import usable_backend
 
     model = tiny("Llama", "float32")
     assert usable_backend(model) == ("blocks", "")
-    assert choose_layout(model, "flat") is None
+    assert model_layout(model, "flat").backend is None
     with monkeypatch.context() as patch:  # a CUDA device whose FlexAttention cannot be compiled
-        patch.setattr(tree_forward, "choose_backend", lambda device: "flex")
-        patch.setattr(tree_attention, "_flex", lambda query: 1 / 0)
-        assert usable_backend(model) == ("blocks", "")
+        patch.setattr(passes, "choose_backend", lambda device: "flex")
+        patch.setattr(tree_attention, "_flex", lambda device: 1 / 0)
+        assert usable_backend(model) == ("dense", "")
     base = model.get_base_model()
     computed = base.model.forward
     # A model that ignores masks and tree alike: what it says of itself would not tell.
     base.model.forward = lambda input_ids, use_cache, **other: computed(input_ids=input_ids, use_cache=False)
     with caplog.at_level(logging.WARNING, logger="sweetrl"):
-        assert choose_layout(model, "trees") is None
+        assert model_layout(model, "trees").backend is None
     assert "flat batches instead of trees: llama gives other log-probs in a tree" in caplog.text
     base.model.forward = computed
     base.config.layer_types = ["full_attention", "sliding_attention"]

@@ -179,7 +179,7 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
         state, data = SimpleNamespace(log_history=[step]), SimpleNamespace(pairs=[])
         return SimpleNamespace(model=model, args=args, state=state, data=data, steps=1, fit=lambda: [step])
 
-    monkeypatch.setattr("sweetrl.engines.make.serving", opened)
+    monkeypatch.setattr("sweetrl.engines.policy.Policy.serving", opened)
     monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)
     monkeypatch.setattr("sweetrl.methods.grpo_trainer.GroupTrainer", trainer)
     monkeypatch.setattr("sweetrl.lm.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))

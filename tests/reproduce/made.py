@@ -14,9 +14,8 @@ import yaml
 from sweetrl.evaluation.metrics import write_results
 from sweetrl.io import write_json
 from sweetrl.reproduce.claims import Claim
-from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Condition, Outcome, measured_outcome
+from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Condition, Measured, Outcome, measured_outcome
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.types import Result
 

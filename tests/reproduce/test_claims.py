@@ -13,8 +13,8 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import holm
 from sweetrl.reproduce.claims import Claim, judged, read_claims, record, verdict
 from sweetrl.reproduce.hierarchical import Hierarchical
+from sweetrl.reproduce.outcomes import Measured
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import COLD, ROOT, WARM, measured, of, result, said
 

@@ -14,9 +14,8 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import percent
 from sweetrl.reproduce import report
-from sweetrl.reproduce.outcomes import OUTCOMES, measured_outcome, read_outcomes, write_outcomes
+from sweetrl.reproduce.outcomes import OUTCOMES, Measured, measured_outcome, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import Measured
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results
 

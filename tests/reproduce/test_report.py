@@ -18,8 +18,8 @@ from sweetrl.io import write_json
 from sweetrl.reproduce import comparisons, report
 from sweetrl.reproduce.claims import read_claims, sha256
 from sweetrl.reproduce.comparisons import PICKING, SEED_DATA
+from sweetrl.reproduce.outcomes import row_of
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import row_of
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import CHOSEN, ROOT, keep, measured, profile_folder, results, said
 

@@ -212,24 +212,16 @@ def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Ca
     [
         ("params.yaml", "a: [", r"params\.yaml: line 1: this is not YAML"),
         ("params.yaml", "profile: x", r"params\.yaml: `seeds` is missing; reproduce/small/params\.yaml shows"),
-        ("params.yaml", f"{LEAST}variant_settings: [rft]", r"params\.yaml: `variant_settings` is no mapping; write"),
         ("params.yaml", f"{LEAST}warm_start_settings: {{model.rate: 1}}", r"unknown parameter `model\.rate`"),
         ("params.yaml", f"{LEAST}variant_settings: {{swet: {{}}}}", "there is no variant `swet`; there are zero-shot"),
         ("params.yaml", f"{LEAST}variant_settings: {{rft: {{rft.rate: 1}}}}", r"unknown parameter `rft\.rate`"),
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
-        ("tuning.yaml", "a: 1", "this is no list of runs"),
-        ("tuning.yaml", "- {variant: rft}", "run 1: `at` is missing"),
-        (
-            "tuning.yaml",
-            "- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}",
-            "run 1: there is no variant `raft`",
-        ),
     ],
 )
 def test_a_file_of_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
     (folder / file).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
-        _ = read_tuning(Path(file)) if file == "tuning.yaml" else Profile().claims
+        _ = Profile().claims
 
 
 def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sweetrl.evaluation.statistics import t_interval
-from sweetrl.reproduce.outcomes import Condition
-from sweetrl.reproduce.tables import Measured, difference, picking_gap, row_of
+from sweetrl.reproduce.outcomes import Condition, Measured, difference, picking_gap, row_of
 from tests.reproduce.made import CHOSEN, COLD, WARM, keep, measured, of, read_variant, result, results
 
 

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from sweetrl.config.settings import OFFICIAL, parse_settings
+from sweetrl.config.settings import OFFICIAL, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, merged, settings_of, variant_named
+from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, Variant, merged, variant_named
 from tests.reproduce.made import ROOT, profile_folder
+
+
+def settings_of(values: Any, variant: Variant) -> Settings:
+    return parse_settings(merged(values, variant.settings))
+
 
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
 

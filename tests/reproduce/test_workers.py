@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
 from sweetrl.reproduce.run import Profile
-from tests.reproduce.made import edit
 from tests.signals import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,23 +101,6 @@ def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> N
     assert "measure@rft-11" not in begun
     assert not any(name.endswith("-12") for name in begun)
     assert "report" not in begun
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"seeds": [47], "best_of_n_seeds": []}, "`large@large-zero-shot-11` needs `seed-data@11`, which the profile"),
-        ({"variants": ["zero-shot", "sweet"]}, "`best-of-n@no-privileged-11` needs `variant@no-privileged-11`"),
-    ],
-)
-def test_what_needs_something_that_is_not_listed_is_not_waited_for(
-    profile: Profile, changes: dict[str, Any], says: str
-) -> None:
-    """The workers waited forever for the data of a seed, or the critic of a variant, that somebody had taken out."""
-    edit(profile.folder / "params.yaml", **changes)
-    with pytest.raises(UserError, match=re.escape(says)):
-        workers.run_all(Profile(profile.folder), 2, program(profile))
-    assert not (profile.folder / "calls").exists()
 
 
 def test_a_killed_reproduction_leaves_nothing_running(profile: Profile) -> None:

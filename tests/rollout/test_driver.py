@@ -173,7 +173,7 @@ def test_three_loops_give_the_same_dialogues(cast: Any, chat: ChatFormat, n: int
 
     scorer = Remembering(cast.scorer())
     choosing = replace(together, engine=SeededEngine(chat), scorer=scorer)
-    points = best_of_n(tasks, choosing, {"a": LikesLetter()}, [n], seed=5, batch=5)
+    points = best_of_n(tasks, choosing, {"a": LikesLetter()}, [n], seed=5)
     assert scorer.seen == [one for one in expected if one.outcome != "lost"]
     scores = iter(cast.scorer().score(scorer.seen))
     assert points == [
@@ -242,15 +242,14 @@ import sys
 from sweetrl.colbench.users import ConsoleUser
 from sweetrl.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.driver import advance_each
-from sweetrl.config.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings, ServerSettings
 from sweetrl.types import Task
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 domain = Backend()
-engine = OpenAIEngine(Access((sys.argv[1],), "a-model"))
+engine = OpenAIEngine(ServerSettings(urls=sys.argv[1], model="a-model"))
 with domain.open() as tools:
     context = RolloutContext(domain, engine, None, ConsoleUser(), domain.scorer(tools), AgentSettings())
     dialogues = iter([context.open(Task("t-0", "I want a function.", "def f(): ..."), 0, 0)])

@@ -13,7 +13,7 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import parse_settings
-from sweetrl.engines.make import Agent
+from sweetrl.engines.policy import Agent
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings, ServerSettings
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
 from sweetrl.rollout.run import rollout_scored
@@ -70,7 +69,7 @@ def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
     attempts = [(cast.task(number), 0) for number in range(12)]
     ledger = Ledger(tmp_path / "costs.jsonl")
     with fake_server(latency=lambda body: 0.02, scripted=["500"]) as server:
-        engine = OpenAIEngine(Access((server.url,), "a-model", concurrency=4, gpus=8))
+        engine = OpenAIEngine(ServerSettings(urls=server.url, model="a-model", concurrency=4, gpus=8))
         context = cast.context(engine, AgentSettings(max_turns=5, max_new_tokens=64), chat=None)
         store = TrajectoryStore(tmp_path / "shards")
         rollout_scored(attempts, context, store, seed=1, policy_name="far", batch=6, shard=5, ledger=ledger)

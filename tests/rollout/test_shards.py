@@ -16,22 +16,18 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.colbench.users import LlmSimulator
-from sweetrl.config.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings, ServerSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
-from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.run import Journal, rollout, rollout_scored
 from sweetrl.rollout.scored import scored
-from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.types import Sampling
 
 AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
-RETRIES = RetryPolicy(timeout=60.0, attempts=12, budget=300.0, backoff=0.01)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -67,11 +63,11 @@ def test_a_journal_gives_back_what_it_was_given(cast: Any, tmp_path: Path) -> No
     ended = scored(rollout(attempts, context, seed=5, policy_name="base"), context.scorer)
     ended[5] = replace(ended[5], parts={"letters": 0.5, "pace": -0.25}, solved=True, extra={"leaks": "2:code"})
     assert [one.outcome for one in ended] == ["answered"] * 2 + ["user_left"] * 2 + ["answered"] * 2
-    journal = Journal(tmp_path, 4)
+    journal = Journal(tmp_path)
     for position in (5, 1, 3, 0):
-        journal.add(position, ended[position])
-    assert journal.read(0, attempts) == {position: ended[position] for position in (1, 3, 0)}
-    assert journal.read(1, attempts) == {5: ended[5]}
+        journal.add(*divmod(position, 4), ended[position])
+    assert journal.read(0, attempts[:4]) == {position: ended[position] for position in (1, 3, 0)}
+    assert journal.read(1, attempts[4:]) == {1: ended[5]}
     others = [(cast.task(9), 0)] * 6
     with pytest.raises(UserError, match="its dialogues belong to other tasks or attempts"):
         journal.read(0, others)
@@ -106,7 +102,7 @@ def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext
         finished = kept
         for path in journal.glob("*.jsonl"):
             with path.open("ab") as target:
-                target.write(b'{"position": 1, "trajec')  # a line that a kill broke off
+                target.write(b'{"at": 1, "trajec')  # a line that a kill broke off
     assert pulled >= 2
     asked = len(context.engine.engine.asked)  # type: ignore[union-attr]
     collect(attempts, context, tmp_path / "broken")
@@ -169,14 +165,14 @@ def test_faults_of_every_kind_change_nothing(
             fake_server(tokenizer=chat.tokenizer, share=share) as server,
             fake_server(reply=says, share=share) as users,
         ):
-            retry_policy = replace(RETRIES, timeout=8.0 if share else 60.0)  # some requests are stuck
-            access = Access((server.url,), "", concurrency=32, retry_policy=retry_policy)
+            limits = {"timeout_seconds": 8.0 if share else 60.0, "backoff_seconds": 0.01}  # some requests are stuck
+            at = ServerSettings(urls=server.url, concurrency=32, **limits)
             agent: OpenAIEngine | VllmEngine
             if kind == "openai":
-                agent = OpenAIEngine(replace(access, model="a-model"))
+                agent = OpenAIEngine(at.model_copy(update={"model": "a-model"}))
             else:
-                agent = VllmEngine(access, chat.tokenizer, adapter)
-            speaker = OpenAIEngine(replace(access, urls=(users.url,), model="a-user"))
+                agent = VllmEngine(at, chat.tokenizer, adapter)
+            speaker = OpenAIEngine(at.model_copy(update={"urls": users.url, "model": "a-user"}))
             store = collect(attempts, remote_context(cast, agent, speaker), tmp_path / str(share), batch=32, shard=50)
             usage = agent.usage()
             agent.close()
@@ -198,12 +194,11 @@ from pathlib import Path
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.shards import Journal
+from sweetrl.rollout.run import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
-from sweetrl.config.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings, ServerSettings
 from sweetrl.types import Score, Task
 
 class User:
@@ -216,7 +211,7 @@ class Scorer:
         return [Score(0.5, semantics="fixed", isolation="none") for _ in dialogues]
 
 url, folder = sys.argv[1:]
-engine = OpenAIEngine(Access((url,), "a-model", concurrency=8))
+engine = OpenAIEngine(ServerSettings(urls=url, model="a-model", concurrency=8))
 agent = AgentSettings(max_turns=5, max_new_tokens=64)
 context = RolloutContext(Backend(), engine, None, User(), Scorer(), agent)
 tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(60)]

@@ -14,7 +14,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import parse_settings
-from sweetrl.engines.make import Agent
+from sweetrl.engines.policy import Agent
 from sweetrl.errors import UserError
 from sweetrl.interop.worlds import World
 from sweetrl.paths import PAIRS, TRAJECTORIES, VALIDATION

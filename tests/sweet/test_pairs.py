@@ -42,10 +42,10 @@ def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
             expected += sum(reward < 1 for reward in usable) if 1.0 in usable else 0
         else:
             expected += sum(a - b >= gap - 1e-6 for a in usable for b in usable)
-    assert len(pairs) == counts.pairs == expected
-    assert counts.trajectories == len(trajectories)
-    assert counts.unusable == sum(r is None or o == "lost" for tries in attempts for r, o in tries)
-    assert counts.tasks_with_pairs == len({pair.task_id for pair in pairs})
+    assert len(pairs) == counts["pairs"] == expected
+    assert counts["trajectories"] == len(trajectories)
+    assert counts["unusable"] == sum(r is None or o == "lost" for tries in attempts for r, o in tries)
+    assert counts["tasks_with_pairs"] == len({pair.task_id for pair in pairs})
 
 
 def test_official_takes_the_first_success_whatever_it_has_cost() -> None:
@@ -57,6 +57,6 @@ def test_official_takes_the_first_success_whatever_it_has_cost() -> None:
     ]
     pairs, counts = trajectory_pairs(attempts)
     assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]
-    assert (counts.equal, counts.too_close) == (1, 0)
+    assert (counts["equal"], counts["too_close"]) == (1, 0)
     pairs, _ = trajectory_pairs(attempts, "all", 0.1)
     assert (2, 1) in {(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs}, "the shorter success is better"

@@ -19,7 +19,7 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings, RankSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
+from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
 from sweetrl.frontend import Frontend
 from sweetrl.lm.data import encode
 from sweetrl.lm.passes import model_layout
@@ -168,7 +168,7 @@ def make_critic(tiny_model: Path, chat: ChatFormat) -> Callable[..., Critic]:
 
 def rank_with(critic: Critic, dialogues: list[Trajectory], engine: FakeEngine, chat: ChatFormat) -> list[RankedState]:
     rows = [(dialogue, encode(dialogue, chat, SYSTEM)) for dialogue in dialogues]
-    return rank.rank_sampled(rows, sample_candidates(rows, engine, Sampling(64, n=16), seed=5), critic)
+    return rank.rank_sampled(rows, sample_candidates(rows, engine, Sampling(64, n=16), seed=5), critic.rate)
 
 
 @pytest.fixture(scope="module")
@@ -254,14 +254,14 @@ def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
     row = encode(dialogue, chat, SYSTEM)
     reply = row.token_ids[slice(*row.spans[-1])]
     limit = len(critic_row(dialogue, BACKEND, chat, SYSTEM, CriticSettings()).token_ids) + 1
-    longer = {(*reply, *range(3, 3 + more)): ("x", 1) for more in range(4)}
+    longer = tuple(Candidate((*reply, *range(3, 3 + more)), "x", 1) for more in range(4))
     sampled = [[longer] * len(row.spans)]
     for privileged, expected in ((True, 2), (False, 4)):
-        room = rank.room_for_replies(BACKEND, chat, SYSTEM, privileged, limit)
-        states = rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0), room)
+        room = limit + len(row.token_ids) - rank.tokens_read(dialogue, BACKEND, chat, SYSTEM, privileged)
+        states = rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0).rate, lambda *_, room=room: room)
         assert len(states) == len(row.spans) and len(states[-1].candidates) == expected
-        assert [one.token_ids for one in states[-1].candidates] == list(longer)[:expected]
-    assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0))[-1].candidates) == 4
+        assert [one.token_ids for one in states[-1].candidates] == [one.token_ids for one in longer[:expected]]
+    assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0).rate)[-1].candidates) == 4
 
 
 def test_a_table_that_is_missing_or_of_something_else_is_one_sentence(

@@ -15,21 +15,20 @@ import pytest
 from sweetrl.backend.domain import Backend
 from sweetrl.config.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.evaluation.ranking import ranking_metrics
+from sweetrl.evaluation.metrics import ranking_metrics
 from sweetrl.lm.data import PreferenceData, drop_overlong, plan
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
-from sweetrl.sweet.listwise import listwise_rows, with_replay
 from sweetrl.sweet.pairs import trajectory_pairs
-from sweetrl.sweet.preferences import preference_rows
+from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
 from sweetrl.sweet.rank import choose_dialogues, choose_preferences, find_replay, mean_centered
 from sweetrl.types import Candidate, RankedState, Trajectory
 
 DOMAIN, SYSTEM = Backend(), "You help a user."
 EXPECTED = {
-    "pairs/official": "6b64305c090fc67f",
+    "pairs/official": "f55bec1582752263",
     "critic/official": "69caffa5daa9bfdb",
     "critic/official/header": "77651a8569b353a8",
-    "pairs/all": "fe7b84c207f90ae0",
+    "pairs/all": "ab7c08ec01806f5a",
     "critic/all": "9e5cd9128ade04bf",
     "critic/all/header": "7b0534c75c6e9a4f",
     "value": "c2754f47ce67d0da",

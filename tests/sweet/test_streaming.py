@@ -132,7 +132,8 @@ def test_ranking_reads_dialogues_block_by_block(
     settings = parse_settings({"model": {"base": str(tiny_model), "device": "cpu", "threads": 1}, "rank": wanted})
 
     def sample(rows: Any, *more: Any) -> Any:
-        return [[{(turn + 7, 8): ("One?", 1), (9,): ("Two?", 1)} for turn in range(len(row.spans))] for _, row in rows]
+        two = (Candidate((9,), "Two?", 1),)
+        return [[(Candidate((turn + 7, 8), "One?", 1), *two) for turn in range(len(row.spans))] for _, row in rows]
 
     monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
     blocks = Blocks(tmp_path)

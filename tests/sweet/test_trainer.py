@@ -11,7 +11,7 @@ from sweetrl.backend import Backend
 from sweetrl.config.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.lm.data import PreferenceData, Row, critic_system, encode
+from sweetrl.lm.data import PreferenceData, Row, encode
 from sweetrl.sweet.pairs import index_pairs, trajectory_pairs
 from sweetrl.types import Trajectory
 
@@ -29,7 +29,7 @@ def critic_data(trajectories: list[Trajectory], chat: ChatFormat) -> PreferenceD
     pairs, _ = trajectory_pairs(trajectories)
     found: list[Trajectory] = []
     indices = index_pairs(pairs, trajectories, found.append)
-    rows = tuple(encode(one, chat, critic_system(Backend().privileged_prompt(one.task), "Help.")) for one in found)
+    rows = tuple(encode(one, chat, Backend().privileged_prompt(one.task) + "Help.") for one in found)
     return PreferenceData(rows, tuple(indices))
 
 

@@ -6,6 +6,7 @@ Comparisons that were made are in tests/tasks/test_promotion.py.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +16,10 @@ from pyarrow import parquet
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import GateSettings, TrackingSettings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.io import read_json
 from sweetrl.tracking.comparisons import OUTCOMES, entries, plan, read_measured
 from sweetrl.tracking.packing import write_dialogue_facts
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.types import AgentTurn, Message, Result, Task, Trajectory
 
 
 def dialogue(name: str, *tokens: int, simulator: str = "scripted") -> Trajectory:
@@ -64,7 +64,7 @@ def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> Non
 
 def test_every_column_is_a_group_of_tasks_or_what_became_of_them() -> None:
     """Groups by what a challenger did (its turns, its mistakes) are its own, and would show losses that are none."""
-    assert set(COLUMNS) - set(OUTCOMES) == {"topic", "held_out", "tests", "details"}
+    assert {column.name for column in fields(Result)} - set(OUTCOMES) == {"topic", "held_out", "tests", "details"}
 
 
 def test_without_dialogues_nothing_is_known_of_them(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from sweetrl.types import Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.config.settings import TrainerSettings
-    from sweetrl.methods.base import Inputs, Method, TrainingJob
+    from sweetrl.methods.base import Inputs, Method
     from sweetrl.protocols import Critic, Work
     from sweetrl.sweet.candidates import LocalSampler, ServerSampler
     from sweetrl.sweet.preferences import Blocks, Ranking
+    from sweetrl.sweet.training import TrainingJob
     from sweetrl.types import TrajectoryPair
 
 
@@ -73,6 +74,7 @@ def train_critic(
     `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
     folder of the adapter (by default a temporary one): the same call goes on where a killed one was.
     """
+    from sweetrl.methods.base import Inputs
     from sweetrl.methods.critics import make_critic
     from sweetrl.sweet.critic import fit_critic
 
@@ -81,9 +83,8 @@ def train_critic(
     configured = env.configured(settings)
     pairs = find_pairs(configured, dialogues) if pairs is None else pairs
     with _making("critic", out, lambda: training_call(configured, [dialogues, pairs])) as (folder, scratch):
-        progress = StepProgress("train_critic")
-        result = fit_critic(configured, settings.critic, settings.tracking, dialogues, pairs, scratch, progress)
-        publish(result.adapter, folder)
+        inputs, progress = Inputs(dialogues, pairs), StepProgress("train_critic")
+        publish(fit_critic(training_job(None, settings, configured, inputs, scratch, progress)).adapter, folder)
     return TrainedCritic(make_critic(configured, settings, folder), folder)
 
 
@@ -123,7 +124,7 @@ def rank_replies(
 
     Other arguments are those of sweetrl.sweet.rank.rank_dialogues; a stage keeps finished `blocks`.
     """
-    from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
+    from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
     from sweetrl.evaluation.rollout_value import open_critic
     from sweetrl.sweet.preferences import Blocks
     from sweetrl.sweet.rank import rank_dialogues
@@ -181,7 +182,7 @@ def train(
 
 
 def training_job(
-    method: Method,
+    method: Method | None,
     settings: Settings,
     domain: Domain,
     inputs: Inputs,
@@ -189,12 +190,12 @@ def training_job(
     progress: StepProgress | None = None,
     cache: Path | None = None,
 ) -> TrainingJob:
-    """Return the training of a policy by `method` that the settings describe (sweetrl.methods.base.TrainingJob)."""
-    from sweetrl.methods.base import TrainingJob
+    """Return the training of a policy by `method`, or without one of the critic, that the settings describe."""
+    from sweetrl.sweet.training import TrainingJob
 
     sections = ("model", "agent", "engine", "collect", "critic", "rank", "tracking", "seed")
     named: dict[str, Any] = {name: getattr(settings, name) for name in sections}
-    own = own_settings(method, settings)
+    own = settings.critic if method is None else own_settings(method, settings)
     return TrainingJob(own, domain=domain, inputs=inputs, scratch=scratch, progress=progress, cache=cache, **named)
 
 

@@ -48,6 +48,11 @@ class ServerSettings(Section):
     """GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A server that the
     stage starts itself is counted without it."""
 
+    @property
+    def addresses(self) -> list[str]:
+        """The base URLs one by one, without a slash at their ends."""
+        return [url.rstrip("/") for url in self.urls.replace(",", " ").split()]
+
 
 class EngineSettings(ServerSettings):
     """Who produces the agent's tokens in `collect`, `rank` and `evaluate`."""

@@ -33,14 +33,9 @@ def background_loop() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def submit(work: Coroutine[Any, Any, Result]) -> Future[Result]:
-    """Start `work` in the background loop."""
-    return asyncio.run_coroutine_threadsafe(work, background_loop())
-
-
 def wait(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` in the background loop and wait for it; an interruption (Ctrl-C, SIGTERM) cancels it first."""
-    future = submit(work)
+    future = asyncio.run_coroutine_threadsafe(work, background_loop())
     try:
         return future.result()
     except BaseException:
@@ -70,7 +65,7 @@ async def in_background(work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work` in the background loop, wherever the caller runs."""
     if asyncio.get_running_loop() is _loop:
         return await work
-    return await asyncio.wrap_future(submit(work))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, background_loop()))
 
 
 async def side_by_side(items: Iterator[Item], work: Callable[[Item], Awaitable[None]], workers: int) -> None:

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What fits: rows decoded together, prompt tokens computed in one forward pass, positions of the model."""
-
-    rows: int = 256
-    prefill_tokens: int = 32_768
-    context: int = 2**31
+PREFILL_TOKENS = 32_768  # of prompts, in one forward pass
 
 
 @dataclass
@@ -73,13 +67,11 @@ class _Batch:
 
 
 class Decoder:
-    """Samples from one causal language model with a row cache."""
+    """Samples from one causal language model with a row cache, `rows` decoded together; it has `context` positions."""
 
-    def __init__(self, model: Any, shape: CacheShape, stop_ids: Sequence[int], limits: Limits) -> None:
-        self.model = model
-        self.shape = shape
-        self.stop_ids = frozenset(stop_ids)
-        self.limits = limits
+    def __init__(self, model: Any, shape: CacheShape, stop_ids: Sequence[int], rows: int, context: int) -> None:
+        self.model, self.shape, self.stop_ids = model, shape, frozenset(stop_ids)
+        self.rows, self.context = rows, context
         self._like: torch.Tensor = model.get_input_embeddings().weight  # of the type and device of keys and values
         self._device = self._like.device
 
@@ -92,7 +84,7 @@ class Decoder:
         """
         replies = []
         for prompt in prompts:
-            budget = min(sampling.max_new_tokens, self.limits.context - len(prompt.token_ids))
+            budget = min(sampling.max_new_tokens, self.context - len(prompt.token_ids))
             samples = range(sampling.n)
             replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget) for sample in samples])
         # No row draws more numbers than its budget has tokens, and the first ones of a stream do not depend on how many
@@ -109,9 +101,9 @@ class Decoder:
             alive = len(batch.alive()) if batch else 0
             if batch and alive <= 0.875 * len(batch.replies):
                 batch = self._compact(batch, prefixes if sampling.n == 1 else None)
-            if waiting and alive <= self.limits.rows // 2:
-                while waiting and (not alive or alive + len(waiting[0]) <= self.limits.rows):
-                    chunk = self._next_chunk(waiting, self.limits.rows - alive)
+            if waiting and alive <= self.rows // 2:
+                while waiting and (not alive or alive + len(waiting[0]) <= self.rows):
+                    chunk = self._next_chunk(waiting, self.rows - alive)
                     entered = self._enter(chunk, sampling, prefixes)
                     # Where rows are kept for later calls, nothing may take their place.
                     batch = entered if batch is None else _merge(batch, entered, in_place=prefixes is None)
@@ -130,7 +122,7 @@ class Decoder:
             group = waiting[0]
             longest = max(longest, len(group[0].prompt))
             taken += len(group)
-            if chunk and (taken > rows or longest * (len(chunk) + 1) > self.limits.prefill_tokens):
+            if chunk and (taken > rows or longest * (len(chunk) + 1) > PREFILL_TOKENS):
                 break
             chunk.append(waiting.popleft())
         return chunk

@@ -11,7 +11,8 @@ import base64
 from dataclasses import replace
 from typing import Any
 
-from sweetrl.engines.remote import Access, FewerChoices, RemoteEngine, choices_of, clean, error_message, no_room
+from sweetrl.config.settings import ServerSettings
+from sweetrl.engines.remote import FewerChoices, RemoteEngine, choices_of, clean, error_message, no_room
 from sweetrl.engines.retry import Server, TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
@@ -24,14 +25,12 @@ def written(content: Content) -> str | list[dict[str, Any]]:
     """Return a message's content as the protocol writes it; pictures are PNG in data addresses."""
     if isinstance(content, str):
         return content
-    parts: list[dict[str, Any]] = []
-    for part in content:
-        if isinstance(part, str):
-            parts.append({"type": "text", "text": part})
-        else:
-            address = f"data:image/png;base64,{base64.b64encode(part).decode('ascii')}"
-            parts.append({"type": "image_url", "image_url": {"url": address}})
-    return parts
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(part).decode()}"}}
+        for part in content
+    ]
 
 
 class _OneReply(EngineError):
@@ -47,12 +46,12 @@ class OpenAIEngine(RemoteEngine):
 
     speaks_tokens = False
 
-    def __init__(self, access: Access) -> None:
-        if not access.urls:
+    def __init__(self, settings: ServerSettings) -> None:
+        if not settings.addresses:
             raise UserError("engine openai: `urls` is empty; name the server, as in http://localhost:8000/v1.")
-        if not access.model:
+        if not settings.model:
             raise UserError("engine openai: `model` is empty; give the name under which the server serves the model.")
-        super().__init__(access)
+        super().__init__(settings)
         self._refused: set[str] = set()  # what the server does not take in a request
         self._together = True
 
@@ -87,7 +86,7 @@ class OpenAIEngine(RemoteEngine):
             raise UserError("engine openai: chat completions know no token ids to stop at; set `engine.kind: vllm`.")
         limit = "max_completion_tokens" if "max_tokens" in self._refused else "max_tokens"
         body: dict[str, Any] = {
-            "model": self.access.model,
+            "model": self.settings.model,
             "messages": [{"role": role, "content": written(content)} for role, content in prompt.messages],
             limit: sampling.max_new_tokens,
             "temperature": sampling.temperature,
@@ -113,17 +112,13 @@ class OpenAIEngine(RemoteEngine):
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
     """Return one choice as a completion; TransientError if it is broken off, EngineError if it is kept back."""
     message, reason = choice.get("message"), choice.get("finish_reason")
-    if not isinstance(message, dict):
-        raise TransientError(f"{url}: the reply has no message")
     if reason in ("content_filter", "tool_calls", "function_call"):
         raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
-    if not isinstance(reason, str):
-        raise TransientError(f"{url}: the reply is broken off (no finish reason)")
+    if not isinstance(message, dict) or not isinstance(reason, str):
+        raise TransientError(f"{url}: the reply is broken off (no message, or no finish reason)")
     content = message.get("content")
     if content is None:
         content = message.get("refusal") or ""
-    if not isinstance(content, str):
-        raise TransientError(f"{url}: the reply's content is no text")
-    if not content and reason == "stop":
-        raise TransientError(f"{url}: the reply is empty")
+    if not isinstance(content, str) or (not content and reason == "stop"):
+        raise TransientError(f"{url}: the reply is empty, or no text")
     return Completion((), (), clean(content), "length" if reason == "length" else "stop")

@@ -1,15 +1,30 @@
-"""An agent: a base model with or without an adapter, in this process or at a server."""
+"""An agent: a base model with or without an adapter, in this process or at a server; and the server it may need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sweetrl.config.settings import EngineSettings, ModelSettings, section
-from sweetrl.engines.make import Agent, adapter_lora_rank, make_agent, serving
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.errors import UserError
+from sweetrl.models.check import check_adapter, check_weights
+from sweetrl.protocols import AsyncEngine, Engine
+
+# The name under which a server of ours serves the base model.
+SERVED = "base"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An engine that plays the agent, and the chat format of its tokens (None: it takes text)."""
+
+    engine: Engine | AsyncEngine
+    chat: ChatFormat | None
 
 
 @dataclass(frozen=True)
@@ -33,13 +48,13 @@ class Policy:
 
         Nothing is loaded before the agent is asked.
         """
-        return cls(section(ModelSettings, {**options, "base": str(model)}, "Policy.load"), adapter=_path(adapter))
+        return cls(section(ModelSettings, {**options, "base": str(model)}, "Policy.load")).adapted(adapter)
 
     @classmethod
     def server(cls, *urls: str, model: str = "", adapter: str | Path | None = None, **options: Any) -> Policy:
         """Return the agent at servers of one model; `options` are those of section `engine` (`kind: openai`)."""
         values = {"kind": "openai", **options, "urls": " ".join(urls), "model": model}
-        return cls(engine=section(EngineSettings, values, "Policy.server"), adapter=_path(adapter))
+        return cls(engine=section(EngineSettings, values, "Policy.server")).adapted(adapter)
 
     @property
     def name(self) -> str:
@@ -49,7 +64,7 @@ class Policy:
 
     def adapted(self, adapter: str | Path | None) -> Policy:
         """Return the same agent with another adapter."""
-        return replace(self, adapter=_path(adapter))
+        return replace(self, adapter=None if adapter is None else Path(adapter))
 
     @property
     def lora_rank(self) -> int:
@@ -62,13 +77,66 @@ class Policy:
 
         `lora_rank` is that of the largest adapter to be loaded; by default the agent's own.
         """
-        with serving(self.engine, self.model, log, lora_rank or self.lora_rank) as engine:
+        with watched(self.engine, self.model, log, lora_rank or self.lora_rank) as (engine, _):
             yield replace(self, engine=engine)
 
     def open(self, rows: int = 256) -> Agent:
         """Return the engine that produces the agent's tokens, for `rows` dialogues at a time; close it afterwards."""
-        return make_agent(self.engine, self.model, self.adapter, rows)
+        engine, model, adapter = self.engine, self.model, self.adapter
+        if engine.kind == "transformers":
+            from sweetrl.engines.transformers import TransformersEngine
+
+            local = TransformersEngine(model.base, adapter, model.dtype, model.device, model.threads, rows)
+            return Agent(local, local.chat)
+        if engine.kind == "vllm":
+            from sweetrl.engines.vllm import VllmEngine
+            from sweetrl.models.load import load_tokenizer, vocabulary_of
+
+            remote = VllmEngine(engine, load_tokenizer(model.base), adapter, vocabulary_of(model.base))
+            return Agent(remote, remote.chat)
+        if adapter is not None:
+            raise UserError(
+                f"engine openai: the adapter {adapter} cannot be loaded through chat completions; set `engine.kind: "
+                "vllm`, or serve the trained model under a name of its own and evaluate that with `sweetrl evaluate "
+                "--tasks`."
+            )
+        return Agent(OpenAIEngine(engine), None)
 
 
-def _path(adapter: str | Path | None) -> Path | None:
-    return None if adapter is None else Path(adapter)
+@contextmanager
+def watched(
+    engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16
+) -> Iterator[tuple[EngineSettings, Callable[[], bool]]]:
+    """Yield `engine` with a server behind it, and a function: whether a server of our own has ended for good.
+
+    vllm without `urls` gets one for as long as this lasts. `log` is the file of its output, `rank` the largest rank of
+    the adapters that it must load.
+    """
+    if engine.kind != "vllm" or engine.addresses:
+        yield engine, lambda: False
+        return
+    from sweetrl.engines.vllm_server import ManagedServer, free_port, gpus_of, vllm_command
+
+    folder = Path(model.base)
+    check_weights(folder)  # vLLM has rules of its own
+    port = free_port()
+    command = vllm_command(
+        engine.command,
+        f"--dtype {model.dtype} {engine.arguments}",
+        str(folder.resolve()) if folder.is_dir() else model.base,
+        port,
+        SERVED,
+        rank,
+    )
+    gpus = engine.gpus or gpus_of(command)
+    # Its own last words are "Engine core initialization failed", after an assertion without a message.
+    half = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
+    with closing(ManagedServer(command, port, log)) as server:
+        server.wait_ready(engine.start_seconds, half if gpus and model.dtype == "float32" else "")
+        served = engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
+        yield served, lambda: server.given_up
+
+
+def adapter_lora_rank(adapter: Path) -> int:
+    """Return the rank of a LoRA adapter; UserError where there is none."""
+    return int(check_adapter(adapter)["r"])

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.background import in_background, wait
-from sweetrl.engines.retry import RETRIED, Pool, RetryPolicy, Server, TransientError, retry, retry_after
+from sweetrl.engines.retry import RETRIED, Pool, Server, TransientError, retry, retry_after
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.text import printable
 from sweetrl.types import Completion, Prompt, Sampling, Usage
@@ -37,23 +39,6 @@ _FULL = ("maximum context length", "context_length_exceeded", "context length", 
 
 # A proxy that the environment names does not stand between us and our own machine.
 _HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where servers are and how they may be used: base addresses (".../v1"), the model's name there, a key, limits.
-
-    `key_variable` names the environment variable that holds the key, for messages; `key` is its value. `gpus` work
-    behind all the servers together, as far as it is known.
-    """
-
-    urls: tuple[str, ...]
-    model: str
-    key: str = ""
-    key_variable: str = ""
-    concurrency: int = 64
-    retry_policy: RetryPolicy = RetryPolicy()  # noqa: RUF009  frozen
-    gpus: int = 0
 
 
 class Busy:
@@ -100,21 +85,21 @@ def no_room(text: str) -> bool:
 
 
 class RemoteEngine:
-    """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
+    """An AsyncEngine over HTTP; subclasses say in `_request` what is sent and how a reply is read.
 
-    At most `access.concurrency` requests are under way or wait to be repeated, so that a server that is asked too much
+    At most `concurrency` requests are under way or wait to be repeated, so that a server that is asked too much
     is asked less. Thread-safe: all happens in the background loop.
     """
 
     speaks_tokens = False
 
-    def __init__(self, access: Access) -> None:
-        check_access(access)
-        self.access = access
-        self.name = access.model
-        self._pool = Pool(access.urls)
-        self._slots = asyncio.Semaphore(access.concurrency)
-        self._usage = Usage(devices=access.gpus)
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings, self.name = settings, settings.model
+        self.key = os.environ.get(settings.key_variable, "").strip()
+        check_access(settings.addresses, self.key, settings.key_variable)
+        self._pool = Pool(settings.addresses)
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._usage = Usage(devices=settings.gpus)
         self._busy = Busy()
         self._http: httpx.AsyncClient | None = None
         importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
@@ -122,14 +107,6 @@ class RemoteEngine:
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return `sampling.n` completions of one prompt, in order; EngineError where they cannot be had."""
         return await in_background(self._ask(prompt, sampling))
-
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """Return `sampling.n` completions for each prompt, in order; EngineError where one cannot be had."""
-        return wait(self._ask_all(prompts, sampling))
-
-    def session(self) -> RemoteEngine:
-        """Return the engine: servers keep what they computed on their own."""
-        return self
 
     def usage(self) -> Usage:
         """What this engine has spent since it was made."""
@@ -156,7 +133,7 @@ class RemoteEngine:
 
     async def _ask_patiently(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return the completions of one request, which is repeated after faults."""
-        retry_policy, busy = self.access.retry_policy, 0.0
+        seconds, busy = self.settings.timeout_seconds, 0.0
 
         async def attempt() -> list[Completion]:
             nonlocal busy
@@ -166,34 +143,20 @@ class RemoteEngine:
                     self._spend(requests=1)
                     try:
                         # Around everything: a byte now and then never runs into a time-out of reading.
-                        async with asyncio.timeout(retry_policy.timeout):
+                        async with asyncio.timeout(seconds):
                             return await self._request(server, prompt, sampling)
                     except TimeoutError as error:
-                        raise TransientError(f"{server.url}: no reply within {retry_policy.timeout:g} s") from error
+                        raise TransientError(f"{server.url}: no reply within {seconds:g} s") from error
             finally:
                 busy += self._busy.leave(begun)
 
         async with self._slots:
             try:
-                completions = await retry(attempt, retry_policy, lambda: self._spend(retries=1))
+                completions = await retry(attempt, self.settings, lambda: self._spend(retries=1))
             except EngineError:
                 self._spend(failures=1)
                 raise
         return [replace(completion, busy=busy / len(completions)) for completion in completions]
-
-    async def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        async def ask(prompt: Prompt) -> list[Completion]:
-            try:
-                return await self._ask(prompt, sampling)
-            except NoRoom:
-                return [Completion((), (), "", "length")] * sampling.n
-
-        tasks = [asyncio.ensure_future(ask(prompt)) for prompt in prompts]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
 
     def _spend(self, **more: int) -> None:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
@@ -224,19 +187,19 @@ class RemoteEngine:
                 f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
             ) from error
         except httpx.TransportError as error:
-            detail = one_line(hide_key(self.access.key, str(error))) or type(error).__name__
+            detail = one_line(hide_key(self.key, str(error))) or type(error).__name__
             raise TransientError(f"{server.url}: the connection failed ({detail})") from None
         text = content.decode("utf-8", "replace")
-        return response.status_code, hide_key(self.access.key, text), response.headers
+        return response.status_code, hide_key(self.key, text), response.headers
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
 
         if self._http is None:
-            key, timeout = self.access.key, self.access.retry_policy.timeout
+            key, timeout = self.key, self.settings.timeout_seconds
             self._http = httpx.AsyncClient(
                 timeout=httpx.Timeout(timeout, connect=min(15.0, timeout)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.access.concurrency),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.settings.concurrency),
                 headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
                 mounts=dict.fromkeys(_HERE),
             )
@@ -257,7 +220,7 @@ class RemoteEngine:
         if status in RETRIED:
             raise TransientError(where, retry_after(headers))
         if status in (401, 403):
-            variable = self.access.key_variable or "the key's environment variable"
+            variable = self.settings.key_variable
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
         if status == 404:
             raise UserError(
@@ -281,9 +244,9 @@ class RemoteEngine:
         return [replace(each, generated_tokens=len(each.token_ids)) for each in (first, *completions[1:])]
 
 
-def check_access(access: Access) -> None:
+def check_access(urls: Sequence[str], key: str, variable: str) -> None:
     """UserError where an address would carry a password into messages, or the key fits in no header."""
-    for url in access.urls:
+    for url in urls:
         try:
             _, at, host = urlsplit(url).netloc.rpartition("@")
         except ValueError as error:
@@ -293,8 +256,7 @@ def check_access(access: Access) -> None:
                 f"`urls`: the address of {host} holds a name or a password; put the key into the environment variable "
                 "that `key_variable` names."
             )
-    if not (access.key.isascii() and access.key.isprintable()):
-        variable = access.key_variable or "The key's environment variable"
+    if not (key.isascii() and key.isprintable()):
         raise UserError(f"{variable} holds characters that no key has; set it again, without quotes or line ends.")
 
 
@@ -330,10 +292,8 @@ def read_object(url: str, text: str) -> dict[str, Any]:
     """Return the JSON object that `text` is; TransientError where it is something else or broken off."""
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise TransientError(f"{url}: the reply is not JSON, or broken off") from error
-    except RecursionError as error:
-        raise TransientError(f"{url}: the reply is nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        raise TransientError(f"{url}: the reply is not JSON, broken off, or nested too deeply") from error
     if not isinstance(value, dict):
         raise TransientError(f"{url}: the reply is not a JSON object")
     return value

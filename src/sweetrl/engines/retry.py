@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sweetrl.config.settings import ServerSettings
 from sweetrl.errors import EngineError
 
 Result = TypeVar("Result")
 
+BUDGET = 1800.0  # seconds in which all attempts at a reply lie
 LONGEST_WAIT = 60.0
 LONGEST_REST = 7 * 24 * 3600.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -27,16 +29,6 @@ RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523,
 PAUSE = 5.0
 # How many requests more than the idlest server a prompt's usual one may have: its cache is worth that wait.
 SLACK = 4
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long one reply is waited for: `timeout` for each attempt, `attempts` of them in at most `budget` seconds."""
-
-    timeout: float = 300.0
-    attempts: int = 8
-    budget: float = 1800.0
-    backoff: float = 0.5
 
 
 class TransientError(Exception):
@@ -64,15 +56,15 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 async def retry(
-    attempt: Callable[[], Awaitable[Result]], retry_policy: RetryPolicy, retried: Callable[[], None] = lambda: None
+    attempt: Callable[[], Awaitable[Result]], settings: ServerSettings, retried: Callable[[], None] = lambda: None
 ) -> Result:
-    """Await `attempt()` until it succeeds; EngineError with the last cause when `retry_policy` is used up.
+    """Await `attempt()` until it succeeds; EngineError with the last cause when `settings.attempts` are used up.
 
-    `retried` is called before each further attempt.
+    So they are `BUDGET` seconds after the first one. `retried` is called before each further attempt.
     """
     import tenacity
 
-    backoff = tenacity.wait_random_exponential(retry_policy.backoff, LONGEST_WAIT)
+    backoff = tenacity.wait_random_exponential(settings.backoff_seconds, LONGEST_WAIT)
 
     def wait(state: tenacity.RetryCallState) -> float:
         fault: Any = state.outcome and state.outcome.exception()
@@ -80,7 +72,7 @@ async def retry(
 
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(TransientError),
-        stop=tenacity.stop_after_attempt(retry_policy.attempts) | tenacity.stop_before_delay(retry_policy.budget),
+        stop=tenacity.stop_after_attempt(settings.attempts) | tenacity.stop_before_delay(BUDGET),
         wait=wait,
         before_sleep=lambda state: retried(),
     )

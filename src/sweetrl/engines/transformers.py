@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.decoding import Decoder, Limits
+from sweetrl.engines.decoding import Decoder
 from sweetrl.errors import UserError
 from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
@@ -58,14 +58,9 @@ class TransformersEngine:
         self.chat = ChatFormat(self.tokenizer)
         self.context = context_limit(self.model)
         """Positions of the model: prompt and reply together are never longer."""
-        limits = Limits(rows=rows, context=self.context)
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
-        self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, limits)
+        self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, rows, self.context)
         self._usage = Usage(devices=int(self.device.startswith("cuda")))
-
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """Return `sampling.n` completions for each prompt, in order; nothing is kept for later calls."""
-        return self._sample(prompts, sampling, None)
 
     def session(self) -> Sampler:
         """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
@@ -85,9 +80,10 @@ class TransformersEngine:
         """Free the model; the engine is not used afterwards."""
         del self.model, self._decoder
 
-    def _sample(
-        self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
+    def sample(
+        self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None = None
     ) -> list[list[Completion]]:
+        """Return `sampling.n` completions for each prompt, in order; only `prefixes` keep something for later calls."""
         import torch
 
         started = time.perf_counter()
@@ -128,7 +124,7 @@ class _Session:
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """Like the engine's, faster for prompts that continue those of the call before."""
-        return self.engine._sample(prompts, sampling, self.prefixes)
+        return self.engine.sample(prompts, sampling, self.prefixes)
 
 
 def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:

@@ -14,9 +14,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.background import wait
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.remote import Access, RemoteEngine, choices_of, count_of, error_message, one_line, read_object
+from sweetrl.engines.remote import RemoteEngine, choices_of, count_of, error_message, one_line, read_object
 from sweetrl.engines.retry import Server, TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.models.check import check_adapter
@@ -37,25 +38,25 @@ class VllmEngine(RemoteEngine):
     """Replies of a vLLM server (0.10.2 or later) by token ids.
 
     `tokenizer` is that of the served model, which has `vocabulary` token ids; `adapter` is a peft folder at a path that
-    the servers see, too. Without a model's name in `access` the first that the server names is taken.
+    the servers see, too. Without a model's name in `settings` the first that the server names is taken.
     """
 
     speaks_tokens = True
 
     def __init__(
         self,
-        access: Access,
+        settings: ServerSettings,
         tokenizer: PreTrainedTokenizerBase,
         adapter: Path | None = None,
         vocabulary: int = 2**31,
     ) -> None:
-        if not access.urls:
+        if not settings.addresses:
             raise UserError("engine vllm: `urls` is empty; name the server, as in http://localhost:8000/v1.")
-        super().__init__(access)
+        super().__init__(settings)
         self.tokenizer = tokenizer
         self.chat = ChatFormat(tokenizer)
         self.adapter, self.vocabulary = adapter, vocabulary
-        self._served = access.model
+        self._served = settings.model
         self._adapter_name = None if adapter is None else adapter_name(adapter)
         self._loaded: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -67,15 +68,16 @@ class VllmEngine(RemoteEngine):
 
     def load_adapter(self) -> None:
         """Give all servers the adapter now and not with the first request; UserError where one refuses it."""
+
+        async def everywhere() -> None:
+            for server in self._pool.servers:
+                await self._load(server)
+
         if self.adapter is not None:
             try:
-                wait(retry(self._load_everywhere, self.access.retry_policy))
+                wait(retry(everywhere, self.settings))
             except EngineError as error:
                 raise UserError(f"{error}; the adapter {self.adapter} could not be loaded there.") from error
-
-    async def _load_everywhere(self) -> None:
-        for server in self._pool.servers:
-            await self._load(server)
 
     async def _look(self) -> int:
         """Return the context's length of the served model; waits for a server that does not answer yet."""
@@ -97,7 +99,7 @@ class VllmEngine(RemoteEngine):
                 return count_of(models[self._served].get("max_model_len")) or 2**31
 
         try:
-            return await retry(attempt, self.access.retry_policy)
+            return await retry(attempt, self.settings)
         except EngineError as error:
             raise UserError(f"{error}; start the server or fix its address in `urls`.") from error
 
@@ -133,15 +135,17 @@ class VllmEngine(RemoteEngine):
 
     def _read(self, url: str, choice: dict[str, Any]) -> Completion:
         ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
-        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in ids):
-            raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         if reason not in ("stop", "length"):
             raise TransientError(f"{url}: the reply is broken off (finish reason {one_line(str(reason))})")
+        if not isinstance(ids, list) or not ids or not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+            raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-        if not isinstance(values, list) or len(values) != len(ids):
+        if (
+            not isinstance(values, list)
+            or len(values) != len(ids)
+            or not all(type(value) in (int, float) and -FARTHEST <= value <= FARTHEST for value in values)
+        ):
             raise TransientError(f"{url}: the reply has no log-prob for each of its tokens")
-        if not ids or not all(type(value) in (int, float) and -FARTHEST <= value <= FARTHEST for value in values):
-            raise TransientError(f"{url}: the reply is empty, or its log-probs are no numbers")
         if max(ids) >= self.vocabulary:
             raise UserError(
                 f"{url}: a reply has the token id {max(ids)}, and model.base has only {self.vocabulary}: another model "

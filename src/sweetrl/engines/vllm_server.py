@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shlex
 import signal
 import socket
@@ -14,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -35,15 +35,9 @@ ENVIRONMENT = {
 # Reads until the one who holds the other end of the pipe is gone, and then ends a group of processes.
 _GUARD = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
 
-_PARALLEL = (
-    ("--tensor-parallel-size", "-tp"),
-    ("--pipeline-parallel-size", "-pp"),
-    ("--data-parallel-size", "-dp"),
-)
-
 
 class ManagedServer:
-    """`command` as a process of its own on `port`, with its output in the file `log`; close it, or use it in `with`.
+    """`command` as a process of its own on `port`, with its output in the file `log`; close it.
 
     A process that ends by itself is started again, `restarts` times at most. `close` ends the process and all that it
     has started, and so does our own end, even by kill -9: an orphaned engine would keep its GPUs from the next run.
@@ -106,12 +100,6 @@ class ManagedServer:
             self.process.wait(20)
         self._end()
         self.process.wait()
-
-    def __enter__(self) -> ManagedServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
         """Start the server in a group of its own, and a guard that ends the group when we are gone."""
@@ -194,13 +182,8 @@ def gpus_of(command: Sequence[str], devices: Path = Path("/dev")) -> int:
     """Return how many GPUs of this machine a vLLM server uses: what its parallel sizes make; 0 where there are none."""
     if not any(devices.glob("nvidia[0-9]*")) and not (devices / "kfd").exists():
         return 0
-    words = [part for word in command for part in word.split("=", 1)]
-    sizes = dict.fromkeys(_PARALLEL, 1)
-    for word, value in pairwise(words):
-        for names in sizes:
-            if word in names and value.isdecimal():
-                sizes[names] = int(value)
-    return prod(sizes.values())
+    sizes = re.findall(r"(?:--(?:tensor|pipeline|data)-parallel-size|-[tpd]p)[ =](\d+)", " ".join(command))
+    return prod(map(int, sizes))
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@ N. So every point of the curve is what a run of its own would give, and the poin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,7 +17,7 @@ from sweetrl.engines.background import side_by_side, wait
 from sweetrl.errors import EngineError, UserError
 from sweetrl.evaluation.metrics import reward_of
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine, Scorer
+from sweetrl.protocols import AsyncEngine, Chat, Critic, Sampler, Scorer
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together, why_lost
@@ -64,11 +64,9 @@ def best_of_n(
     critics: Mapping[str, Critic],
     numbers: Sequence[int] = (1, 2, 4, 8, 16, 32),
     seed: int = 0,
-    batch: int = 16,
-    progress: Callable[[int], None] | None = None,
     chat: Chat | None = None,
 ) -> list[Point]:
-    """Attempt every task once for each critic and each N in `numbers`; `batch` tasks advance together.
+    """Attempt every task once for each critic and each N in `numbers`, all together.
 
     Ties go to the reply that was sampled first. Equal arguments give equal points. An N below 1 is a UserError. A
     server is asked at all states side by side; where it gives no replies, the dialogues there are lost. `chat` tells
@@ -76,24 +74,32 @@ def best_of_n(
     """
     if not critics or not numbers or min(numbers) < 1:
         raise UserError("Best-of-N needs at least one critic, and an N of 1 or more; name them.")
-    points: list[Point] = []
-    for start in range(0, len(tasks), batch):
-        paths = [
-            _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)))
-            for task in tasks[start : start + batch]
-            for name in critics
-            for n in numbers
-        ]
-        speaker = _Speaker(paths, context, critics, chat)
-        advance_together([path.dialogue for path in paths], speaker, context.simulator)
-        dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
-        points += [
-            Point(path.critic, path.n, each.task.id, reward_of(each, context.domain), len(each.turns), each.success)
-            for path, each in zip(paths, dialogues, strict=True)
-        ]
-        if progress is not None:
-            progress(len(tasks[start : start + batch]))
-    return points
+    paths = [
+        _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)))
+        for task in tasks
+        for name in critics
+        for n in numbers
+    ]
+    by_dialogue = {id(path.dialogue): path for path in paths}
+    # A session for each N: where paths have parted, those with a small N need few replies.
+    engine = context.engine
+    sessions = {} if isinstance(engine, AsyncEngine) else {n: engine.session() for n in sorted(set(numbers))}
+
+    def speak(dialogues: Sequence[Dialogue]) -> list[Completion]:
+        """Say in every dialogue what its critic likes best; a state is sampled once, and scored once by a critic."""
+        active = [by_dialogue[id(dialogue)] for dialogue in dialogues]
+        # The last one of a state stays: that of the largest N.
+        states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
+        sampled = _sampled(states, sessions, context) if sessions else _sampled_at_server(states, active, context, chat)
+        liked = {name: _advantages(name, critic, active, sampled) for name, critic in critics.items()}
+        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
+
+    advance_together([path.dialogue for path in paths], speak, context.simulator)
+    dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
+    return [
+        Point(path.critic, path.n, each.task.id, reward_of(each, context.domain), len(each.turns), each.success)
+        for path, each in zip(paths, dialogues, strict=True)
+    ]
 
 
 def _scored_once(dialogues: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
@@ -104,59 +110,39 @@ def _scored_once(dialogues: Sequence[Trajectory], scorer: Scorer) -> list[Trajec
     return [by_key[key] for key in keys]
 
 
-class _Speaker:
-    """Says in every dialogue the reply that its critic likes best; every state is sampled once, and scored once by a
-    critic."""
+def _sampled(
+    states: Mapping[State, _Path], sessions: Mapping[int, Sampler], context: RolloutContext
+) -> dict[State, Sequence[Completion]]:
+    """The replies of a batch engine."""
+    replies: dict[State, Sequence[Completion]] = {}
+    for n, session in sessions.items():
+        here = {state: path for state, path in states.items() if path.n == n}
+        if here:
+            prompts = [path.dialogue.prompt() for path in here.values()]
+            replies |= zip(here, session.sample(prompts, context.sampling(n)), strict=True)
+    return replies
 
-    def __init__(
-        self, paths: Sequence[_Path], context: RolloutContext, critics: Mapping[str, Critic], chat: Chat | None
-    ) -> None:
-        self.paths = {id(path.dialogue): path for path in paths}
-        self.context, self.critics, self.chat = context, critics, chat
-        engine = context.engine
-        # A session for each N: where paths have parted, those with a small N need few replies.
-        numbers = [] if isinstance(engine, AsyncEngine) else sorted({path.n for path in paths})
-        self.sessions = {n: cast(Engine, engine).session() for n in numbers}
 
-    def __call__(self, dialogues: Sequence[Dialogue]) -> list[Completion]:
-        active = [self.paths[id(dialogue)] for dialogue in dialogues]
-        # The last one of a state stays: that of the largest N.
-        states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
-        sampled = (
-            self._sampled_at_server(states) if isinstance(self.context.engine, AsyncEngine) else self._sampled(states)
-        )
-        liked = {name: _advantages(name, critic, active, sampled) for name, critic in self.critics.items()}
-        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
+def _sampled_at_server(
+    states: Mapping[State, _Path], active: Sequence[_Path], context: RolloutContext, chat: Chat | None
+) -> dict[State, Sequence[Completion]]:
+    """The replies of a server; where it has none, the dialogues are lost, and a reply without tokens stands."""
+    engine = cast(AsyncEngine, context.engine)
+    sampled: dict[State, Sequence[Completion]] = {}
+    causes: dict[State, str] = {}
 
-    def _sampled(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
-        """The replies of a batch engine."""
-        replies: dict[State, Sequence[Completion]] = {}
-        for n, session in self.sessions.items():
-            here = {state: path for state, path in states.items() if path.n == n}
-            if here:
-                prompts = [path.dialogue.prompt() for path in here.values()]
-                replies |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
-        return replies
+    async def visit(item: tuple[State, _Path]) -> None:
+        state, path = item
+        try:
+            replies = await engine.ask(path.dialogue.prompt(), context.sampling(path.n))
+        except EngineError as error:
+            causes[state], replies = why_lost(error), [Completion((), (), "", "length")]
+        sampled[state] = replies if chat is None else [with_ids(each, chat) for each in replies]
 
-    def _sampled_at_server(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
-        """The replies of a server; where it has none, the dialogues are lost, and a reply without tokens stands."""
-        engine = cast(AsyncEngine, self.context.engine)
-        sampled: dict[State, Sequence[Completion]] = {}
-        causes: dict[State, str] = {}
-
-        async def visit(item: tuple[State, _Path]) -> None:
-            state, path = item
-            try:
-                replies = await engine.ask(path.dialogue.prompt(), self.context.sampling(path.n))
-            except EngineError as error:
-                causes[state], replies = why_lost(error), [Completion((), (), "", "length")]
-            sampled[state] = replies if self.chat is None else [with_ids(each, self.chat) for each in replies]
-
-        wait(side_by_side(iter(states.items()), visit, len(states)))
-        for path in self.paths.values():
-            if not path.dialogue.done:
-                path.dialogue.error = causes.get(path.state, "")
-        return sampled
+    wait(side_by_side(iter(states.items()), visit, len(states)))
+    for path in active:
+        path.dialogue.error = causes.get(path.state, "")
+    return sampled
 
 
 def _choose(

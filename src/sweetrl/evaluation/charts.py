@@ -91,11 +91,6 @@ def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Inter
     return chart.svg
 
 
-def reply_colors(count: int) -> list[str]:
-    """Return a colour for each of `count` types of replies, of which the last is the answer."""
-    return [REPLY_COLORS[index % (len(REPLY_COLORS) - 1)] for index in range(count - 1)] + [REPLY_COLORS[-1]]
-
-
 class Chart:
     """A figure with one pair of axes in the house style; `svg` is there after the block."""
 

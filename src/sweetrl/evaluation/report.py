@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from operator import mul
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -80,12 +81,12 @@ def page(report: Report) -> dict[str, Any]:
         "headline": [headline(comparison, key, getattr(labels, key)) for key in ("success", "reward")],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
-        "reward_chart": markup(reward_chart(before, after, labels.reward_axis)),
-        "turn_chart": markup(turn_chart(before, after)),
+        "reward_chart": reward_chart(before, after, labels.reward_axis),
+        "turn_chart": turn_chart(before, after),
         "faults": fault_rows(comparison["policies"], labels.faults),
         "topics": comparison["topics"],
         "held_out": comparison.get("held_out"),
-        "topic_chart": markup(topic_chart(comparison["topics"])) if len(comparison["topics"]) <= MOST_TOPICS else None,
+        "topic_chart": topic_chart(comparison["topics"]) if len(comparison["topics"]) <= MOST_TOPICS else None,
         "examples": examples(before, after, report.before, report.after),
         "critic": critic_section(report.states, report.contexts, report.domain),
         "facts": dict(report.facts),
@@ -248,7 +249,7 @@ def critic_section(
     return {
         "states": len(states),
         "replies": sum(reply.count for state in states for reply in state.candidates),
-        "chart": markup(advantage_chart(states, domain)),
+        "chart": advantage_chart(states, domain),
         "legend": [(f"{kind}s", color) for kind, color in reply_colors(domain)],
         "examples": [
             rated_state(state, contexts.get((state.task_id, state.attempt))) for state in example_states(states)
@@ -275,8 +276,10 @@ def advantage_chart(states: Sequence[RankedState], domain: Domain) -> str:
 
 
 def reply_colors(domain: Domain) -> list[tuple[str, str]]:
-    """Return (type, colour) of the domain's types of replies."""
-    return list(zip(domain.reply_types, charts.reply_colors(len(domain.reply_types)), strict=True))
+    """Return (type, colour) of the domain's types of replies; that of the last one, the answer, is the palette's."""
+    *questions, answer = domain.reply_types
+    *palette, last = charts.REPLY_COLORS
+    return [*zip(questions, cycle(palette), strict=False), (answer, last)]
 
 
 def example_states(states: Sequence[RankedState]) -> list[RankedState]:
@@ -328,10 +331,3 @@ def p_value(value: float) -> str:
 def number(value: float) -> str:
     """A signed number with three digits."""
     return f"{value:+.3f}".replace("-", "−")
-
-
-def markup(svg: str) -> Any:
-    """Mark our own drawing as such: it is not escaped."""
-    from markupsafe import Markup
-
-    return Markup(svg)  # our own drawing; matplotlib escapes the labels in it

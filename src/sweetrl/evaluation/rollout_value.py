@@ -23,7 +23,7 @@ from sweetrl.types import Completion, Reply, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.config.settings import RankingSettings
-    from sweetrl.engines.make import Agent
+    from sweetrl.engines.policy import Agent
 
 
 class RolloutValueCritic:

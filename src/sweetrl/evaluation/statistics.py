@@ -35,15 +35,6 @@ class Estimate:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class McNemar:
-    """Paired success: tasks only the second policy solved (gained) or only the first (lost), and the exact p."""
-
-    gained: int
-    lost: int
-    p_value: float
-
-
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Estimate:
     """Return the rate successes/n with Wilson's score interval; (0, 1) where n is 0."""
     from scipy.stats import binomtest
@@ -136,14 +127,17 @@ def sign_flip_bound(before: Sequence[float], after: Sequence[float]) -> float:
     return min(1.0, max(bound, sys.float_info.min))
 
 
-def mcnemar_exact(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
-    """Compare paired successes with the exact McNemar test: a binomial test of the tasks only one policy solved."""
+def mcnemar_exact(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int, float]:
+    """Compare paired successes with the exact McNemar test: a binomial test of the tasks only one policy solved.
+
+    Returns how many only the second one solved (gained), how many only the first (lost), and the exact p.
+    """
     from scipy.stats import binomtest
 
     gaps = gaps_of(before, after)
     gained, lost = gaps.count(1.0), gaps.count(-1.0)
     p_value = float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
-    return McNemar(gained, lost, p_value)
+    return gained, lost, p_value
 
 
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:

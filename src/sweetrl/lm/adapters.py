@@ -120,24 +120,20 @@ def stack_adapters(folders: Sequence[Path], out: Path, base: str) -> None:
 
     Its rank is the sum of their ranks, so nothing is lost; each was trained on the base with those before it merged.
     """
-    adapters = [_read_plain(Path(folder)) for folder in folders]
-    configs = [config for config, _ in adapters]
+    from safetensors.torch import load_file
+
+    folders = [Path(folder) for folder in folders]
+    configs = [check_adapter(folder) for folder in folders]
+    more = ("modules_to_save", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
+    for folder, config in zip(folders, configs, strict=True):
+        if config.get("bias", "none") != "none" or any(config.get(name) for name in more):
+            raise UserError(f"{folder}: only plain LoRA adapters can be put on top of each other; this one has more.")
     scales = [config["lora_alpha"] / config["r"] for config in configs]
-    weights = _stacked([tensors for _, tensors in adapters], [scale / scales[0] for scale in scales])
+    tensors = [load_file(folder / ADAPTER_WEIGHTS) for folder in folders]
+    weights = _stacked(tensors, [scale / scales[0] for scale in scales])
     lora_rank = sum(int(config["r"]) for config in configs)
     config = configs[0] | {"r": lora_rank, "lora_alpha": scales[0] * lora_rank, "base_model_name_or_path": base}
     _write_adapter(out, weights, config)
-
-
-def _read_plain(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors.torch import load_file
-
-    config = check_adapter(folder)
-    plain = config.get("bias", "none") == "none"
-    more = ("modules_to_save", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
-    if not plain or any(config.get(name) for name in more):
-        raise UserError(f"{folder}: only plain LoRA adapters can be put on top of each other; this one has more.")
-    return config, load_file(folder / ADAPTER_WEIGHTS)
 
 
 def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:

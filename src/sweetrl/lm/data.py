@@ -62,11 +62,6 @@ def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
     return Row(tuple(ids), tuple(spans))
 
 
-def critic_system(prefix: str | None, system: str) -> str:
-    """Return the critic's system message: the training-time information in front of the agent's prompt, if any."""
-    return (prefix or "") + system
-
-
 def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
     """Right-pad rows into one batch and say where its reply tokens are.
 

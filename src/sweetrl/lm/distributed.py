@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 T = TypeVar("T")
 
@@ -109,9 +109,3 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     )  # orders the layers' gathering; has no weights itself
     for weight in kept_whole:
         weight.data = weight.data.to(device)
-
-
-def whole_tensor(value: Tensor) -> Tensor:
-    """A parameter with the shares of all processes; all of them must ask for it."""
-    gather = getattr(value, "full_tensor", None)
-    return value if gather is None else gather()

@@ -26,20 +26,6 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Segments:
-    """Unbranched stretches of a forest in layout order, G of them: nodes start..stop, and where the subtree ends.
-
-    A segment hangs below the last node of segment `parent` (-1: a root); its first node is at depth `depth`.
-    """
-
-    start: Ints
-    stop: Ints
-    end: Ints
-    depth: Ints
-    parent: Ints
-
-
-@dataclass(frozen=True)
 class Forest:
     """Rows merged by common prefix: S nodes, M of them predict reply tokens, U distinct predictions for N reply tokens.
 
@@ -47,12 +33,14 @@ class Forest:
     predicting                [M]  nodes whose hidden state predicts a reply token, in rising order
     slot, target              [U]  a distinct prediction: number in `predicting`, and the token that is predicted
     reply                     [N]  for each reply token, row after row, its number among the predictions
+    segments                       unbranched stretches in layout order: lists of their first nodes, their last ones
+                                   (exclusive), the ends of their subtrees, and the segments they hang below (-1: none)
     """
 
     token_ids: Ints
     position: Ints
     end: Ints
-    segments: Segments
+    segments: tuple[list[int], list[int], list[int], list[int]]
     predicting: Ints
     slot: Ints
     target: Ints
@@ -81,9 +69,8 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
     start = np.array([offsets[segment] for segment in order], dtype=np.int64)
     length = np.array([tree.stop[segment] - tree.start[segment] for segment in order], dtype=np.int64)
     end = np.array([offsets[segment] + tree.size[segment] for segment in order], dtype=np.int64)
-    parent = np.array([leaf.get(tree.parent[segment], -1) for segment in order], dtype=np.int64)
+    parent = [leaf.get(tree.parent[segment], -1) for segment in order]
     depth = np.array([tree.start[segment] for segment in order], dtype=np.int64)
-    segments = Segments(start, start + length, end, depth, parent)
     pieces = [paths[tree.row[segment]][tree.start[segment] : tree.stop[segment]] for segment in order]
     nodes, targets = [], []
     for row, last in zip(rows, tree.leaf, strict=True):
@@ -99,7 +86,7 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
         token_ids=np.concatenate(pieces),
         position=np.arange(int(length.sum())) - np.repeat(start - depth, length),
         end=np.repeat(end, length),
-        segments=segments,
+        segments=(start.tolist(), (start + length).tolist(), end.tolist(), parent),
         predicting=predicting,
         slot=slot.astype(np.int64),
         target=pairs % width,

@@ -134,7 +134,7 @@ def _fused() -> Any:
 
 
 def flat_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
-    """Log-probs [N] of the reply tokens of a flat batch (learning.batches.collate), row after row."""
+    """Log-probs [N] of the reply tokens of a flat batch (lm.data.collate), row after row."""
     transformer, head = backbone(model)
     hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
     return token_logprobs(head, hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"])
@@ -152,7 +152,7 @@ def add_head(model: Any) -> None:
 
 
 def turn_values(model: nn.Module, rows: dict[str, Any], pooling: str) -> Tensor:
-    """The head's value of every turn of a flat batch (learning.batches.collate), [T]."""
+    """The head's value of every turn of a flat batch (lm.data.collate), [T]."""
     import torch
 
     transformer, _ = backbone(model)

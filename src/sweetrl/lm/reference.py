@@ -13,8 +13,8 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
-from sweetrl.lm.distributed import all_gather, process_rank_and_count, whole_tensor
-from sweetrl.lm.passes import Layout, reply_logprobs
+from sweetrl.lm.distributed import all_gather, process_rank_and_count
+from sweetrl.lm.passes import Layout, reply_logprobs, to_device
 from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ def _computed(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
     import torch
-
-    from sweetrl.lm.tree_forward import to_device
 
     device = next(model.parameters()).device
     for indices in micro_batches:
@@ -118,11 +116,6 @@ def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
     return RowValues(values, lengths) if values.shape == (sum(lengths),) else None
 
 
-def starts_trained(model: Any) -> bool:
-    """Whether the adapter on `model` already changes it: then its start, not the bare base, is the reference."""
-    return any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
-
-
 def reference_logprobs(
     model: Any, rows: Sequence[Row], layout: Layout, cache: Path | None = None, adapter: bool = False
 ) -> RowValues:
@@ -178,5 +171,6 @@ def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> 
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        bytes_ = whole_tensor(value.detach()).cpu().contiguous().flatten().view(torch.uint8)
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value  # a sharded one is asked of all
+        bytes_ = whole.detach().cpu().contiguous().flatten().view(torch.uint8)
         digest.update(bytes_.numpy().tobytes())

@@ -11,8 +11,7 @@ name TREE and sets it. Without a tree it is transformers' SDPA, so that flat bat
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,10 +48,7 @@ def plan_blocks(forest: Forest) -> Blocks:
     Depth first, a segment's first child follows it at once and continues its path; the subtrees of its other children
     follow that child's, as one run of nodes that all see the path so far. So no block needs a mask or a copy of keys.
     """
-    segments = forest.segments
-    start, stop, end, parent = (
-        column.tolist() for column in (segments.start, segments.stop, segments.end, segments.parent)
-    )
+    start, stop, end, parent = forest.segments
     begin, tip = list(start), dict[int, int]()
     branches = []
     for segment, above in enumerate(parent):
@@ -70,7 +66,7 @@ class TreeAttention:
 
     forest: Forest
     backend: Backend
-    _made: dict[Any, Any] = field(default_factory=dict)
+    _block_mask: Any = None
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -81,18 +77,15 @@ class TreeAttention:
         """The additive mask [1, 1, S, S]."""
         import torch
 
-        if (device, dtype) not in self._made:
-            mask = torch.zeros(1, 1, *(2 * [len(self.forest.end)]), dtype=dtype)
-            mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min)
-            self._made[device, dtype] = mask.to(device)
-        return self._made[device, dtype]
+        mask = torch.zeros(1, 1, *(2 * [len(self.forest.end)]), dtype=dtype)
+        return mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min).to(device)
 
     def block_mask(self, device: Any) -> Any:
         """FlexAttention's block mask over S rounded up to whole blocks; nodes beyond the forest see themselves."""
         import torch
         from torch.nn.attention.flex_attention import BlockMask
 
-        if device not in self._made:
+        if self._block_mask is None:
             ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
             some, full = seen_blocks(ends, FLEX_BLOCK)
             end = torch.from_numpy(ends).to(device)
@@ -102,10 +95,10 @@ class TreeAttention:
 
             count, columns = _listed(some & ~full, device)
             full_count, full_columns = _listed(full, device)
-            self._made[device] = BlockMask.from_kv_blocks(
+            self._block_mask = BlockMask.from_kv_blocks(
                 count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
             )
-        return self._made[device]
+        return self._block_mask
 
     @property
     def padded(self) -> int:
@@ -172,31 +165,33 @@ def tree_attention_forward(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree.backend == "flex":
-        out = _flex(query)(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
+        attend = _flex(query.device.type)
+        out = attend(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
     else:
         out = _function().apply(query, key, value, scale, tree)
     return out.transpose(1, 2).contiguous(), None
 
 
 @cache
-def _compiled() -> Any:
+def _flex(device: str) -> Any:
+    """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
-
-
-def _flex(query: Tensor) -> Any:
-    """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention if query.device.type == "cpu" else _compiled()
+    return flex_attention if device == "cpu" else torch.compile(flex_attention)
 
 
 @cache
 def _function() -> Any:
-    """The autograd function of the backend `blocks` (made when first used: its base class is torch's)."""
+    """The autograd function of the backend `blocks` (made when first used: its base class is torch's).
+
+    torch's fused kernel for CPUs is what its SDPA calls there; it gives the log-sum-exp of the scores, too. Going back
+    it takes some of the keys, and `out` and `sums` over all of them.
+    """
     import torch
+
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
     class BlockAttention(torch.autograd.Function):
         @staticmethod
@@ -207,11 +202,11 @@ def _function() -> Any:
             blocks = tree.blocks
             for first, last in blocks.paths:
                 queries, keys, values = (part[:, :, first:last] for part in (query, key, value))
-                out[:, :, first:last], sums[:, :, first:last] = _attend(queries, keys, values, True, scale)
+                out[:, :, first:last], sums[:, :, first:last] = attend(queries, keys, values, 0.0, True, scale=scale)
             for first, last, start, stop in blocks.branches:
                 below, so_far = out[:, :, first:last], sums[:, :, first:last]
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
-                more, total = _attend(query[:, :, first:last], keys, values, False, scale)
+                more, total = attend(query[:, :, first:last], keys, values, 0.0, False, scale=scale)
                 both = torch.logaddexp(so_far, total)
                 below.mul_((so_far - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
                 so_far.copy_(both)
@@ -230,7 +225,7 @@ def _function() -> Any:
                 here, queries, outputs, total = (part[:, :, first:last] for part in (grad, query, out, sums))
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 causal = number < len(pieces)
-                parts = _attend_backward(here, queries, outputs, total, keys, values, causal, context.scale)
+                parts = attend_backward(here, queries, keys, values, outputs, total, 0.0, causal, scale=context.scale)
                 if causal:
                     to_query[:, :, first:last] = parts[0]
                 else:
@@ -246,60 +241,3 @@ def _by_key_head(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """[1, heads, S, width] as [key heads, heads of each, S, width], without a copy: what shares keys is one batch."""
     shape = (key.shape[1], query.shape[1] // key.shape[1], *query.shape[2:])
     return [query[0].unflatten(0, shape[:2]), *(part[0].unsqueeze(1).expand(shape) for part in (key, value))]
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Softmax attention and the log-sum-exp of its scores."""
-    import torch
-
-    if _has_cpu_kernel(query):
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        return fused(query, key, value, 0.0, causal, scale=scale)
-    scores = _scores(query, key, causal, scale)
-    total = scores.logsumexp(-1)
-    return torch.matmul((scores - total.unsqueeze(-1)).exp().to(value.dtype), value), total
-
-
-def _has_cpu_kernel(query: Tensor) -> bool:
-    """torch's fused kernel for CPUs is what its SDPA calls there; elsewhere blocks are a few plain products."""
-    return query.device.type == "cpu"
-
-
-def _scores(query: Tensor, key: Tensor, causal: bool, scale: float) -> Tensor:
-    import torch
-
-    scores = torch.matmul(query, key.transpose(-1, -2))
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
-    if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
-    return scores
-
-
-def _attend_backward(
-    grad: Tensor,
-    query: Tensor,
-    out: Tensor,
-    total: Tensor,
-    key: Tensor,
-    value: Tensor,
-    causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value through some of the keys; `out` and `total` are over all of them.
-
-    With p = exp(s - total): dv = p' g, ds = p (g v' - <g, out>), dq = scale ds k, dk = scale ds' q.
-    """
-    import torch
-
-    if _has_cpu_kernel(query):
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return fused(grad, query, key, value, out, total, 0.0, causal, scale=scale)
-    p = (_scores(query, key, causal, scale) - total.unsqueeze(-1)).exp()
-    through = torch.matmul(grad, value.transpose(-1, -2)).to(p.dtype)
-    ds = (p * (through - (grad.to(p.dtype) * out).sum(-1, keepdim=True)) * scale).to(query.dtype)
-    return (
-        torch.matmul(ds, key),
-        torch.matmul(ds.transpose(-1, -2), query),
-        torch.matmul(p.to(grad.dtype).transpose(-1, -2), grad),
-    )

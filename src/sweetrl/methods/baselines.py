@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import AgentSettings, MultiTurnSettings, PolicySettings, RftSettings
-from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.methods.base import Method
+from sweetrl.sweet.training import TrainingJob
 from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.config.settings import GrpoSettings
+from sweetrl.engines.cache import common_prefix
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.models.load import context_limit
 from sweetrl.protocols import Chat
-from sweetrl.sweet.data import task_numbers
 from sweetrl.sweet.pairs import usable
 from sweetrl.types import Task, Trajectory
 
@@ -76,7 +76,8 @@ def lay_out(
     if not dialogues:
         raise UserError("no dialogue of this iteration could be scored, so there is nothing to learn from.")
     rows = tuple(encode(dialogue, chat, system) for dialogue in dialogues)
-    groups = task_numbers(dialogues)
+    tasks = list(dict.fromkeys(dialogue.task.id for dialogue in dialogues))
+    groups = tuple(tasks.index(dialogue.task.id) for dialogue in dialogues)
     rewards = [dialogue.reward or 0.0 for dialogue in dialogues]
     lengths = [len(row.spans) for row in rows]
     gains = information_gains(dialogues, rows) if information_gains else []
@@ -323,7 +324,5 @@ def _reference_ids(task: Task, domain: Domain, chat: Chat) -> tuple[tuple[int, .
     if not reference:
         raise UserError(f"task {task.id}: grpo.credit `igpo` needs a reference, and it has none; take another credit.")
     both, first = chat.reply(opening + reference)[:-1], chat.reply(opening)[:-1]
-    shared = 0
-    while shared < min(len(both) - 1, len(first)) and both[shared] == first[shared]:
-        shared += 1
+    shared = common_prefix(both[:-1], first)
     return tuple(both[:shared]), tuple(both[shared:])

@@ -46,7 +46,13 @@ def make_critic(
     if kind == "oracle":
         return OracleCritic(domain)
     if kind == "judge":
-        return _judge(domain, settings, base)
+        from sweetrl.engines.transformers import TransformersEngine
+
+        model, own = settings.model, settings.judge.model  # a model of its own, or the base
+        loaded = None if own else base
+        name = own or model.base
+        engine = TransformersEngine(name, None, model.dtype, model.device, model.threads, loaded=loaded)
+        return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, privileged)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
     if kind == "privileged-ratio":
@@ -55,23 +61,11 @@ def make_critic(
                 "rank.critic: `privileged-ratio` is what c changes, and with `critic.privileged: false` nobody sees c; "
                 "set it to true, or take another critic."
             )
-        model, tokenizer = base or load_base(settings.model)
-        return log_ratio_critic(domain, settings.critic, settings.rank, model, tokenizer, conditioned_reference=False)
+        loaded_base = base or load_base(settings.model)
+        return log_ratio_critic(domain, settings.critic, settings.rank, *loaded_base, conditioned_reference=False)
     if folder is None:
         raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
     return load_critic(domain, settings.critic, settings.rank, folder, base)
-
-
-def _judge(domain: Domain, settings: RankingSettings, base: tuple[Any, Any] | None) -> Critic:
-    """A judge with a model of its own (`judge.model`), or the base."""
-    from sweetrl.engines.transformers import TransformersEngine
-
-    model = settings.model
-    own = settings.judge.model
-    engine = TransformersEngine(
-        own or model.base, None, model.dtype, model.device, model.threads, loaded=None if own else base
-    )
-    return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
 
 
 class _OneByOne:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
-from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.methods.base import Method
 from sweetrl.methods.credit import INFORMED, Attempts, lay_out, turn_gains
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
-from sweetrl.sweet.reporting import report_to
-from sweetrl.sweet.training import last_fifth, run_trainer
+from sweetrl.sweet.training import TrainingJob, last_fifth, report_to, run_trainer
 from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Grpo(Method):
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
-        from sweetrl.engines.make import make_agent, serving
+        from sweetrl.engines.policy import Policy
         from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
@@ -61,14 +60,16 @@ class Grpo(Method):
         model, tokenizer = load_base(job.model)
         with ExitStack() as stack:
             if first_process():  # of several processes that train the first one alone samples
-                engine = stack.enter_context(serving(job.engine, job.model, scratch / "server.log", grpo.lora.rank))
+                actor = stack.enter_context(
+                    Policy(job.model, job.engine).serving(scratch / "server.log", grpo.lora.rank)
+                )
                 environment = stack.enter_context(open_environment(job.domain))
 
             def sample(iteration: int, policy: Any) -> Attempts:
                 """Let the current policy attempt the iteration's tasks."""
                 folder = scratch / f"iteration-{iteration:04d}"
                 save_adapter(policy, folder / "adapter", job.model.base)
-                agent = make_agent(engine, job.model, folder / "adapter", job.collect.batch)
+                agent = actor.adapted(folder / "adapter").open(job.collect.batch)
                 try:
                     return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration, policy)
                 finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import PolicySettings, RankSettings
-from sweetrl.methods.base import Artifact, Method, TrainingJob
+from sweetrl.methods.base import Artifact, Method
+from sweetrl.sweet.training import TrainingJob
 
 if TYPE_CHECKING:
     from sweetrl.lm.data import PreferenceData
@@ -42,8 +43,7 @@ class Sweet(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""
-        from sweetrl.sweet.listwise import listwise_rows, with_replay
-        from sweetrl.sweet.preferences import preference_rows
+        from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
         from sweetrl.sweet.rank import mean_centered
 
         policy, inputs = job.settings, job.inputs

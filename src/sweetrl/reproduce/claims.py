@@ -27,8 +27,7 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import holm
 from sweetrl.reproduce.hierarchical import Hierarchical
-from sweetrl.reproduce.outcomes import Condition
-from sweetrl.reproduce.tables import Measured, difference
+from sweetrl.reproduce.outcomes import Condition, Measured, difference
 from sweetrl.reproduce.variants import VARIANTS
 
 CLAIMS = Path("claims.yaml")

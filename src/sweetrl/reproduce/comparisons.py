@@ -10,7 +10,7 @@ from typing import Any
 
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.reproduce import figures
-from sweetrl.reproduce.tables import WORSE
+from sweetrl.reproduce.outcomes import WORSE
 from sweetrl.reproduce.variants import AMOUNTS, ONLINE, TABLES, VARIANTS
 
 Results = Mapping[str, Any]

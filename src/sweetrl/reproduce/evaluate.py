@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,7 @@ from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
-    from sweetrl.engines.make import Agent
-    from sweetrl.engines.policy import Policy
+    from sweetrl.engines.policy import Agent
     from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.types import Result, Task
 
@@ -37,12 +36,13 @@ OUT = Path("reports/measured")
 
 def evaluate(settings: Settings) -> None:
     """Measure what the plan asks for; finished shards survive a kill."""
+    from sweetrl.api.rollouts import opened, serving
     from sweetrl.colbench.store import read_task_table
     from sweetrl.engines.policy import Policy
     from sweetrl.evaluation.metrics import write_results
 
-    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
-    settings = settings.model_copy(update={"agent": agent})
+    rules = find_method(settings.method).at_evaluation(settings.evaluated_agent)
+    settings = settings.model_copy(update={"agent": rules})
     plan = read_json(PLAN)
     grid, count = plan["choose"]["grid"], plan["choose"]["tasks"]
     validation = read_task_table(VALIDATION_TASKS)[:count]
@@ -59,8 +59,12 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(PLAN)
         tried: dict[str, Any] = {}
         measured: list[dict[str, Any]] = []
-        with opened_player(settings, Policy(settings.model, settings.engine, adapter), scratch) as player:
-            domain = player.environment.domain
+        with (
+            serving([Policy(settings.model, settings.engine, adapter)], scratch / "server.log") as (served,),
+            opened(load_domain(settings)) as environment,
+            closing((agent := served.open(settings.evaluate.batch)).engine),
+        ):
+            player, domain = Player(environment, agent, scratch), environment.domain
             for temperature in grid:
                 found, _ = player.play(f"validation-t{temperature:g}", validation, temperature)
                 tried[f"{temperature:g}"] = rates(found)
@@ -80,13 +84,8 @@ def evaluate(settings: Settings) -> None:
         run.log_metrics({"temperature": chosen})
         run.log_metrics({f"validation/success_t{name}": one["success"] for name, one in tried.items()})
         run.log_metrics({f"test/success_{Path(one['file']).stem}": one["success"] for one in measured})
-        usual = {f"{one['temperature']:g}": one for one in measured if not one["persona"]}
-        parts = {"test": usual, "validation": tried}
-        rates_of = {
-            part: [f"{one[domain.measure]:.1%} at {at}" for at, one in rows.items()] for part, rows in parts.items()
-        }
-        shown = (f"on {part} tasks {', '.join(rates) or 'not measured'}" for part, rates in rates_of.items())
-        run.summary = f"{domain.measure} {'; '.join(shown)}; chosen {chosen:g}"
+        shown = ", ".join(f"{one[domain.measure]:.1%} at {at}" for at, one in tried.items())
+        run.summary = f"{domain.measure} on validation tasks {shown}; chosen {chosen:g}"
 
 
 def choose(values: Mapping[float, float]) -> float:
@@ -146,22 +145,6 @@ class Player:
         other = domain.configured(with_values(settings_of(domain), values))
         with open_user(other, self.environment.tools) if persona else nullcontext(user) as simulator:
             yield replace(self.environment, domain=other, simulator=simulator)
-
-
-@contextmanager
-def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator[Player]:
-    """Yield the policy, loaded once for everything that is measured."""
-    from sweetrl.api.rollouts import opened, serving
-
-    with (
-        serving([policy], scratch / "server.log") as (served,),
-        opened(load_domain(settings)) as environment,
-    ):
-        agent = served.open(settings.evaluate.batch)
-        try:
-            yield Player(environment, agent, scratch)
-        finally:
-            agent.engine.close()
 
 
 if __name__ == "__main__":

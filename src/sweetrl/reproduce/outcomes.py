@@ -5,6 +5,9 @@ takes from it what is not in measured/ here: rows can be added on another day or
 without training again. A row for each (variant, seed, file of measured/NAME/SEED/, task); the file's metadata
 `sweetrl.parts` says the rest as JSON: {"parts": a list of {variant, seed, summary, training}, "claims": what
 claims.yaml said, by the SHA-256 that a summary has in its place}.
+
+From these to rows: every seed has tasks and a training of its own. Intervals are the hierarchical bootstrap's over
+seeds and their tasks, with the t interval over the seeds' own values beside them; differences are paired by task.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import read_results
+from sweetrl.evaluation.metrics import read_results, summarize_policy
+from sweetrl.evaluation.statistics import paired_difference
 from sweetrl.io import atomic_path, read_json
+from sweetrl.reproduce.hierarchical import Hierarchical, hierarchical_mean
 from sweetrl.reproduce.variants import Variant
 from sweetrl.tracking.runs import git_state
 from sweetrl.types import Result
@@ -29,7 +36,9 @@ OUTCOMES = Path("outcomes.parquet")
 SUMMARY = "summary.json"
 MEASURED = "measured"  # folder of what policies did, beside the folders of what was trained
 _PARTS = b"sweetrl.parts"
+FEW = 100  # resamples of intervals that rows replace by hierarchical ones
 Key = tuple[str, int]  # of a variant, and a seed
+_success, _reward = attrgetter("success"), attrgetter("reward")
 
 
 class Condition(NamedTuple):
@@ -141,3 +150,216 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
         return outcomes
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: these are no outcomes of a reproduction; restore the file from git.") from error
+
+
+# Rows with intervals, and paired differences
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the variants of one row came to, by seed."""
+
+    variant: Variant
+    outcomes: Mapping[int, Outcome]
+
+    @property
+    def stages(self) -> dict[int, dict[str, Any]]:
+        """The facts of all stages."""
+        return {seed: one.stages for seed, one in self.outcomes.items()}
+
+    @property
+    def claims(self) -> dict[int, Mapping[str, Any]]:
+        """What claims.yaml said before the first test task."""
+        return {seed: one.summary["claims"] for seed, one in self.outcomes.items()}
+
+    def results(self, condition: Condition) -> dict[int, Sequence[Result]]:
+        """Return the results under a condition, of the seeds that have some."""
+        rows = {seed: one.measured(condition) for seed, one in sorted(self.outcomes.items())}
+        return {seed: self.outcomes[seed].results[row["file"]] for seed, row in rows.items() if row}
+
+    def scored(self, condition: Condition, held_out: bool = False) -> dict[int, list[Result]]:
+        """Return the results that have a reward, of the seeds that have some; `held_out`: of held-out domains only."""
+        scored = {
+            seed: [one for one in results if one.reward is not None and (one.held_out or not held_out)]
+            for seed, results in self.results(condition).items()
+        }
+        return {seed: some for seed, some in scored.items() if some}
+
+
+def row_of(
+    one: Measured, against: Measured | None, conditions: Sequence[Condition], confidence: float, resamples: int
+) -> dict[str, Any]:
+    """Sum a variant up; `against` is the row that it is compared with, on the seeds that both have."""
+    if against is not None and against.variant.name == one.variant.name:
+        against = None
+    row: dict[str, Any] = {
+        "variant": one.variant.name,
+        "label": one.variant.label,
+        "table": one.variant.table,
+        "paper": list(one.variant.paper),
+        "paper_pages": list(one.variant.pages),
+        "seeds": sorted(one.outcomes),
+        "chosen": {seed: outcome.summary["chosen"] for seed, outcome in sorted(one.outcomes.items())},
+        "validation": _validation(one),
+        "training": _training(one),
+        "at": {},
+        "personas": {},
+    }
+    for condition in conditions:
+        found = _measured_at(one, against, condition, confidence, resamples)
+        if found and condition.persona:
+            shown = {key: found[key] for key in ("tasks", "success", "reward", "questions")}
+            row["personas"].setdefault(condition.persona, {})[condition.temperature] = shown
+        elif found:
+            row["at"][condition.temperature] = found
+    trained = [outcome.training for outcome in one.outcomes.values() if "dialogues" in outcome.training]
+    if trained:
+        row |= {"dialogues": _mean(training["dialogues"] for training in trained), "on_the_way": _on_the_way(one)}
+    return row
+
+
+def _measured_at(
+    one: Measured, against: Measured | None, condition: Condition, confidence: float, resamples: int
+) -> dict[str, Any] | None:
+    """Everything that is told of a variant under one condition; None where it was not measured."""
+    seeds, rows = one.scored(condition), [outcome.measured(condition) for outcome in one.outcomes.values()]
+    pooled = [result for some in seeds.values() for result in some]
+    if len(pooled) < 2:
+        return None
+
+    def mean(value: Callable[[Result], float], held_out: bool = False) -> dict[str, Any] | None:
+        groups = one.scored(condition, held_out).values()
+        if sum(map(len, groups)) < 2:
+            return None
+        return told(hierarchical_mean([[value(each) for each in some] for some in groups], confidence, resamples))
+
+    found = summarize_policy(pooled, confidence, FEW, 0) | {
+        "tasks": len(pooled),
+        "lost": sum(map(len, one.results(condition).values())) - len(pooled),
+        "success": mean(_success),
+        "reward": mean(_reward),
+        "turns": mean(lambda result: result.turns),
+        "questions": mean(lambda result: result.questions),
+        "by_seed": {
+            seed: {"success": _mean(map(_success, some)), "reward": _mean(map(_reward, some))}
+            for seed, some in seeds.items()
+        },
+        "reply_tokens": _mean(row["reply_tokens"] for row in rows if row),
+    }
+    if "premature_answers" in found:
+        found["premature_answers"] = mean(lambda result: bool(result.premature))
+    if any(result.questions for result in pooled):
+        asked = [[(_success(each), float(each.questions)) for each in some] for some in seeds.values()]
+        found["success_per_question"] = told(hierarchical_mean(asked, confidence, resamples))
+    if any(result.held_out for result in pooled):
+        found["held_out"] = {"success": mean(_success, True), "reward": mean(_reward, True)}
+    for place, held_out in ((found, False), (found.get("held_out", {}), True)):
+        gap = difference(one, against, condition, confidence, resamples, held_out) if against and place else None
+        if gap:
+            place["difference"] = {name: value.as_dict() for name, value in gap.items()}
+    return found
+
+
+def difference(
+    one: Measured,
+    other: Measured,
+    condition: Condition,
+    confidence: float,
+    resamples: int,
+    held_out: bool = False,
+) -> dict[str, Hierarchical] | None:
+    """`one` minus `other` in success and reward, on the seeds and tasks that both finished; None for fewer than 2."""
+    mine, theirs = one.scored(condition, held_out), other.scored(condition, held_out)
+    pairs = []
+    for seed in mine:
+        by_task = {result.task_id: result for result in theirs.get(seed, ())}
+        if both := [(result, by_task[result.task_id]) for result in mine[seed] if result.task_id in by_task]:
+            pairs.append(both)
+    if sum(map(len, pairs)) < 2:
+        return None
+
+    def gap(value: Callable[[Result], float]) -> Hierarchical:
+        gaps = [[value(ours) - value(others) for ours, others in some] for some in pairs]
+        return hierarchical_mean(gaps, confidence, resamples)
+
+    return {"success": gap(_success), "reward": gap(_reward)}
+
+
+def told(estimate: Hierarchical) -> dict[str, Any]:
+    """What a report says of a mean: no p-value, because nobody asks whether it is 0."""
+    return {key: value for key, value in estimate.as_dict().items() if key not in ("confidence", "groups", "p_value")}
+
+
+def _validation(one: Measured) -> dict[str, dict[str, float]]:
+    """Success and reward on validation tasks at each temperature of the grid: means over the seeds."""
+    seeds = [outcome.summary["validation"] for outcome in one.outcomes.values()]
+    names = sorted({name for tried in seeds for name in tried}, key=float)
+    return {
+        name: {key: _mean(tried[name][key] for tried in seeds if name in tried) for key in _RATES} for name in names
+    }
+
+
+WORSE = ("hinted", "plausible", "irrelevant", "repeated", "premature")  # than needed, among verdicts on replies
+_RATES = ("success", "reward", "questions")
+# What is shown of a variant's training: name -> (stage, metric), each the mean over the seeds.
+_SHOWN = {
+    "critic_accuracy": ("train-critic", "final/accuracy"),
+    **{f"needed_over_{other}": ("rank", f"ranked/needed_over_{other}") for other in WORSE},
+    "better_over_worse": ("rank", "ranked/better_over_worse"),
+    "pairs": ("train-policy", "pairs"),
+    "policy_accuracy": ("train-policy", "final/accuracy"),
+}
+
+
+def _training(one: Measured) -> dict[str, float]:
+    means = {}
+    for name, (stage, metric) in _SHOWN.items():
+        values = [_metrics(facts, stage)[metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
+        if values:
+            means[name] = _mean(values)
+    spent = [{stage: float(facts["seconds"]) for stage, facts in stages.items()} for stages in one.stages.values()]
+    means["seconds"] = _mean(sum(seconds.values()) for seconds in spent)
+    means["measuring_seconds"] = _mean(seconds.get("evaluate", 0.0) for seconds in spent)
+    return means
+
+
+def _on_the_way(one: Measured) -> list[float]:
+    """Mean success on training tasks over the seeds: at the start of each later iteration, or in GRPO's last fifth."""
+    seeds = []
+    for facts in one.stages.values():
+        metrics = _metrics(facts, "train-policy") | _metrics(facts, "iterate")
+        iterations = sorted(name for name in metrics if name.startswith("iteration_") and name.endswith("/success"))
+        seeds.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
+    return [statistics.fmean(values) for values in zip(*seeds, strict=False)]
+
+
+def _metrics(facts: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    return dict(facts.get(stage, {}).get("metrics", {}))
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean([float(value) for value in values] or [0.0])
+
+
+def picking_gap(
+    better: Iterable[Mapping[str, Any]], worse: Iterable[Mapping[str, Any]], confidence: float, resamples: int
+) -> dict[str, Any]:
+    """How much more often one critic's picks succeed than another's: the mean over all N > 1, paired by task.
+
+    The points are those of Best-of-N; tasks that either lost at any N are left out.
+    """
+    mine, theirs = _picked(better), _picked(worse)
+    tasks = [task for task in mine if task in theirs]
+    before, after = ([_mean(successes[task]) for task in tasks] for successes in (theirs, mine))
+    return paired_difference(before, after, confidence, resamples, 0).as_dict()
+
+
+def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
+    """By task the successes at N > 1."""
+    rows = list(points)
+    lost = {row["task_id"] for row in rows if row["reward"] is None}
+    successes: dict[str, list[bool]] = {}
+    for row in rows:
+        if row["n"] > 1 and row["task_id"] not in lost:
+            successes.setdefault(row["task_id"], []).append(row["success"])
+    return successes

@@ -6,6 +6,7 @@ were measured with the present settings and base. Others are left out, and named
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import fill, markup
+from sweetrl.evaluation.report import fill
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.claims import CLAIMS, judged, sha256
@@ -22,13 +23,15 @@ from sweetrl.reproduce.outcomes import (
     OUTCOMES,
     Condition,
     Key,
+    Measured,
     Outcome,
     measured_outcome,
+    picking_gap,
     read_outcomes,
+    row_of,
     write_outcomes,
 )
 from sweetrl.reproduce.run import Profile, picked
-from sweetrl.reproduce.tables import Measured, picking_gap, row_of
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
 
 if TYPE_CHECKING:
@@ -96,8 +99,9 @@ def write(profile: Profile) -> None:
         ],
     }
     write_outcomes(OUTCOMES, {**stale, **outcomes})  # what git has of it is never taken out here
-    write_json(RESULTS, _rounded(results))
-    results = read_json(RESULTS)  # what is shown can be made of the file alone
+    # What is shown can be made of the file alone.
+    results = json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6))
+    write_json(RESULTS, results)
     write_text(MARKDOWN, markdown(results))
     shutil.rmtree(FIGURES, ignore_errors=True)
     drawings = {figure.name: figure.draw() for part in parts(results) for figure in part.figures}
@@ -123,15 +127,6 @@ def _origins(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     """When, on which commit and processor how many policies were measured."""
     counts = Counter(tuple(sorted(one.summary["origin"].items())) for one in outcomes)
     return [{**dict(origin), "policies": count} for origin, count in sorted(counts.items())]
-
-
-def _rounded(values: Any) -> Any:
-    """The same with six digits behind the point."""
-    if isinstance(values, Mapping):
-        return {key: _rounded(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_rounded(value) for value in values]
-    return round(values, 6) if isinstance(values, float) else values
 
 
 def _words(domain: Domain) -> dict[str, Any]:
@@ -207,5 +202,5 @@ def _markdown(table: Table) -> Iterator[str]:
 
 def page(results: Results, drawings: Mapping[str, str]) -> str:
     """The same as one page that loads nothing."""
-    shown = [(part, [markup(drawings[figure.name]) for figure in part.figures]) for part in parts(results)]
+    shown = [(part, [drawings[figure.name] for figure in part.figures]) for part in parts(results)]
     return fill("report.html", {"results": results, "parts": shown}, "sweetrl.reproduce")

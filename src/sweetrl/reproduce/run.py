@@ -25,7 +25,7 @@ from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
-from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
+from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, variant_named
 from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.tracking.runs import RunLog
 
@@ -63,8 +63,6 @@ class Profile:
         tracking = {f"tracking.{name}": store[name] for name in ("uri", "artifacts")}
         self.settings = merged(project, ours, self.values["settings"], tracking)
         self._own: Mapping[str, Mapping[str, Any]] = self.values.get("variant_settings") or {}
-        if not isinstance(self._own, dict) or not all(isinstance(one, dict) for one in self._own.values()):
-            raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
         self.warm_start_settings: Mapping[str, Any] = self.values.get("warm_start_settings") or {}
         for changes in (self.warm_start_settings, *(self.variant(name).settings for name in self._own)):
             merged(self.settings, changes)  # what is not there is said before anything runs
@@ -211,7 +209,7 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
     one = profile.variant(name)
     tree, made_of = profile.tree(seed, one.settings), inputs(profile, one, seed)
-    settings = settings_of(profile.tree(seed), one)
+    settings = parse_settings(tree, f"variant {name}")
     folder = workspace(profile, f"{name}-{seed}", tree, made_of=made_of)
     train(profile, folder, one, settings, name)
     out = folder / "out"

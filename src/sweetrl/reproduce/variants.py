@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.overrides import set_key
-from sweetrl.config.settings import OFFICIAL, Settings, parse_settings
+from sweetrl.config.settings import OFFICIAL
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 
@@ -162,8 +162,3 @@ def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, 
     for name, value in ((name, value) for one in changes for name, value in one.items()):
         set_key(tree, name, value, "reproduce")
     return tree
-
-
-def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:
-    """Return the settings of a variant, over the tree `values` of a profile."""
-    return parse_settings(merged(values, variant.settings), f"variant {variant.name}")

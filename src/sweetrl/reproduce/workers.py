@@ -33,10 +33,7 @@ _STAGES = {
 
 
 def parts(profile: Profile) -> dict[str, set[str]]:
-    """Return what can be run side by side (all but the report): the name of a stage, and those that it needs.
-
-    A part that needs one which the profile does not list is a UserError.
-    """
+    """Return what can be run side by side (all but the report): the name of a stage, and those that it needs."""
     first = {"warm-start"} if profile.settings["warm_start"]["base"] else set[str]()
     needs_of: dict[str, set[str]] = {name: set() for name in first}
     needs_of |= {f"seed-data@{seed}": first for seed in profile.seeds}
@@ -50,12 +47,6 @@ def parts(profile: Profile) -> dict[str, set[str]]:
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
             needs_of[f"best-of-n@{name}-{seed}"] = {f"seed-data@{seed}", f"variant@{name}-{seed}"}
-    for part, needs in needs_of.items():
-        if missing := sorted(needs - needs_of.keys()):
-            raise UserError(
-                f"{profile.folder / 'params.yaml'}: `{part}` needs `{missing[0]}`, which the profile does not list; "
-                "add its seed to `seeds` or its variant to `variants`, or take the part out."
-            )
     return needs_of
 
 

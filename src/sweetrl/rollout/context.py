@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.scoring import PricedScorer, RewardScorer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.config.settings import AgentSettings
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.engines.make import Agent
+    from sweetrl.engines.policy import Agent
 
 ANY_REWARD = (-math.inf, math.inf)
 
@@ -58,7 +59,7 @@ class RolloutContext:
 
     def open(self, task: Task, attempt: int, seed: int) -> Dialogue:
         """Begin an attempt at `task`; `seed` is the run's."""
-        return self.open_seeded(task, attempt, lambda turn: dialogue_seed(seed, task.id, attempt, turn))
+        return self.open_seeded(task, attempt, partial(dialogue_seed, seed, task.id, attempt))
 
     def open_seeded(self, task: Task, attempt: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
@@ -140,10 +141,7 @@ class OpenEnvironment:
     def begin(self, task: Task, seed: int = 0, attempt: int = 0, agent: str = "") -> Conversation:
         """Begin a dialogue about `task` with an agent from outside, called `agent`; `seed` is the user's."""
         task, agent_settings = self.domain.own(task), self.domain.settings.agent
-
-        def seed_of(turn: int) -> int:
-            return dialogue_seed(seed, task.id, attempt, turn)
-
+        seed_of = partial(dialogue_seed, seed, task.id, attempt)
         dialogue = open_dialogue(self.domain, self.simulator, task, attempt, seed_of, agent_settings)
         return Conversation(dialogue, self.scorer, agent)
 

@@ -6,7 +6,6 @@ its own, the order in which replies come in changes nothing but the order in whi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from sweetrl.engines.background import in_thread, side_by_side, wait
@@ -45,14 +44,10 @@ def advance_together(
 def _ask(dialogues: Sequence[Dialogue], simulator: UserSimulator) -> None:
     """Let the user reply in each of `dialogues`; one who takes time replies in all of them side by side."""
     if isinstance(simulator, AsyncUserSimulator):
-        wait(_ask_all(dialogues, simulator))
+        wait(side_by_side(iter(dialogues), lambda dialogue: dialogue.ask_async(simulator), max(1, len(dialogues))))
         return
     for dialogue in dialogues:
         dialogue.ask()
-
-
-async def _ask_all(dialogues: Sequence[Dialogue], simulator: AsyncUserSimulator) -> None:
-    await asyncio.gather(*(dialogue.ask_async(simulator) for dialogue in dialogues))
 
 
 def why_lost(error: EngineError) -> str:

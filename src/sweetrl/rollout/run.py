@@ -1,18 +1,33 @@
-"""Rollouts: the agent attempts tasks, in shards. A shard is the unit of determinism, and the most a kill costs."""
+"""Rollouts: the agent attempts tasks, in shards. A shard is the unit of determinism, and the most a kill costs.
+
+Dialogues that advance each on its own end in any order: journals keep them until their shard is complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.io import append_row, read_rows
 from sweetrl.protocols import AsyncEngine
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
-from sweetrl.rollout.driver import advance_together
+from sweetrl.rollout.driver import advance_each, advance_together
 from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.rollout.scored import Losses, scored
-from sweetrl.rollout.shards import JOURNAL, Journal, concurrent_shards
 from sweetrl.types import Completion, Task, Trajectory
+
+JOURNAL = ".journal"
+TRAJECTORY = TypeAdapter(Trajectory)
+Attempts = Sequence[tuple[Task, int]]
+Spent = Callable[[Sequence[DialogueCost]], None]
 
 
 def batch_of(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
@@ -21,14 +36,14 @@ def batch_of(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
 
 
 def rollout(
-    attempts: Sequence[tuple[Task, int]],
+    attempts: Attempts,
     context: RolloutContext,
     *,
     seed: int = 0,
     policy_name: str = "",
     batch: int = 128,
     progress: Callable[[int], None] = lambda finished: None,
-    spent: Callable[[Sequence[DialogueCost]], None] | None = None,
+    spent: Spent | None = None,
 ) -> list[Trajectory]:
     """Let the agent attempt each (task, attempt number); return the dialogues in order, not yet scored.
 
@@ -60,7 +75,7 @@ def rollout(
 
 
 def rollout_scored(
-    attempts: Sequence[tuple[Task, int]],
+    attempts: Attempts,
     context: RolloutContext,
     store: TrajectoryStore,
     *,
@@ -93,27 +108,22 @@ def rollout_scored(
     if losses.too_many:
         _take_again(store, own)
         losses.causes.clear()
-    present, journal = store.shards(), Journal(store.folder / JOURNAL, shard)
-    missing = [index for index in own if index not in present]
-    progress(sum(len(parts[index]) for index in own if index in present))
-    batch = 1 if getattr(context.simulator, "serial", False) else batch
+    present, journal = store.shards(), Journal(store.folder / JOURNAL)
+    missing = {index: part for index, part in parts.items() if index not in present}
+    progress(sum(len(part) for index, part in parts.items() if index in present))
+    how: dict[str, Any] = {
+        "seed": seed,
+        "policy_name": policy_name,
+        "batch": 1 if getattr(context.simulator, "serial", False) else batch,
+        "progress": progress,
+        "spent": None if ledger is None else ledger.add,
+    }
     try:
         if isinstance(context.engine, AsyncEngine):
-            concurrent_shards(
-                attempts, context, store, missing, journal, losses, seed, policy_name, batch, shard, progress, ledger
-            )
+            _shards_of_each(missing, context, store, journal, losses, **how)
         else:
-            spent = None if ledger is None else ledger.add
-            for index in missing:
-                trajectories = rollout(
-                    parts[index],
-                    context,
-                    seed=seed,
-                    policy_name=policy_name,
-                    batch=batch,
-                    progress=progress,
-                    spent=spent,
-                )
+            for index, part in missing.items():
+                trajectories = rollout(part, context, **how)
                 losses.add(trajectories)
                 store.write_shard(index, scored(trajectories, context.scorer))
     finally:
@@ -135,3 +145,116 @@ def _take_again(store: TrajectoryStore, own: Sequence[int]) -> None:
     for index, path in store.shards().items():
         if index in own and store.lost(index):
             path.unlink()
+
+
+def _shards_of_each(
+    missing: Mapping[int, Attempts],
+    context: RolloutContext,
+    store: TrajectoryStore,
+    journal: Journal,
+    losses: Losses,
+    *,
+    seed: int,
+    policy_name: str,
+    batch: int,
+    progress: Callable[[int], None],
+    spent: Spent | None,
+) -> None:
+    """Make the shards `missing`, with `batch` dialogues under way; attempted is what their journals do not hold.
+
+    A shard that is complete is scored and written beside the dialogues that go on. Its bytes do not depend on the order
+    in which dialogues ended, nor on how often the run was killed.
+    """
+    members = {index: journal.read(index, part) for index, part in missing.items()}
+    progress(sum(map(len, members.values())))
+    left = [(index, at) for index, part in missing.items() for at in range(len(part)) if at not in members[index]]
+    engine = cast(AsyncEngine, context.engine)
+    opened: dict[int, tuple[int, int]] = {}  # shard and place in it of each dialogue that is under way
+    writing: list[Future[None]] = []
+
+    def begun() -> Iterator[Dialogue]:
+        for index, at in left:
+            dialogue = context.open(*missing[index][at], seed)
+            opened[id(dialogue)] = index, at
+            yield dialogue
+
+    def ended(dialogue: Dialogue) -> None:
+        """Keep one dialogue; UserError when too many are lost or something could not be written."""
+        if spent is not None:
+            spent([dialogue.cost(policy_name, engine.usage().devices)])
+        (index, at), trajectory = opened.pop(id(dialogue)), dialogue.close(policy_name)
+        if trajectory.outcome != "lost":  # a lost one gets another chance in the next run
+            journal.add(index, at, trajectory)
+        progress(1)
+        members[index][at] = trajectory
+        losses.add([trajectory])
+        write_if_complete(index)
+        for write in [future for future in writing if future.done()]:
+            writing.remove(write)
+            write.result()
+
+    def write_if_complete(index: int) -> None:
+        if len(members[index]) == len(missing[index]):
+            writing.append(writer.submit(write, index, members.pop(index)))
+
+    def write(index: int, trajectories: dict[int, Trajectory]) -> None:
+        store.write_shard(index, scored([trajectories[at] for at in sorted(trajectories)], context.scorer))
+        if all(trajectory.outcome != "lost" for trajectory in trajectories.values()):  # else they may be taken again
+            journal.drop(index)
+
+    writer = ThreadPoolExecutor(1, "sweetrl-shards")
+    try:
+        for index in missing:
+            write_if_complete(index)
+        if left:
+            workers = min(batch, len(left))
+            advance_each(begun(), engine, context.simulator, context.sampling(), ended, workers)
+        for future in writing:
+            future.result()
+    finally:
+        writer.shutdown(wait=True, cancel_futures=True)
+
+
+class Journal:
+    """The journals of unfinished shards, in `folder`, a file each.
+
+    One line for each finished dialogue, appended as it ends and handed to the operating system at once: a killed
+    process (kill -9) loses none. A line that was being written then is cut off when the journal is read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def add(self, shard: int, at: int, trajectory: Trajectory) -> None:
+        """Append the finished dialogue of a shard's attempt number `at`; UserError where the disk is full."""
+        row = TRAJECTORY.dump_python(replace(trajectory, task=Task("", "", "")), exclude={"task"})
+        append_row(self._path(shard), {"at": at, "task": trajectory.task.id, "trajectory": row})
+
+    def read(self, shard: int, attempts: Attempts) -> dict[int, Trajectory]:
+        """Return the finished dialogues of a shard by place in its `attempts`; what is broken at the end is cut off."""
+        path = self._path(shard)
+        finished: dict[int, Trajectory] = {}
+
+        def take(row: dict[str, Any]) -> None:
+            task, attempt = attempts[int(row["at"])]
+            if (row["task"], row["trajectory"]["attempt"]) != (task.id, attempt):
+                raise UserError(
+                    f"{path}: its dialogues belong to other tasks or attempts; remove the folder {self.folder} "
+                    "and run again."
+                )
+            finished[int(row["at"])] = TRAJECTORY.validate_python({**row["trajectory"], "task": task})
+
+        read_rows(path, take)
+        return finished
+
+    def drop(self, shard: int) -> None:
+        """Remove the journal of a shard that is written."""
+        self._path(shard).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder if nothing is left in it."""
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _path(self, shard: int) -> Path:
+        return self.folder / f"{shard:05d}.jsonl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from sweetrl.colbench.users import ConsoleUser, Recording, ReplaySimulator, is_r
 from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.make import access
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.errors import EngineError, SimulatorError, UserError
 from sweetrl.io import digest
@@ -55,14 +54,13 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
     elif settings.kind == "replay":
         yield replay(settings.recording, domain)
     elif settings.kind in ("llm", "vision"):
-        opened: list[AsyncEngine] = []
+        with ExitStack() as stack:
 
-        def speaker() -> EngineSpeaker:
-            made = make_speaker(settings.server, model)
-            opened.append(made.engine)
-            return made
+            def speaker() -> EngineSpeaker:
+                made = make_speaker(settings.server, model)
+                stack.callback(made.engine.close)
+                return made
 
-        try:
             yield domain.model_user(
                 settings.kind,
                 speaker,
@@ -74,9 +72,6 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
                 recording=Recording(Path(settings.recording)) if settings.recording else None,
                 identity=identity_of(domain),
             )
-        finally:
-            for engine in opened:
-                engine.close()
     else:
         yield find_simulator(settings.kind, settings.options)
 
@@ -84,8 +79,8 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
 def make_speaker(server: UserServerSettings, model: ModelSettings) -> EngineSpeaker:
     """Return the speaker of the user's model: at a server, or without `urls` in this process."""
     sampling = Sampling(server.max_new_tokens, server.temperature)
-    if server.urls.strip():
-        return EngineSpeaker(OpenAIEngine(access(server)), sampling)
+    if server.addresses:
+        return EngineSpeaker(OpenAIEngine(server), sampling)
     if not server.model:
         raise UserError(
             "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "

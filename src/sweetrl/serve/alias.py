@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sweetrl.config.settings import EngineSettings, ModelSettings, Settings
 from sweetrl.engines.background import in_thread
-from sweetrl.engines.make import access, adapter_lora_rank, watched
+from sweetrl.engines.policy import adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest
@@ -115,7 +115,7 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
     from sweetrl.engines.vllm import VllmEngine
     from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-    remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
+    remote = VllmEngine(engine, load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
     try:
         remote.load_adapter()
     except BaseException:

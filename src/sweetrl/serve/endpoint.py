@@ -25,7 +25,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sweetrl.config.settings import EngineSettings, Settings
-from sweetrl.engines.make import access
 from sweetrl.errors import UserError
 from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 from sweetrl.paths import SCRATCH
@@ -125,7 +124,7 @@ class Endpoint:
 
     async def _at_server(self, page: str) -> Response:
         """Return a page of the vLLM server (the first, of several): 503 where it does not answer."""
-        url = access(self.follower.engine).urls[0].removesuffix("/v1")
+        url = self.follower.engine.addresses[0].removesuffix("/v1")
         try:
             async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
                 answer = await client.get(f"{url}/{page}")

@@ -74,7 +74,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
                 if file.exists():
                     reached = [core.Point(**point) for point in read_json(file)]
                 else:
-                    reached = core.best_of_n(batch, context, opened, numbers, settings.seed, how.batch, chat=chat)
+                    reached = core.best_of_n(batch, context, opened, numbers, settings.seed, chat)
                     if all(point.reward is not None for point in reached):
                         write_json(file, [asdict(point) for point in reached])
                 points += reached

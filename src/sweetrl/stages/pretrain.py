@@ -24,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.models.load import load_tokenizer
 from sweetrl.stages.run import stage_main, stage_run
-from sweetrl.sweet.reporting import report_to
+from sweetrl.sweet.training import report_to
 from sweetrl.types import Task
 
 PROMPT = "short"  # the agent's system prompt in the demonstrations

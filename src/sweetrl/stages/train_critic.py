@@ -6,7 +6,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
-from sweetrl.methods.base import find_method
+from sweetrl.methods.base import Inputs, find_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
 
@@ -17,6 +17,7 @@ def train_critic(settings: Settings) -> None:
         if why := find_method(settings.method).why_skipped("critic", settings.rank):
             run.skip(CRITIC, why)
             return
+        from sweetrl.api.learning import training_job
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.sweet.critic import fit_critic
         from sweetrl.sweet.pairs import read_pairs
@@ -25,9 +26,9 @@ def train_critic(settings: Settings) -> None:
         for name, path in (("trajectories", TRAJECTORIES), ("pairs", PAIRS), ("base", settings.model.base)):
             run.log_input(name, path)
         progress = StepProgress(run.stage, run.log_metrics)
-        domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
-        critic, tracking = settings.critic, settings.tracking
-        result = fit_critic(domain, critic, tracking, dialogues, pairs, run.scratch(), progress, REFERENCES, str(PAIRS))
+        inputs = Inputs(TrajectoryStore(TRAJECTORIES), pairs, where=str(PAIRS))
+        job = training_job(None, settings, load_domain(settings), inputs, run.scratch(), progress, REFERENCES)
+        result = fit_critic(job)
         if not first_process():
             return
         publish(result.adapter, CRITIC)

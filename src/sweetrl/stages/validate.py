@@ -97,7 +97,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         for verdict in verdicts
         if not verdict.rule.endswith("_shift")
     ]
-    write_json(VALIDATION, {"batch": asdict(summary), "pairs": asdict(counts), "expectations": expectations})
+    write_json(VALIDATION, {"batch": asdict(summary), "pairs": counts, "expectations": expectations})
     write_json(ACCEPTED, {"accepted": asdict(summary), "previous": asdict(previous) if previous else None})
     remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (

@@ -39,8 +39,7 @@ def warm_start(settings: Settings) -> None:
         from sweetrl.lm.adapters import attach_adapter, load_base
         from sweetrl.lm.data import PreferenceData
         from sweetrl.models.load import context_of, load_tokenizer
-        from sweetrl.sweet.reporting import report_to
-        from sweetrl.sweet.training import run_trainer
+        from sweetrl.sweet.training import report_to, run_trainer
 
         run.log_input("base", how.base)
         domain, chat, context = load_domain(settings), ChatFormat(load_tokenizer(how.base)), context_of(how.base)

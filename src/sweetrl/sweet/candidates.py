@@ -11,40 +11,48 @@ ranking asks for what is missing only.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from sweetrl.config.settings import EngineSettings, RankingSettings
+import numpy as np
+
+from sweetrl.config.settings import RankingSettings
 from sweetrl.console.progress import Meter
 from sweetrl.engines.background import side_by_side, wait
-from sweetrl.engines.make import Agent, make_agent, serving
+from sweetrl.engines.policy import Agent, Policy
 from sweetrl.errors import EngineError, NoRoom
 from sweetrl.io import append_row, read_rows
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.reference import digest_weights
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine
 from sweetrl.seeds import state_seed
-from sweetrl.sweet.samples import Distinct, SampleCache, Samples
-from sweetrl.types import Completion, Prompt, Sampling, Trajectory, Usage
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.types import Candidate, Completion, Prompt, Sampling, Trajectory, Usage
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
+# Part of every key. Raise it when a change of the code gives other replies to equal prompts, weights and seeds.
+_FORMAT = 2
+# Distinct replies in order of first appearance, for each dialogue and agent's turn; nobody has rated them yet.
+Samples = list[list[tuple[Candidate, ...]]]
 DialogueRows = Sequence[tuple[Trajectory, Row]]  # the dialogues of a block, and what the actor saw of each
 BlockReader = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
+State = tuple[int, int, int, Prompt]  # block, number of the dialogue in it, its turn (from 0), what is asked there
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
-ROWS = 256  # dialogues that an engine in this process is to have room for
 
 
 def sample_candidates(rows: DialogueRows, engine: Engine, sampling: Sampling, seed: int) -> Samples:
     """Sample `sampling.n` replies at every agent turn of every dialogue.
 
-    Returns for each dialogue and turn {token ids: (text, count)} in order of first appearance.
+    Returns them distinct, for each dialogue and turn in order of first appearance.
     """
     prompts = [
         Prompt(row.token_ids[:start], candidates_seed(seed, dialogue, turn))
@@ -60,14 +68,11 @@ def candidates_seed(seed: int, dialogue: Trajectory, turn: int) -> int:
     return state_seed(seed, "candidates", dialogue.task.id, dialogue.attempt, turn)
 
 
-def distinct_replies(completions: Iterable[Completion]) -> Distinct:
+def distinct_replies(completions: Sequence[Completion]) -> tuple[Candidate, ...]:
     """Count equal replies, in order of first appearance; completions without tokens had no room and are none."""
-    distinct: Distinct = {}
-    for completion in completions:
-        if completion.token_ids:
-            text, count = distinct.get(completion.token_ids, (completion.text, 0))
-            distinct[completion.token_ids] = (text, count + 1)
-    return distinct
+    counts = Counter(completion.token_ids for completion in completions if completion.token_ids)
+    texts = {completion.token_ids: completion.text for completion in reversed(completions)}
+    return tuple(Candidate(ids, texts[ids], count) for ids, count in counts.items())
 
 
 def with_ids(completion: Completion, chat: Chat) -> Completion:
@@ -81,10 +86,21 @@ def with_ids(completion: Completion, chat: Chat) -> Completion:
     return replace(completion, token_ids=ids[:-1] if completion.finish_reason == "length" else ids)
 
 
-class LocalSampler:
-    """Candidates of the base in this process (`engine.kind: transformers`); the folder `cache` keeps them for others.
+@dataclass(frozen=True)
+class _State:
+    """The replies at an agent's turn, as they are kept: turn by turn, dialogue by dialogue."""
 
-    `limit` is how many tokens the model can read, `base` the model and its tokenizer.
+    candidates: tuple[Candidate, ...]
+
+
+class LocalSampler:
+    """Candidates of the base in this process (`engine.kind: transformers`).
+
+    `limit` is how many tokens the model can read, `base` the model and its tokenizer. The folder `cache` keeps samples
+    for other critics, by what they are a function of: the weights of the bare model, how it is computed, the ids that
+    end a reply, the tokenizer, which makes texts of ids, prompts, sampling, seed and `_FORMAT`, the version of the
+    sampling code. Removing a file costs time. What servers say is kept for the run that asked and no longer: nobody can
+    tell what weights a server has, or which version computes them.
     """
 
     def __init__(self, settings: RankingSettings, cache: Path | None) -> None:
@@ -96,9 +112,9 @@ class LocalSampler:
         model = settings.model
         self.base: tuple[Any, Any] | None = load_base(model)
         self.chat, self.limit = ChatFormat(self.base[1]), context_limit(self.base[0])
-        self.sampling, self.seed = _sampling(settings), settings.seed
+        self.sampling, self.seed, self.cache = _sampling(settings), settings.seed, cache
         self.engine = TransformersEngine(model.base, threads=model.threads, loaded=self.base)
-        self.cache = None if cache is None else SampleCache(cache, *self.base, self.engine.stop_ids)
+        self._digest = hashlib.sha256() if cache is None else self._digest_model(*self.base)
 
     def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
         """Nothing: replies are sampled when they are rated."""
@@ -109,17 +125,36 @@ class LocalSampler:
 
     def samples(self, block: int, rows: DialogueRows, critic: Critic) -> Samples:
         """Return the replies at every turn of a block's dialogues."""
+        path = None if self.cache is None else self.cache / f"{self._key(rows)}.parquet"
+        if path is not None and path.exists():
+            states = iter(Table(path, _State))
+            return [[next(states).candidates for _ in row.spans] for _, row in rows]
+        # The base that samples is the one under the critic's adapter, which is off while it does.
+        adapter_off: Any = getattr(getattr(critic, "model", None), "disable_adapter", nullcontext)
+        with adapter_off():
+            samples = sample_candidates(rows, self.engine, self.sampling, self.seed)
+        if path is not None:
+            write_table(path, _State, (_State(replies) for turns in samples for replies in turns))
+        return samples
 
-        def sample() -> Samples:
-            # The base that samples is the one under the critic's adapter, which is off while it does.
-            adapter_off: Any = getattr(getattr(critic, "model", None), "disable_adapter", nullcontext)
-            with adapter_off():
-                return sample_candidates(rows, self.engine, self.sampling, self.seed)
+    def _digest_model(self, model: Any, tokenizer: Any) -> hashlib._Hash:
+        import torch
 
-        if self.cache is None:
-            return sample()
-        named = [(f"{dialogue.task.id} {dialogue.attempt}", row) for dialogue, row in rows]
-        return self.cache.find(named, self.sampling, self.seed, sample)
+        device = next(model.parameters()).device.type
+        how = (_FORMAT, device, torch.get_num_threads(), torch.__version__, self.engine.stop_ids, repr(tokenizer))
+        digest = hashlib.sha256(repr(how).encode())
+        if (fast := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+            digest.update(fast.to_str().encode())
+        digest_weights(digest, model)
+        return digest
+
+    def _key(self, rows: DialogueRows) -> str:
+        digest = self._digest.copy()
+        digest.update(repr((self.sampling, self.seed)).encode())
+        for dialogue, row in rows:
+            digest.update(repr((f"{dialogue.task.id} {dialogue.attempt}", row.spans)).encode())
+            digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
+        return digest.hexdigest()[:32]
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """What it has cost; `seconds` is the time of everything: sampling and the critic share the device."""
@@ -130,16 +165,6 @@ class LocalSampler:
             "devices": usage.devices,
             "gpu_seconds": usage.devices * seconds,
         }
-
-
-@dataclass(frozen=True)
-class State:
-    """An agent's turn (from 0) of dialogue `number` of `block`, and what the server is asked there."""
-
-    block: int
-    number: int
-    turn: int
-    prompt: Prompt
 
 
 class ServerSampler:
@@ -176,8 +201,8 @@ class ServerSampler:
                 if missing(block):
                     rows = [(dialogue, encode(dialogue, self.chat, self.system)) for dialogue in dialogues]
                     recorded = self._recorded(block)
-                    for state in states_of(block, rows, self.system, self.seed):
-                        yield state, (state.number, state.turn) in recorded
+                    for number, turn, prompt in states_of(rows, self.system, self.seed):
+                        yield (block, number, turn, prompt), (number, turn) in recorded
 
         started = time.monotonic()
         recorded_states = Counter(recorded for _, recorded in states())
@@ -185,10 +210,10 @@ class ServerSampler:
         if not left:
             return
         losses = Losses(total, self.settings.collect.lost_share, "states")
-        engine_settings, model = self.settings.engine, self.settings.model
-        with serving(engine_settings, model, self.log) as served, Meter("rank: sampling", total, "states") as meter:
+        base = Policy(self.settings.model, self.settings.engine)
+        with base.serving(self.log) as served, Meter("rank: sampling", total, "states") as meter:
             meter(total - left)
-            engine = make_agent(served, model, None, ROWS).engine
+            engine = served.open().engine
             remote = cast("AsyncEngine", engine)
 
             async def visit(state: State) -> None:
@@ -197,7 +222,7 @@ class ServerSampler:
 
             missing_states = (state for state, recorded in states() if not recorded)
             try:
-                wait(side_by_side(missing_states, visit, min(WAITING * engine_settings.concurrency, left)))
+                wait(side_by_side(missing_states, visit, min(WAITING * self.settings.engine.concurrency, left)))
             finally:
                 self.usage = engine.usage()
                 engine.close()
@@ -208,8 +233,9 @@ class ServerSampler:
 
         A state that leaves no room for a reply has none, and is not lost.
         """
+        block, number, turn, prompt = state
         try:
-            completions = await engine.ask(state.prompt, self.sampling)
+            completions = await engine.ask(prompt, self.sampling)
         except NoRoom:
             completions = []
         except EngineError as error:
@@ -222,18 +248,18 @@ class ServerSampler:
             limit = f"their limit of {self.sampling.max_new_tokens} tokens"
             lost(f"all replies end at {limit} without a word; raise agent.max_new_tokens")
             return
-        listed = [[list(ids), text, count] for ids, (text, count) in replies.items()]
-        append_row(self._file(state.block), {"number": state.number, "turn": state.turn, "replies": listed})
+        listed = [[list(reply.token_ids), reply.text, reply.count] for reply in replies]
+        append_row(self._file(block), {"number": number, "turn": turn, "replies": listed})
 
     def _file(self, block: int) -> Path:
         return self.journal / f"{block:06d}.jsonl"
 
-    def _recorded(self, block: int) -> dict[tuple[int, int], Distinct]:
+    def _recorded(self, block: int) -> dict[tuple[int, int], tuple[Candidate, ...]]:
         """The replies of a block's states by number of dialogue and turn; a broken end is cut off."""
-        replies: dict[tuple[int, int], Distinct] = {}
+        replies: dict[tuple[int, int], tuple[Candidate, ...]] = {}
 
         def take(row: dict[str, Any]) -> None:
-            distinct = {tuple(ids): (str(text), int(count)) for ids, text, count in row["replies"]}
+            distinct = tuple(Candidate(tuple(ids), str(text), int(count)) for ids, text, count in row["replies"])
             replies[int(row["number"]), int(row["turn"])] = distinct
 
         read_rows(self._file(block), take)
@@ -243,13 +269,13 @@ class ServerSampler:
         """Who plays dialogues on for the critic that wants that: the base in this process."""
         if self.settings.rank.critic != "rollout-value":
             return None
-        return make_agent(EngineSettings(), self.settings.model, None, ROWS)
+        return Policy(self.settings.model).open()
 
     def samples(self, block: int, rows: DialogueRows, critic: Critic) -> Samples:
         """Return the replies at every turn of a block's dialogues; a lost state has none."""
         replies = self._recorded(block)
         return [
-            [replies.get((number, turn), {}) for turn in range(len(row.spans))] for number, (_, row) in enumerate(rows)
+            [replies.get((number, turn), ()) for turn in range(len(row.spans))] for number, (_, row) in enumerate(rows)
         ]
 
     def metrics(self, seconds: float) -> dict[str, float]:
@@ -268,8 +294,8 @@ def _sampling(settings: RankingSettings) -> Sampling:
     return Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
 
 
-def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterator[State]:
-    """Yield every agent's turn of a block's dialogues as a server is asked there: by token ids, or as text.
+def states_of(rows: DialogueRows, system: str, seed: int) -> Iterator[tuple[int, int, Prompt]]:
+    """Yield (number of the dialogue, agent's turn, what a server is asked there): by token ids, or as text.
 
     The ids are those that the actor saw, the text is what its dialogue was: raw replies, and the user's words.
     """
@@ -281,7 +307,7 @@ def states_of(block: int, rows: DialogueRows, system: str, seed: int) -> Iterato
             prompt_seed = candidates_seed(seed, dialogue, turn)
             # All turns of a dialogue begin alike: one server has them in its cache.
             group = f"{dialogue.task.id} {dialogue.attempt}"
-            yield State(block, number, turn, Prompt(row.token_ids[:start], prompt_seed, tuple(texts), group))
+            yield number, turn, Prompt(row.token_ids[:start], prompt_seed, tuple(texts), group)
             reply = 2 * turn + 1
             texts.append(("assistant", raw.get(reply, messages[reply].content)))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]

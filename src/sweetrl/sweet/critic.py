@@ -10,29 +10,27 @@ sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.settings import CriticSettings, RankSettings, TrackingSettings
+from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.sweet.data import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
-from sweetrl.sweet.training import train_adapter
+from sweetrl.sweet.training import TrainingJob, train_adapter
 from sweetrl.types import AgentTurn, Reply, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sweetrl.colbench.domain import Domain
-    from sweetrl.console.progress import StepProgress
     from sweetrl.protocols import Critic
-    from sweetrl.types import TrajectoryPair
 
 TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameterizations are a domain's own
 
@@ -47,8 +45,10 @@ def branch_logprobs(
 ) -> list[list[tuple[Tensor, Tensor]]]:
     """log pi_theta and log pi_ref of every candidate at every turn of a dialogue, [its tokens] each, in float64.
 
-    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`. Other arguments as for
-    `branch_advantages`.
+    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`. `model` is the critic; its reference is
+    itself with the adapter off, or as it is if it has none. `reference_trunk` is the dialogue without c, for the
+    official code's unconditioned reference; by default both are given the same context. `scored` says which tokens the
+    critic's side is taken over; the reference's are always the reply's own.
     """
 
     def logprobs(context: Row, tokens: ScoredTokens) -> list[Tensor]:
@@ -59,32 +59,6 @@ def branch_logprobs(
         reference = logprobs(reference_trunk or trunk, REPLY)
     sides = zip(policy, reference, strict=True)
     return [[next(sides) for _ in replies] for replies in branches]
-
-
-def branch_advantages(
-    model: Any,
-    trunk: Row,
-    branches: Branches,
-    layout: Layout,
-    reference_trunk: Row | None = None,
-    mean: bool = True,
-    scored: ScoredTokens = REPLY,
-) -> list[list[float]]:
-    """A(o_t, a, c) of every candidate: mean (or sum) over its tokens of log pi_theta - log pi_ref          (Eq. 3).
-
-    `model` is the critic; its reference is itself with the adapter off, or as it is if it has none. `reference_trunk`
-    is the dialogue without c, for the official code's unconditioned reference; by default both are given the same
-    context. `scored` says which tokens the critic's side is taken over; the reference's are always the reply's own, so
-    that other tokens give mean(log pi_theta) - mean(log pi_ref).
-    """
-    sides = branch_logprobs(model, trunk, branches, layout, reference_trunk, scored)
-    if scored == REPLY:
-        return [[_reduced(ours - theirs, mean) for ours, theirs in turn] for turn in sides]
-    return [[_reduced(ours, mean) - _reduced(theirs, mean) for ours, theirs in turn] for turn in sides]
-
-
-def _reduced(values: Tensor, mean: bool) -> float:
-    return (values.mean() if mean else values.sum()).item()
 
 
 @dataclass(frozen=True)
@@ -106,40 +80,38 @@ class LogRatioCritic:
     conditioned_reference: bool = True
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """The mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref."""
+        """A(o_t, a, c): the mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref.
+
+        With `critic.token_set: official` the two sides go over different tokens, and it is the difference of their
+        means.
+        """
         return [self._advantages(dialogue, turns) for dialogue, turns in work]
 
     def rate_tokens(self, dialogue: Trajectory, turns: Replies) -> tuple[list[list[float]], list[list[list[float]]]]:
-        """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of each one's own tokens.
-
-        An advantage is the mean (the sum without normalisation) of its log-ratios. With `critic.token_set: official`
-        it is not, as the two sides go over different tokens: then it is computed apart.
-        """
-        trunk, reference_trunk = self._contexts(dialogue)
-        sides = branch_logprobs(self.model, trunk, branches_of(turns), self.layout, reference_trunk)
-        ratios = [[ours - theirs for ours, theirs in turn] for turn in sides]
-        if self.view.token_set == "official":
+        """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of their own tokens."""
+        ratios = [[ours - theirs for ours, theirs in turn] for turn in self._logprobs(dialogue, turns)]
+        if self.view.token_set == "official":  # no mean of these
             advantages = self._advantages(dialogue, turns)
         else:
-            advantages = [[_reduced(tokens, self._mean) for tokens in turn] for turn in ratios]
+            advantages = [[self._reduced(tokens) for tokens in turn] for turn in ratios]
         return advantages, [[tokens.tolist() for tokens in turn] for turn in ratios]
 
     def _advantages(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
-        scored = REPLY
-        if self.view.token_set == "official":
-            scored = ScoredTokens(header_length(self.chat), self.chat.reply("x")[-1])
-        trunk, reference_trunk = self._contexts(dialogue)
-        branches = branches_of(turns)
-        return branch_advantages(self.model, trunk, branches, self.layout, reference_trunk, self._mean, scored)
+        if self.view.token_set != "official":
+            sides = self._logprobs(dialogue, turns)
+            return [[self._reduced(ours - theirs) for ours, theirs in turn] for turn in sides]
+        sides = self._logprobs(dialogue, turns, ScoredTokens(header_length(self.chat), self.chat.reply("x")[-1]))
+        return [[self._reduced(ours) - self._reduced(theirs) for ours, theirs in turn] for turn in sides]
 
-    @property
-    def _mean(self) -> bool:
-        return self.view.normalization != "none"
+    def _reduced(self, values: Tensor) -> float:
+        return (values.sum() if self.view.normalization == "none" else values.mean()).item()
 
-    def _contexts(self, dialogue: Trajectory) -> tuple[Row, Row | None]:
-        """What the critic is given, and what its reference is where that is something else."""
+    def _logprobs(
+        self, dialogue: Trajectory, turns: Replies, scored: ScoredTokens = REPLY
+    ) -> list[list[tuple[Tensor, Tensor]]]:
         trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
-        return trunk, None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
+        plain = None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
+        return branch_logprobs(self.model, trunk, branches_of(turns), self.layout, plain, scored)
 
 
 def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:
@@ -154,53 +126,24 @@ def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Rep
     return replies
 
 
-def fit_critic(
-    domain: Domain,
-    critic: CriticSettings,
-    tracking: TrackingSettings,
-    dialogues: Iterable[Trajectory],
-    pairs: Sequence[TrajectoryPair],
-    scratch: Path,
-    progress: StepProgress | None = None,
-    cache: Path | None = None,
-    where: str = "pairs",
-) -> TrainingResult:
-    """Train the critic that `critic` describes, on the domain's base; the adapter lies in `scratch` afterwards.
-
-    `where` names the pairs in a message, `cache` keeps the reference's log-probs.
-    """
-    settings, kind = domain.settings, critic.parameterization
+def fit_critic(job: TrainingJob) -> TrainingResult:
+    """Train the critic that `job.settings` describe, on the domain's base; the adapter lies in `job.scratch` then."""
+    domain, critic, inputs, kind = job.domain, job.settings, job.inputs, job.settings.parameterization
     if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
         if not first_process():
-            return TrainingResult(scratch / "adapter", "")
-        return domain.fit_critic(critic, dialogues, pairs, scratch, where)
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.lm.adapters import load_base
+            return TrainingResult(job.scratch / "adapter", "")
+        return domain.fit_critic(critic, inputs.trajectories(), inputs.pairs(), job.scratch, inputs.where)
     from sweetrl.sweet.data import critic_attempts, critic_pairs
     from sweetrl.sweet.head_critics import RegressionTrainer, ValueTrainer
     from sweetrl.sweet.trainer import CriticTrainer
 
-    model, tokenizer = load_base(settings.model)
-    chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
+    dialogues, view = inputs.trajectories(), (domain, job.chat, job.system, critic)
     if kind == "value-head":
-        data = critic_attempts(dialogues, domain, chat, system, critic)
+        data = critic_attempts(dialogues, *view)
     else:
-        data = critic_pairs(pairs, dialogues, domain, chat, system, critic, where)
+        data = critic_pairs(inputs.pairs(), dialogues, *view, inputs.where)
     trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
-    return train_adapter(
-        trainers[kind],
-        (model, tokenizer),
-        data,
-        critic,
-        scratch,
-        settings.model.base,
-        settings.seed,
-        tracking,
-        "train-critic",
-        progress,
-        cache=cache,
-        head=kind != "log-ratio",
-    )
+    return train_adapter(job, trainers[kind], data, "train-critic", head=kind != "log-ratio")
 
 
 def load_critic(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, takewhile
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.config.settings import CriticSettings, MultiTurnSettings
+from sweetrl.engines.cache import common_prefix
 from sweetrl.errors import UserError
-from sweetrl.lm.data import PreferenceData, Row, critic_system, encode
+from sweetrl.lm.data import PreferenceData, Row, encode
 from sweetrl.lm.rows import IndexPairs, RowFile
 from sweetrl.protocols import Chat, Replies
 from sweetrl.sweet.pairs import index_pairs, usable
@@ -33,7 +34,7 @@ def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, 
     """
     prefix = domain.privileged_prompt(trajectory.task) if settings.privileged else None
     if prefix is None or settings.privileged_position == "system":
-        return encode(trajectory, chat, critic_system(prefix, system))
+        return encode(trajectory, chat, (prefix or "") + system)
     row = encode(trajectory, chat, system)
     ids = chat.reply(prefix)[:-1]  # plain text without its end-of-turn
     return Row(ids + row.token_ids, tuple((start + len(ids), end + len(ids)) for start, end in row.spans))
@@ -41,8 +42,7 @@ def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, 
 
 def header_length(chat: Chat) -> int:
     """How many tokens stand between the user's words and a reply: the common end of what opens and what follows."""
-    ends = zip(reversed(chat.open(None, "x")), reversed(chat.follow(True, "y")), strict=False)
-    return sum(1 for _ in takewhile(lambda tokens: tokens[0] == tokens[1], ends))
+    return common_prefix(chat.open(None, "x")[::-1], chat.follow(True, "y")[::-1])
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,22 @@ def reply_row(prompt_ids: tuple[int, ...], reply: tuple[int, ...]) -> Row:
     return Row(prompt_ids + reply, ((len(prompt_ids), len(prompt_ids) + len(reply)),))
 
 
-def numbering() -> defaultdict[Hashable, int]:
-    """Numbers from 0 in the order in which keys come: rows of one task, or of one dialogue, begin alike."""
-    return defaultdict(count().__next__)
+class GroupedRows:
+    """Rows in a file as they are laid out, those of one key (a task, a dialogue) a group: they begin alike."""
 
+    def __init__(self) -> None:
+        self.rows, self.groups, self._numbers = RowFile(), list[int](), defaultdict[Hashable, int](count().__next__)
 
-def task_numbers(trajectories: Iterable[Trajectory]) -> tuple[int, ...]:
-    """Number the trajectories by task."""
-    tasks = numbering()
-    return tuple(tasks[trajectory.task.id] for trajectory in trajectories)
+    def add(self, row: Row, key: Hashable) -> int:
+        """Append a row, and return its number."""
+        self.rows.append(row)
+        self.groups.append(self._numbers[key])
+        return len(self.rows) - 1
+
+    def data(self, pairs: Iterable[tuple[int, int]] | None = None, **more: Any) -> PreferenceData:
+        """Return them with `pairs`; without, each is a pair with itself, learnt on its own and computed once."""
+        every = ((index, index) for index in range(len(self.rows))) if pairs is None else pairs
+        return PreferenceData(self.rows, IndexPairs(every), groups=tuple(self.groups), **more)
 
 
 def critic_pairs(
@@ -107,34 +114,29 @@ def critic_pairs(
     where: str = "pairs",
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories for the critic (Eq. 2); without c for a reference that does not see it."""
-    rows, bare, tasks, groups = RowFile(), RowFile(), numbering(), list[int]()
+    rows, bare = GroupedRows(), RowFile()
     header = settings.token_set == "official"  # the end of the assistant's header is scored, too
 
     def scored(row: Row) -> Row:
         return Row(row.token_ids, tuple((start - header, end) for start, end in row.spans))
 
     def take(trajectory: Trajectory) -> None:
-        rows.append(scored(critic_row(trajectory, domain, chat, system, settings)))
+        rows.add(scored(critic_row(trajectory, domain, chat, system, settings)), trajectory.task.id)
         if settings.reference == "unconditioned":
             bare.append(scored(encode(trajectory, chat, system)))
-        groups.append(tasks[trajectory.task.id])
 
-    indices = index_pairs(pairs, trajectories, take, where)
-    return PreferenceData(rows, IndexPairs(indices), groups=tuple(groups), reference_rows=bare)
+    return rows.data(index_pairs(pairs, trajectories, take, where), reference_rows=bare)
 
 
 def critic_attempts(
     trajectories: Iterable[Trajectory], domain: Domain, chat: Chat, system: str, settings: CriticSettings
 ) -> PreferenceData:
     """Lay out every usable attempt with its label, 1 for success, for the classifier of final success."""
-    labels: list[float] = []
-
-    def row(trajectory: Trajectory) -> Row:
+    rows, labels = GroupedRows(), list[float]()
+    for trajectory in filter(usable, trajectories):
+        rows.add(critic_row(trajectory, domain, chat, system, settings), trajectory.task.id)
         labels.append(float(trajectory.success))
-        return critic_row(trajectory, domain, chat, system, settings)
-
-    data = rows_of(filter(usable, trajectories), row)
-    return replace(data, labels=tuple(labels))
+    return rows.data(labels=tuple(labels))
 
 
 def policy_pairs(
@@ -150,24 +152,20 @@ def policy_pairs(
     With `settings.sft_replay` the successful dialogues (or their final replies) are replay, as in stage 2; then
     `trajectories` are read twice.
     """
-    rows, tasks, groups, replay = RowFile(), numbering(), list[int](), list[int]()
-
-    def place(row: Row, trajectory: Trajectory) -> None:
-        rows.append(row)
-        groups.append(tasks[trajectory.task.id])
+    rows, replay = GroupedRows(), list[int]()
 
     def take(trajectory: Trajectory) -> None:
         row = encode(trajectory, chat, system)
-        place(all_tokens(row) if settings.loss_tokens == "all" else row, trajectory)
+        rows.add(all_tokens(row) if settings.loss_tokens == "all" else row, trajectory.task.id)
 
     indices = index_pairs(pairs, trajectories, take, where)
     if settings.sft_replay:
         for trajectory in trajectories:
             if usable(trajectory) and trajectory.success:
                 row = encode(trajectory, chat, system)
-                replay.append(len(rows))
-                place(row.last() if settings.sft_replay_turns == "final" else row, trajectory)
-    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(groups))
+                row = row.last() if settings.sft_replay_turns == "final" else row
+                replay.append(rows.add(row, trajectory.task.id))
+    return rows.data(indices, replay=tuple(replay))
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
@@ -187,13 +185,7 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
 
 def rows_of(trajectories: Iterable[Trajectory], row: Callable[[Trajectory], Row]) -> PreferenceData:
     """Lay out trajectories one after the other by `row`, each learnt on its own, those at one task a group."""
-    rows, tasks, groups = RowFile(), numbering(), list[int]()
+    rows = GroupedRows()
     for trajectory in trajectories:
-        rows.append(row(trajectory))
-        groups.append(tasks[trajectory.task.id])
-    return single_rows(rows, tuple(groups))
-
-
-def single_rows(rows: Sequence[Row], groups: Sequence[int]) -> PreferenceData:
-    """Rows that are learnt one by one: each stands as a pair with itself, and is computed once."""
-    return PreferenceData(rows, IndexPairs((index, index) for index in range(len(rows))), groups=groups)
+        rows.add(row(trajectory), trajectory.task.id)
+    return rows.data()

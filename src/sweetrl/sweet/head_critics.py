@@ -15,8 +15,7 @@ from torch import Tensor
 from sweetrl.config.settings import CriticSettings
 from sweetrl.lm.data import PreferenceData, collate
 from sweetrl.lm.head import POOLING, turn_values
-from sweetrl.lm.passes import Layout
-from sweetrl.lm.tree_forward import to_device
+from sweetrl.lm.passes import Layout, to_device
 from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.sweet.advantage import segment_mean, segment_sum
 from sweetrl.sweet.data import branch_rows, branches_of, critic_row

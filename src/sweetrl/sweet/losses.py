@@ -56,7 +56,7 @@ def token_nll(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor
 
 
 def listwise_loss(logprobs: Tensor, row_weight: Tensor, token_row: Tensor, candidates: int) -> Tensor:
-    """-(1/C) sum_r w_r sum_l log pi_theta(a_r^l): C candidates by their weights (sweetrl.sweet.listwise).
+    """-(1/C) sum_r w_r sum_l log pi_theta(a_r^l): C candidates by their weights (sweetrl.sweet.preferences).
 
     `logprobs`, `token_row` [N], `row_weight` [R] (0 for rows that are no candidates); sums over tokens, so that the
     likelihood of a whole reply counts.

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 Rule = Literal["official", "all"]
 
 
-@dataclass(frozen=True)
-class PairCounts:
-    """What became of a batch of trajectories: all counts, no shares."""
-
-    trajectories: int = 0
-    unusable: int = 0  # lost, or without a reward
-    tasks: int = 0
-    tasks_with_pairs: int = 0
-    equal: int = 0  # comparisons left out because the rewards are equal
-    too_close: int = 0  # comparisons left out because the rewards differ by less than the gap (rule `all`)
-    pairs: int = 0
-
-
 def usable(trajectory: Trajectory) -> bool:
     """Whether a trajectory may be learnt from: it ended by the protocol and was scored."""
     return trajectory.outcome != "lost" and trajectory.reward is not None
@@ -52,23 +39,25 @@ class _Attempt(NamedTuple):
 
 def trajectory_pairs(
     trajectories: Iterable[Trajectory], rule: Rule = "official", gap: float = 0.1
-) -> tuple[list[TrajectoryPair], PairCounts]:
+) -> tuple[list[TrajectoryPair], dict[str, int]]:
     """Pair up the attempts of every task, in the order in which tasks first appear and by attempt within a task.
 
     official  chosen is the first attempt that is a success (a reward of 1), rejected every attempt with less reward
     all       every two attempts whose rewards differ by at least `gap`, the better one chosen
+
+    Counts say what became of the batch: `trajectories`, `unusable` ones (lost, or without a reward), `tasks`,
+    `tasks_with_pairs`, `pairs`, and comparisons left out because rewards are `equal` or `too_close` (less than `gap`).
     """
     by_task: dict[str, list[_Attempt]] = {}
-    total = unusable = 0
+    counts = dict.fromkeys(("trajectories", "unusable", "tasks", "tasks_with_pairs", "equal", "too_close", "pairs"), 0)
     for trajectory in trajectories:
-        total += 1
+        counts["trajectories"] += 1
         if usable(trajectory) and trajectory.reward is not None:
             attempt = _Attempt(trajectory.attempt, trajectory.reward, trajectory.success)
             by_task.setdefault(trajectory.task.id, []).append(attempt)
         else:
-            unusable += 1
+            counts["unusable"] += 1
     pairs: list[TrajectoryPair] = []
-    equal = too_close = with_pairs = 0
     for task_id, attempts in by_task.items():
         attempts.sort(key=lambda attempt: attempt.number)
         before = len(pairs)
@@ -83,14 +72,13 @@ def trajectory_pairs(
         for chosen, rejected in comparisons:
             difference = chosen.reward - rejected.reward
             if difference <= 0.0:
-                equal += 1
+                counts["equal"] += 1
             elif rule == "all" and difference < gap - 1e-9:  # 0.3 - 0.2 is a little less than 0.1
-                too_close += 1
+                counts["too_close"] += 1
             else:
                 pairs.append(TrajectoryPair(task_id, chosen.number, rejected.number, chosen.reward, rejected.reward))
-        with_pairs += len(pairs) > before
-    counts = PairCounts(total, unusable, len(by_task), with_pairs, equal, too_close, len(pairs))
-    return pairs, counts
+        counts["tasks_with_pairs"] += len(pairs) > before
+    return pairs, counts | {"tasks": len(by_task), "pairs": len(pairs)}
 
 
 @dataclass
@@ -111,7 +99,7 @@ class DataCounts:
     without_reference: int = 0
     pairs: int = 0
 
-    def read(self, trajectories: Iterable[Trajectory]) -> tuple[list[TrajectoryPair], PairCounts]:
+    def read(self, trajectories: Iterable[Trajectory]) -> tuple[list[TrajectoryPair], dict[str, int]]:
         """Count `trajectories`, and return what `trajectory_pairs` makes of them by the settings of the critic."""
         pairs, counts = trajectory_pairs(self._counted(trajectories), self.critic.pairs, self.critic.gap)
         self.pairs += len(pairs)

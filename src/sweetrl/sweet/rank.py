@@ -28,19 +28,19 @@ from sweetrl.lm.rows import Listed
 from sweetrl.protocols import Chat, Critic, Replies, Work
 from sweetrl.seeds import state_seed
 from sweetrl.sweet import preferences as files
-from sweetrl.sweet.candidates import LocalSampler, ServerSampler
+from sweetrl.sweet.candidates import LocalSampler, Samples, ServerSampler
 from sweetrl.sweet.critic import LogRatioCritic
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
 from sweetrl.sweet.preferences import Blocks, Ranking, Replay
-from sweetrl.sweet.samples import Samples
 from sweetrl.sweet.tables import Table, write_table
-from sweetrl.types import Candidate, Preference, RankedState, Reply, ReplyRatios, TokenRatios, Trajectory
+from sweetrl.types import Candidate, Preference, RankedState, ReplyRatios, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 Room = Callable[[Trajectory, Row], int]  # how many tokens of a dialogue (what the actor saw) and a reply can be read
+Rate = Callable[[Sequence[Work]], list[list[list[float]]]]  # a critic's
 OpenCritic = Callable[[LocalSampler | ServerSampler], AbstractContextManager[Critic]]
 
 
@@ -66,7 +66,9 @@ def rank_dialogues(
     chosen = choose_dialogues(dialogues, settings.rank.share, settings.seed)
     privileged = settings.critic.privileged
     fitting = rankable(chosen, env, chat, system, privileged, sampler.limit)
-    room = room_for_replies(env, chat, system, privileged, sampler.limit)
+
+    def room(dialogue: Trajectory, row: Row) -> int:
+        return sampler.limit + len(row.token_ids) - tokens_read(dialogue, env, chat, system, privileged)
 
     def parts() -> Iterator[list[Trajectory]]:
         reading = iter(fitting)
@@ -80,20 +82,25 @@ def rank_dialogues(
     ):
         critic = stack.enter_context(open_critic(sampler))
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
-        explained = min(settings.rank.token_ratios, len(fitting)) if isinstance(critic, LogRatioCritic) else 0
+        log_ratio = critic if isinstance(critic, LogRatioCritic) else None
+        explained = min(settings.rank.token_ratios, len(fitting)) if log_ratio else 0
 
         def ratios_file(number: int) -> Path:
             return (blocks.folder or temporary) / f"ratios-{number:06d}.parquet"
 
         def rank_block(number: int, part: Sequence[Trajectory]) -> list[RankedState]:
             rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
-            sampled = sampler.samples(number, rows, critic)
-            left = explained - number * settings.rank.block
-            if left <= 0 or not isinstance(critic, LogRatioCritic):
-                return rank_sampled(rows, sampled, critic, room)
-            recording = RecordingCritic(critic, left)
-            states = rank_sampled(rows, sampled, recording, room)
-            write_table(ratios_file(number), TokenRatios, recording.ratios)  # before the states: who has them has both
+            left, ratios = max(0, explained - number * settings.rank.block), list[TokenRatios]()
+
+            def rate(work: Sequence[Work]) -> list[list[list[float]]]:
+                """As the critic does, and keep what the advantages of the first dialogues are made of."""
+                kept = [token_ratios(log_ratio, *each) for each in work[:left]] if log_ratio else []
+                ratios.extend(state for _, by_turn in kept for state in by_turn)
+                return [advantages for advantages, _ in kept] + critic.rate(work[len(kept) :])
+
+            states = rank_sampled(rows, sampler.samples(number, rows, critic), rate, room)
+            if left:  # before the states: who has them has both
+                write_table(ratios_file(number), TokenRatios, ratios)
             return states
 
         def states() -> Iterator[RankedState]:
@@ -165,25 +172,20 @@ def rankable(
     dialogues: Sequence[Trajectory], domain: Domain, chat: Chat, system: str, privileged: bool, limit: int
 ) -> Dialogues:
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
-    view = CriticSettings(privileged=privileged)
-    lengths = (len(critic_row(dialogue, domain, chat, system, view).token_ids) for dialogue in dialogues)
+    lengths = (tokens_read(dialogue, domain, chat, system, privileged) for dialogue in dialogues)
     return Dialogues(dialogues, [place for place, length in enumerate(lengths) if length <= limit])
 
 
-def room_for_replies(domain: Domain, chat: Chat, system: str, privileged: bool, limit: int) -> Room:
-    """Return how far a dialogue and a reply may go, as the actor sees them, for the critic to read them in `limit`."""
+def tokens_read(dialogue: Trajectory, domain: Domain, chat: Chat, system: str, privileged: bool) -> int:
+    """Return how many tokens the critic reads of a dialogue, with c in front if `privileged`."""
     view = CriticSettings(privileged=privileged)
-
-    def room(dialogue: Trajectory, row: Row) -> int:
-        return limit - (len(critic_row(dialogue, domain, chat, system, view).token_ids) - len(row.token_ids))
-
-    return room
+    return len(critic_row(dialogue, domain, chat, system, view).token_ids)
 
 
 def rank_sampled(
-    rows: Sequence[tuple[Trajectory, Row]], sampled: Samples, critic: Critic, room: Room | None = None
+    rows: Sequence[tuple[Trajectory, Row]], sampled: Samples, rate: Rate, room: Room | None = None
 ) -> list[RankedState]:
-    """Let `critic` score the replies that were sampled at every turn of dialogues (each with what the actor saw).
+    """Let a critic's `rate` score what was sampled at every turn of dialogues (each with what the actor saw).
 
     Replies that go further than `room` are left out: the critic reads c before them, and its context would not do.
     """
@@ -191,20 +193,16 @@ def rank_sampled(
         longest = [room(dialogue, row) for dialogue, row in rows]
         sampled = [
             [
-                {ids: counted for ids, counted in replies.items() if start + len(ids) <= most}
+                tuple(reply for reply in replies if start + len(reply.token_ids) <= most)
                 for (start, _), replies in zip(row.spans, turns, strict=True)
             ]
             for (_, row), turns, most in zip(rows, sampled, longest, strict=True)
         ]
-    branches = [[[Reply(ids, text) for ids, (text, _) in replies.items()] for replies in turns] for turns in sampled]
-    rated = critic.rate([(dialogue, turns) for (dialogue, _), turns in zip(rows, branches, strict=True)])
+    rated = rate([(dialogue, turns) for (dialogue, _), turns in zip(rows, sampled, strict=True)])
     states: list[RankedState] = []
     for (trajectory, row), turns, advantages in zip(rows, sampled, rated, strict=True):
-        for turn, ((start, _), distinct, values) in enumerate(zip(row.spans, turns, advantages, strict=True)):
-            candidates = tuple(
-                Candidate(ids, text, count, value)
-                for (ids, (text, count)), value in zip(distinct.items(), values, strict=True)
-            )
+        for turn, ((start, _), replies, values) in enumerate(zip(row.spans, turns, advantages, strict=True)):
+            candidates = tuple(replace(reply, advantage=value) for reply, value in zip(replies, values, strict=True))
             prompt_ids = row.token_ids[:start]
             states.append(RankedState(trajectory.task.id, trajectory.attempt, turn, prompt_ids, candidates))
     return states
@@ -313,17 +311,3 @@ def token_ratios(
         )
         by_turn.append(TokenRatios(dialogue.task.id, dialogue.attempt, turn, tuple(explained)))
     return advantages, by_turn
-
-
-class RecordingCritic:
-    """A critic of log-ratios that keeps those of the first `count` dialogues of a block, in `ratios`."""
-
-    def __init__(self, critic: LogRatioCritic, count: int) -> None:
-        self.critic, self.count = critic, count
-        self.ratios: list[TokenRatios] = []
-
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """As the critic does (sweetrl.protocols.Critic)."""
-        explained = [token_ratios(self.critic, dialogue, turns) for dialogue, turns in work[: self.count]]
-        self.ratios = [state for _, states in explained for state in states]
-        return [advantages for advantages, _ in explained] + self.critic.rate(work[self.count :])

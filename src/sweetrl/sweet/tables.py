@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter
@@ -24,14 +25,16 @@ _GROUP = 64 * 2**20  # bytes of a row group: what writing holds in memory, and r
 
 
 def schema_of(kind: type) -> pyarrow.Schema:
-    """Return the columns of a dataclass of texts, numbers, dataclasses and tuples of one of them."""
+    """Return the columns of a dataclass of texts, numbers, truths, dataclasses and tuples of one of them, or None."""
     import pyarrow as pa
 
-    plain = {str: pa.string(), int: pa.int32(), float: pa.float64(), Float32: pa.float32()}
+    plain = {str: pa.string(), int: pa.int32(), float: pa.float64(), bool: pa.bool_(), Float32: pa.float32()}
 
     def column(hint: Any) -> Any:
         if is_dataclass(hint):
             return pa.struct(list(schema_of(hint)))  # type: ignore[arg-type]
+        if isinstance(hint, UnionType):
+            return column(get_args(hint)[0])
         return plain[hint] if hint in plain else pa.list_(column(get_args(hint)[0]))
 
     hints = get_type_hints(kind, include_extras=True)

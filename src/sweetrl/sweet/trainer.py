@@ -29,7 +29,7 @@ from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
 from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
-from sweetrl.lm.reference import reference_logprobs, starts_trained
+from sweetrl.lm.reference import reference_logprobs
 from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
@@ -148,7 +148,8 @@ class PreferenceTrainer(Trainer):
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
-        trained = starts_trained(model)
+        # An adapter that already changes the model: then its start, not the bare base, is the reference.
+        trained = any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
         self.reference: Sequence[Tensor] | None = None
         if self.compares:
             rows = data.reference_rows or data.rows
@@ -408,7 +409,7 @@ class ImitationTrainer(PreferenceTrainer):
 
 
 class ListwiseTrainer(PreferenceTrainer):
-    """Stage 2 as weighted likelihood of a state's candidates (sweetrl.sweet.listwise), plus NLL of the replay."""
+    """Stage 2 as weighted likelihood of a state's candidates (sweetrl.sweet.preferences), plus NLL of the replay."""
 
     settings: PolicySettings
     compares = False

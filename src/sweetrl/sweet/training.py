@@ -1,28 +1,132 @@
-"""From a trainer to a result: the adapter on disk, the last steps in numbers, and a sentence about them.
+"""What is trained of what, and what comes of it: the adapter on disk, the last steps in numbers, a sentence about them.
 
 Loads neither torch nor transformers by itself; the trainers are in sweetrl.sweet.trainer.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.config.settings import (
+    AgentSettings,
+    CollectSettings,
+    CriticSettings,
+    EngineSettings,
+    ModelSettings,
+    RankSettings,
+    TrackingSettings,
+)
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
-from sweetrl.sweet.reporting import report_to
-from sweetrl.types import TrainingResult
+from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
-    from sweetrl.config.settings import TrackingSettings, TrainerSettings
+    from transformers import Trainer
+
+    from sweetrl.colbench.domain import Domain
     from sweetrl.console.progress import StepProgress
     from sweetrl.lm.data import PreferenceData
+    from sweetrl.protocols import Chat
+    from sweetrl.sweet.preferences import Ranking, Replay
     from sweetrl.sweet.trainer import PreferenceTrainer
+    from sweetrl.types import TrajectoryPair
 
+T = TypeVar("T")
+TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say another place
 SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is learnt from; what was not given (a method's `needs` do not name it) is a UserError at its call.
+
+    `where` is what a message names: a file, or what a function was given.
+    """
+
+    dialogues: Iterable[Trajectory] | None = None
+    trajectory_pairs: Sequence[TrajectoryPair] | None = None
+    ranking: Ranking | None = None
+    training_tasks: Sequence[Task] | None = None
+    where: str = "pairs"
+
+    def tasks(self) -> list[Task]:
+        """The training tasks."""
+        return list(_given(self.training_tasks, "tasks"))
+
+    def trajectories(self) -> Iterable[Trajectory]:
+        """The collected dialogues; may be read several times."""
+        return _given(self.dialogues, "dialogues")
+
+    def pairs(self) -> list[TrajectoryPair]:
+        """Pairs of whole dialogues."""
+        return list(_given(self.trajectory_pairs, "pairs"))
+
+    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
+        """Pairs of replies at one state, and the successful dialogues beside them."""
+        ranking = _given(self.ranking, "ranking")
+        return ranking.preferences, ranking.replay
+
+    def candidates(self) -> Sequence[RankedState]:
+        """All candidate replies of the ranked states, with their advantages."""
+        return _given(self.ranking, "ranking").states
+
+
+def _given(value: T | None, name: str) -> T:
+    if value is None:
+        raise UserError(f"train: the method needs `{name}`; give them to sweetrl.train, or name them in its `needs`.")
+    return value
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One training of a policy or a critic: who learns what, and where unfinished work lies.
+
+    `settings` are the method's own (its `settings_type`) or the critic's; `agent`, `engine`, `collect`, `critic` and
+    `rank` say how dialogues are made and rated. `inputs` is what there is to learn from, `scratch` the folder of
+    unfinished work, `progress` takes every step's metrics, `cache` keeps the reference's log-probs.
+    """
+
+    settings: Any
+    model: ModelSettings
+    agent: AgentSettings
+    engine: EngineSettings
+    collect: CollectSettings
+    critic: CriticSettings
+    rank: RankSettings
+    tracking: TrackingSettings
+    seed: int
+    domain: Domain
+    inputs: Inputs
+    scratch: Path
+    progress: StepProgress | None = None
+    cache: Path | None = None
+
+    @cached_property
+    def chat(self) -> Chat:
+        """The base model's chat format."""
+        from sweetrl.engines.chat import ChatFormat
+        from sweetrl.models.load import load_tokenizer
+
+        return ChatFormat(load_tokenizer(self.model.base))
+
+    @cached_property
+    def system(self) -> str:
+        """The agent's system prompt."""
+        return self.domain.system_prompt(self.agent.prompt)
+
+    def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
+        """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
+        from sweetrl.lm.data import encode
+        from sweetrl.sweet.data import rows_of
+
+        return rows_of(trajectories, lambda each: encode(each, self.chat, self.system))
 
 
 def run_trainer(
@@ -52,40 +156,32 @@ def run_trainer(
         f"{trainer.steps} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
         f"loss {final['final/loss']:.4f}, {final['final/tokens_per_second']:.0f} tokens/s"
     )
-    spent = {"seconds_training": seconds, "gpu_seconds": seconds * devices_of(trainer)}
+    gpus = 0 if trainer.args.device.type == "cpu" else trainer.args.world_size  # one for each process
+    spent = {"seconds_training": seconds, "gpu_seconds": seconds * gpus}
     return TrainingResult(folder, summary, final | spent, trainer.model)
 
 
 def train_adapter(
+    job: TrainingJob,
     trainer_type: type[PreferenceTrainer],
-    base: tuple[Any, Any],
     data: PreferenceData,
-    settings: TrainerSettings,
-    scratch: Path,
-    base_name: str,
-    seed: int,
-    tracking: TrackingSettings,
     name: str,
-    progress: StepProgress | None = None,
     replay: float = 0.0,
-    cache: Path | None = None,
     head: bool = False,
 ) -> TrainingResult:
-    """Train a fresh adapter on `base` (model, tokenizer) by `data`, under the trainer's `settings`.
+    """Train a fresh adapter on the base by `data`, under `job.settings`.
 
-    `base_name` is what the adapter's files call the base, `name` what services call the run (`report_to`); `replay`,
-    `cache` as for PreferenceTrainer, `head` as for attach_adapter. What is too long for the model is left out, and
-    counted in the metrics.
+    `name` is what services call the run (`report_to`); `replay` as for PreferenceTrainer, `head` as for attach_adapter.
+    What is too long for the model is left out, and counted in the metrics.
     """
-    from sweetrl.lm.adapters import attach_adapter
+    from sweetrl.lm.adapters import attach_adapter, load_base
 
-    model, tokenizer = base
+    model, tokenizer = load_base(job.model)
     data, counts = fitting(data, model)
-    adapted = attach_adapter(model, settings.lora, seed, head)
-    pad_id = tokenizer.pad_token_id or 0
-    trainer = trainer_type(adapted, data, settings, scratch, seed, pad_id, progress, replay, cache)
-    report_to(trainer, tracking, name)
-    result = run_trainer(trainer, scratch, base_name, progress)
+    adapted, pad_id = attach_adapter(model, job.settings.lora, job.seed, head), tokenizer.pad_token_id or 0
+    trainer = trainer_type(adapted, data, job.settings, job.scratch, job.seed, pad_id, job.progress, replay, job.cache)
+    report_to(trainer, job.tracking, name)
+    result = run_trainer(trainer, job.scratch, job.model.base, job.progress)
     return replace(result, metrics=counts | dict(result.metrics))
 
 
@@ -93,11 +189,6 @@ def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> 
     """Return final/NAME: means over the last fifth of the steps, because single steps are noisy."""
     tail = history[-max(1, len(history) // 5) :]
     return {f"final/{name}": sum(entry[name] for entry in tail) / len(tail) for name in names if name in tail[-1]}
-
-
-def devices_of(trainer: PreferenceTrainer) -> int:
-    """Return how many GPUs train: one for each process, 0 on CPUs."""
-    return 0 if trainer.args.device.type == "cpu" else trainer.args.world_size
 
 
 def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str, float]]:
@@ -112,3 +203,27 @@ def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str,
             f"{limit} tokens; take a base with a longer one, or shorter dialogues."
         )
     return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}
+
+
+def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
+    """Let `trainer` report to what `tracking.report_to` lists besides MLflow, as the run `name`.
+
+    That is by transformers' own callbacks. A package that is not installed is a UserError.
+    """
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    for service in tracking.report_to:
+        if find_spec(service) is None:
+            raise UserError(
+                f"params.yaml: `tracking.report_to` lists {service}, which is not installed: pip install {service}, or "
+                "take it off the list."
+            )
+    arguments: Any = trainer.args
+    arguments.run_name, arguments.project = name, tracking.experiment
+    if "wandb" in tracking.report_to:
+        os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
+    for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
+        reporter = callback()
+        if vars(reporter).get("logging_dir", "") is None:  # TensorBoard's; the default is removed at the end
+            reporter.logging_dir = str(TENSORBOARD / name)
+        trainer.add_callback(reporter)

@@ -36,7 +36,8 @@ class AgentModel(PythonModel):
     def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""
         values = {"temperature": 1.0, "seed": 0, "max_new_tokens": 1024} | (params or {})
-        ids, engine = self.agent.prompt_ids(_messages(model_input)), self.agent.engine
+        engine: Any = self.agent.engine  # `load` makes one in this process
+        ids = self.agent.prompt_ids(_messages(model_input))
         if len(ids) >= engine.context:
             raise UserError(
                 f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "

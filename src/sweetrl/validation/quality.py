@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sweetrl.evaluation.report import fill, markup, percent
+from sweetrl.evaluation.report import fill, percent
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.validation.suites import WHOLE, Rule, Table, Verdict
 from sweetrl.validation.tables import Summary
@@ -76,7 +76,7 @@ def _rule_row(
         "success": verdict.success,
         "observed": f"{verdict.unexpected:,} of {verdict.checked:,}{share}" if by_row else _number(verdict.observed),
         "allowed": allowed,
-        "line": markup(line([*values, verdict.observed], (low, high), verdict.success)),
+        "line": line([*values, verdict.observed], (low, high), verdict.success),
         "broken": [_broken_row(key, detail, source, exported) for key, detail in verdict.broken[:LISTED]],
         "unlisted": max(0, verdict.unexpected - LISTED) if by_row else 0,
     }

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -195,10 +195,10 @@ def _is_results(path: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from sweetrl.evaluation.metrics import COLUMNS
+    from sweetrl.types import Result
 
     try:
-        return set(COLUMNS) <= set(pq.read_schema(path).names)
+        return {column.name for column in fields(Result)} <= set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError):
         return False
 
