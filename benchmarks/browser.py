@@ -31,7 +31,7 @@ from sweetrl.browser.binary import find_browser
 from sweetrl.browser.devtools import Browser, Clock
 from sweetrl.browser.placeholders import picture, size
 from sweetrl.browser.prepare import prepare
-from sweetrl.browser.tab import Tab
+from sweetrl.browser.tab import Tab, View
 from sweetrl.config.settings import BrowserSettings
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
@@ -89,7 +89,7 @@ def browser_for_each(pages: list[str]) -> dict[str, float]:
     program = find_browser()
     for page in pages:
         browser = Browser(program, 0)
-        Tab(browser, 1366, 682).render(prepare(page), 8000, 60.0)
+        Tab(browser, 1366, 682).render(prepare(page), View(1366, 682, False), 8000, 60.0)
         spent += tree_cpu(browser.pid)
         browser.close()
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))

@@ -14,9 +14,9 @@ from fresh_processes import Options, print_ratios, rounds, write_numbers
 LEAST = "import typer, rich"
 ROWS = {
     LEAST: ["-c", LEAST],
-    "sweetrl --help": ["-m", "sweetrl.cli.main", "--help"],
-    "sweetrl evaluate --help": ["-m", "sweetrl.cli.main", "evaluate", "--help"],
-    "sweetrl --version": ["-m", "sweetrl.cli.main", "--version"],
+    "sweetrl --help": ["-m", "sweetrl.cli", "--help"],
+    "sweetrl evaluate --help": ["-m", "sweetrl.cli", "evaluate", "--help"],
+    "sweetrl --version": ["-m", "sweetrl.cli", "--version"],
 }
 
 

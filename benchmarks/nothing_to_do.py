@@ -21,7 +21,7 @@ LEAST = "import dvc.repo"
 ROWS = {
     LEAST: ["-c", LEAST],
     "sweetrl run, nothing to do": ["-m", "flows.run"],
-    "sweetrl lineage": ["-m", "sweetrl.cli.main", "lineage"],
+    "sweetrl lineage": ["-m", "sweetrl.cli", "lineage"],
     "import mlflow": ["-c", "import mlflow"],
     "import prefect": ["-c", "import prefect"],
 }

@@ -65,7 +65,7 @@ def measure(folder: Path, size: int, options: argparse.Namespace) -> dict[str, f
     """Write a file of `size` dialogues, import it in a fresh process, and return what that took."""
     source, out = folder / "trajectories.jsonl", folder / "shards"
     made = write(source, size, options.attempts, options.seed)
-    command = [sys.executable, "-m", "sweetrl.cli.main", "import", str(source), "--out", str(out)]
+    command = [sys.executable, "-m", "sweetrl.cli", "import", str(source), "--out", str(out)]
     started = time.perf_counter()
     process = subprocess.Popen(
         [*command, *([] if options.scored else ["--keep-rewards"])], cwd=folder, stdout=subprocess.DEVNULL

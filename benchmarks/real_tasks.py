@@ -68,7 +68,7 @@ def main() -> None:
         out = folder / "dialogues"
         started = time.monotonic()
         with server(settings, options, folder) as urls:
-            command = [sys.executable, "-m", "sweetrl.cli.main", "collect", "--tasks", str(options.tasks.resolve())]
+            command = [sys.executable, "-m", "sweetrl.cli", "collect", "--tasks", str(options.tasks.resolve())]
             command += ["--limit", str(options.count), "--out", str(out), "--concurrency", str(options.concurrency)]
             command += ["--user", user_of(options.suite), *urls]
             done = subprocess.run(command, cwd=folder, check=False)

@@ -50,7 +50,7 @@ def answer_to(wrong: Wrong) -> tuple[str, str]:
         before = contents(folder)
         sources = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
         done = subprocess.run(
-            [sys.executable, "-m", "sweetrl.cli.main", *wrong.words.split()],
+            [sys.executable, "-m", "sweetrl.cli", *wrong.words.split()],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": sources, "COLUMNS": "500"},
             capture_output=True,

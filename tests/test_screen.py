@@ -78,7 +78,7 @@ def test_nor_in_what_an_agent_says_to_whoever_plays_the_user() -> None:
 
 def test_nor_in_an_error(tmp_path: Path) -> None:
     place = tmp_path / f"no{TITLE}{MARKUP}.jsonl"
-    words = [sys.executable, "-m", "sweetrl.cli.main", "show", "--dialogues", str(place)]
+    words = [sys.executable, "-m", "sweetrl.cli", "show", "--dialogues", str(place)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and "there are no dialogues here" in done.stderr
     assert_harmless(done.stderr)
@@ -129,7 +129,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(tmp_path: Path) ->
         ("utf-8", ["--json"], "\u20ac \U0001f600 \u00e4"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "sweetrl.cli.main", "show", "t-1", "--dialogues", tmp_path, *more],
+            [sys.executable, "-m", "sweetrl.cli", "show", "t-1", "--dialogues", tmp_path, *more],
             capture_output=True,
             env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
         )

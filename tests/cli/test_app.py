@@ -53,7 +53,7 @@ def test_version() -> None:
 
 def test_help_is_whole_sentences_and_loads_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "sweetrl.cli.main", "-h"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "sweetrl.cli", "-h"], capture_output=True, text=True, check=True
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {

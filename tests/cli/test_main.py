@@ -59,7 +59,7 @@ def sweetrl(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
     """Run the program itself, with the embedded store: MLflow leaves the last test's address in the environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_TRACKING")}
     return subprocess.run(
-        [sys.executable, "-m", "sweetrl.cli.main", *arguments],
+        [sys.executable, "-m", "sweetrl.cli", *arguments],
         cwd=cwd,
         env={**inherited, **environment},
         capture_output=True,

@@ -71,7 +71,7 @@ def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -
 def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
     program(tmp_path / "python", 'echo "$@"')
     done = run(SCRIPTS / "sweetrl", "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.stdout.strip() == "-m sweetrl.cli.main doctor --json"
+    assert done.stdout.strip() == "-m sweetrl.cli doctor --json"
     assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
 
 

@@ -65,7 +65,7 @@ def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back
     back = books.check()
     assert back != champion
     small.wait_for_another("check-champion", measured)  # by the event; a stand-in cannot be measured
-    said = small.check("sweetrl.cli.main", "lineage")
+    said = small.check("sweetrl.cli", "lineage")
     assert f"version {back}" in said, said
     run = small.ask("nightly")
     assert small.ended(run)["name"] == "Completed", small.logs(run)

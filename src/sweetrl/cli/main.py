@@ -284,7 +284,3 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing waits for a hub
     wait_briefly()
     sys.exit(run_app(app))
-
-
-if __name__ == "__main__":
-    main()
