@@ -25,7 +25,7 @@ EXTRAS = {
         *("boto3", "botocore", "dvc", "fastapi", "great_expectations", "huggingface_hub", "mlflow", "networkx"),
         *("pandas", "prefect", "ruamel", "starlette", "uvicorn"),
     ),
-    "report": ("jinja2", "markupsafe", "matplotlib"),
+    "report": ("jinja2", "matplotlib"),
     "vllm": ("vllm",),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),

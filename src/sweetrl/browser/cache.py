@@ -27,8 +27,11 @@ class PageCache:
                 if stored is None:
                     pages.append(None)
                     continue
-                png, rest = rest[: stored["bytes"]], rest[stored.pop("bytes") :]
-                pages.append(Page(png=png, **_read(stored)))
+                size = int(stored.pop("bytes"))
+                pages.append(Page(png=rest[:size], **_read(stored)))
+                if len(rest) < size:
+                    return None
+                rest = rest[size:]
             page, *others = pages
             return None if rest or page is None else replace(page, others=tuple(others))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -31,8 +31,8 @@ logger = logging.getLogger("sweetrl")
 RULES = 7  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
-RECYCLE = 200  # pages before a tab is replaced
-RESTART = 1000  # pages before the browser is replaced
+RECYCLE = 200  # views of pages before a tab is replaced
+RESTART = 1000  # views before the browser is replaced
 
 
 class _Generation:
