@@ -217,7 +217,7 @@ def test_what_a_method_lacks_is_said_before_anything_is_trained(
 
 def test_files_that_are_not_there_are_one_sentence(project: Path) -> None:
     shutil.rmtree("logs")
-    with pytest.raises(UserError, match=r"`sources\.trajectories: logs` is no \.jsonl or \.parquet file"):
+    with pytest.raises(UserError, match=r"`sources\.trajectories: logs`: name a \.jsonl or \.parquet file"):
         collect(settings())
     write_log(Path("logs/shop.jsonl"), [{"messages": []}])
     with pytest.raises(UserError, match=r"bad rows: 1, of which 0 may be left out"):
