@@ -59,9 +59,7 @@ def test_what_an_answer_says_can_be_stored(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps({"index": 0, "answer": one}) + "\n" for one in answers))
     words = ["score", "--tasks", "tasks.jsonl", "--answers", "answers.jsonl", "--json", "found.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "sweetrl.cli", *words], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "sweetrl.cli", *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = (tmp_path / "found.json").read_bytes().decode("utf-8")
     assert "d800" in found and "dc00" in found

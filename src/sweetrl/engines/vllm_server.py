@@ -182,8 +182,9 @@ def gpus_of(command: Sequence[str], devices: Path = Path("/dev")) -> int:
     """Return how many GPUs of this machine a vLLM server uses: what its parallel sizes make; 0 where there are none."""
     if not any(devices.glob("nvidia[0-9]*")) and not (devices / "kfd").exists():
         return 0
-    sizes = re.findall(r"(?:--(?:tensor|pipeline|data)-parallel-size|-[tpd]p)[ =](\d+)", " ".join(command))
-    return prod(map(int, sizes))
+    option = r"-([tpd])(?:p|(?:ensor|ipeline|ata)-parallel-size)[ =](\d+)"
+    sizes = dict(re.findall(option, " ".join(command)))  # the last one of each counts, as for vLLM
+    return prod(map(int, sizes.values()))
 
 
 def free_port() -> int:

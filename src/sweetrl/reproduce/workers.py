@@ -103,6 +103,9 @@ def end_with_parent() -> None:
     """Let this process end when its parent does, however that ends: else the next `all` finds what it makes locked."""
     if sys.platform == "linux":
         _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+        starter = os.environ.get(STARTER)
+        if starter and not Path("/proc", starter).exists():  # it ended while this one was starting
+            os._exit(128 + signal.SIGTERM)
 
 
 def _run(part: str, folder: Path, program: Sequence[str]) -> bool:

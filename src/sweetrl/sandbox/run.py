@@ -24,8 +24,10 @@ def run_file(
     """
     try:
         source = Path(path).read_text(encoding="utf-8-sig")  # as Python reads files: a mark at the start is none of it
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: there is no UTF-8 text here; give the path of a Python file.") from error
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; give the path of a Python file.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: this is no UTF-8 text; give the path of a Python file.") from error
     if not calls:
         raise UserError(f'{path}: nothing to call; give at least one expression, as in --call "f(1)".')
     with Sandbox(limits, workers=1, unsafe=unsafe) as sandbox:
