@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -176,6 +177,39 @@ def test_so_many_sessions_and_no_more() -> None:
         first.reset(seed=1)
         with pytest.raises(RuntimeError, match="CAPACITY_REACHED"), DialogueClient(url).sync() as second:
             second.reset(seed=1)
+
+
+def test_a_client_leaves_sessions_to_others() -> None:
+    from sweetrl.interop.openenv import ClientSessions
+
+    waiting, served, sent = asyncio.Event(), [], []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["client"][0])
+        await waiting.wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def connect() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def ask(*addresses: str) -> None:
+        app = ClientSessions(application, most=2)
+        scopes = [{"type": "websocket", "client": (address, 9)} for address in addresses]
+        tasks = [asyncio.create_task(app(scope, connect, send)) for scope in scopes]
+        await asyncio.sleep(0)
+        await tasks[2]
+        waiting.set()
+        await asyncio.gather(*tasks)
+        await app(scopes[0], connect, send)  # those that have ended count no more
+
+    asyncio.run(ask("one", "one", "one", "other", "other"))
+    assert served == ["one", "one", "other", "other", "one"]
+    assert "CAPACITY_REACHED" in sent[1]["text"] and [each["type"] for each in sent][::2] == [
+        "websocket.accept",
+        "websocket.close",
+    ]
 
 
 class Grumpy(sweetrl.Domain):

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,18 +42,20 @@ with extras():
     from openenv.core import Action, EnvClient, Environment, Observation, State
     from openenv.core.client_types import StepResult
     from openenv.core.env_server import create_app as make_app
-    from openenv.core.env_server.types import EnvironmentMetadata
+    from openenv.core.env_server.types import EnvironmentMetadata, WSErrorCode
     from starlette.responses import JSONResponse
 
     from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from sweetrl.colbench.domain import Domain
     from sweetrl.rollout.context import Conversation
 
-SESSIONS = 64  # dialogues at a time
+SESSIONS = 64  # dialogues of a client at a time
+CLIENTS = 4  # that may have so many
 LONGEST_MESSAGE = 1_000_000  # characters of one message of the agent
 LONGEST_BODY = 2**23  # bytes: such a message, written as JSON
 LISTED_TASKS = 1000  # that the Task API shows at once, of however many there are
@@ -209,7 +213,7 @@ def _is_count(value: Any) -> bool:
 
 
 def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: Any) -> Starlette:
-    """Return the server of a domain as an ASGI application, for `sessions` dialogues at a time.
+    """Return the server of a domain as an ASGI application, for `sessions` dialogues of a client's at a time.
 
     `domain` is one, or its name for `sweetrl.domain`, which takes `settings`. The tasks are those of the settings
     (section `tasks`). The domain opens with the first dialogue and closes with the server.
@@ -224,13 +228,40 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
         DialogueAction,
         DialogueObservation,
         env_name=domain.name,
-        max_concurrent_envs=sessions,
+        max_concurrent_envs=CLIENTS * sessions,
         state_cls=DialogueState,
     )
     app.router.on_shutdown.append(world.close)  # as OpenEnv itself does
+    app.add_middleware(ClientSessions, most=sessions)
     app.add_exception_handler(UserError, lambda request, error: JSONResponse({"detail": str(error)}, 400))
     application: Starlette = app
     return application
+
+
+class ClientSessions:
+    """ASGI middleware: an address has at most `most` sessions at a time, so that it cannot take those of all others."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most, self.open = app, most, Counter[str]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application have the request, or answer one session too many as OpenEnv answers a full server."""
+        address = (scope.get("client") or ("",))[0]
+        if scope["type"] != "websocket":
+            await self.app(scope, receive, send)
+        elif self.open[address] < self.most:
+            self.open[address] += 1
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self.open[address] -= 1
+        else:
+            message = f"{address} has {self.most} sessions already (--sessions); close one of them first"
+            error = {"type": "error", "data": {"message": message, "code": WSErrorCode.CAPACITY_REACHED}}
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": json.dumps(error)})
+            await send({"type": "websocket.close", "code": 1013})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -240,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--params", type=Path, help="a file of settings, as in params.yaml; without one the defaults")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at; 0.0.0.0 is every one")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--sessions", type=int, default=SESSIONS, help="dialogues at a time")
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="dialogues of a client's at a time")
     chosen = parser.parse_args(arguments)
     try:
         app = create_app(chosen.domain, sessions=chosen.sessions, params=chosen.params)
