@@ -117,12 +117,20 @@ class Chat(Protocol):
         """Ids up to and including the first assistant header."""
         ...
 
+    def begin(self, system: str | None, request: str) -> Any:
+        """The prompts of a dialogue, one after the other (sweetrl.engines.chat.Prompts)."""
+        ...
+
     def follow(self, ended: bool, words: str) -> tuple[int, ...]:
-        """Ids after a reply's sampled ids up to and including the next assistant header."""
+        """Ids from a reply up to and including the next assistant header, where the template only appends."""
         ...
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Ids of a reply given as text, with the end of the turn."""
+        ...
+
+    def plain(self, words: str) -> tuple[int, ...]:
+        """Ids of words alone."""
         ...
 
 

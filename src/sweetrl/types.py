@@ -56,8 +56,9 @@ class AgentTurn:
     """What the engine produced for one assistant message.
 
     `token_ids` are the ids exactly as sampled (including the end-of-turn id where it was sampled), `logprobs` their
-    natural-log probabilities under the sampling distribution at temperature 1. `raw` is the decoded text before the
-    OUTPUT: marker is applied; Trajectory.messages[message_index].content is what the user saw.
+    natural-log probabilities under the sampling distribution at temperature 1. `raw` is the decoded text, thoughts and
+    all; Trajectory.messages[message_index].content is what the user saw of it. The prompt that the engine was sent is
+    the first `prompt_kept` ids of the turn before (its prompt and its reply), and then `prompt_ids`.
     """
 
     message_index: int
@@ -65,6 +66,8 @@ class AgentTurn:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     finish_reason: Literal["stop", "length", "unknown"] = "unknown"
+    prompt_kept: int = 0
+    prompt_ids: tuple[int, ...] = ()
 
     @property
     def perplexity(self) -> float | None:

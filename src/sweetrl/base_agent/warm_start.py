@@ -72,7 +72,7 @@ def demonstrations(
         seed = settings.seed * 1_000_003 + index
         shown = demonstrate(task, domain, demonstrator, agent.max_turns, agent.prompt, seed)
         row = encode(Trajectory(task, 0, shown.messages), chat, shown.system)
-        if len(row.token_ids) > limit:
+        if row.longest > limit:
             too_long += 1
             continue
         rows.append(row)

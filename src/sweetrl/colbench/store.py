@@ -1,7 +1,7 @@
 """The project's own files: a table of tasks, and trajectories in Parquet shards. docs/data-formats.md has the schema.
 
-Everything is written once (messages, token ids and log-probabilities; never whole prompts), compressed with zstd, and
-byte for byte the same for equal input and equal library versions, so that hashes mean something. Shards appear
+Everything is written once (messages, token ids and log-probabilities; of prompts what is new), compressed with zstd,
+and byte for byte the same for equal input and equal library versions, so that hashes mean something. Shards appear
 under their name only when they are complete.
 """
 
@@ -184,7 +184,7 @@ def _trajectory(record: dict[str, Any]) -> Trajectory:
     turns = []
     for turn in record["turns"]:
         raw = messages[turn["message_index"]].content if turn["raw"] is None else turn["raw"]
-        tokens = {"token_ids": tuple(turn["token_ids"]), "logprobs": tuple(turn["logprobs"])}
+        tokens = {name: tuple(turn[name]) for name in ("token_ids", "logprobs", "prompt_ids") if name in turn}
         turns.append(AgentTurn(**turn | tokens | {"raw": raw}))
     parts = {
         "task": _task(record["task"]),
@@ -232,6 +232,8 @@ def trajectory_schema() -> pyarrow.Schema:
         "token_ids": pa.list_(pa.int32()),
         "logprobs": pa.list_(number),
         "finish_reason": text,
+        "prompt_kept": pa.int32(),
+        "prompt_ids": pa.list_(pa.int32()),
     }
     return _schema(
         ("answer", "reward", "solved"),

@@ -101,7 +101,7 @@ class TransformersEngine:
             seconds=spent.seconds + seconds,
         )
         spoken = [reply.ids[:-1] if reply.ended else reply.ids for reply in replies]
-        texts = self.tokenizer.batch_decode(spoken, skip_special_tokens=True)
+        texts = self.chat.decode(spoken)
         completions = iter(
             Completion(
                 tuple(reply.ids),

@@ -152,7 +152,7 @@ class VllmEngine(RemoteEngine):
                 "is served there; start the server with model.base, or name that in `model`."
             )
         spoken = ids[:-1] if reason == "stop" else ids
-        text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
+        (text,) = self.chat.decode([spoken])
         return Completion(tuple(ids), tuple(map(float, values)), text, reason)
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:

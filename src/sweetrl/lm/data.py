@@ -14,10 +14,10 @@ from itertools import accumulate, chain, compress, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
-from sweetrl.lm.rows import IndexPairs, Listed, choose, lengths_of
+from sweetrl.lm.rows import IndexPairs, Listed, choose, longest_of
 from sweetrl.lm.rows import Row as Row
 from sweetrl.protocols import Chat
-from sweetrl.types import Trajectory
+from sweetrl.types import AgentTurn, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,22 @@ Value = TypeVar("Value")
 
 
 def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
-    """Lay out a dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.
+    """Lay out a dialogue as the engine saw it: every prompt that it was sent, and every reply's own sampled ids.
+
+    Where no prompts were recorded (imports, text engines), they are written as `rewrite` does.
+    """
+    if not trajectory.turns or not trajectory.turns[0].prompt_ids:
+        return rewrite(trajectory, chat, system)
+    turns, before = list[tuple[tuple[int, ...], tuple[int, ...]]](), tuple[int, ...]()
+    for turn in trajectory.turns:
+        prompt = before[: turn.prompt_kept] + turn.prompt_ids
+        turns.append((prompt, turn.token_ids))
+        before = prompt + turn.token_ids
+    return Row.of_turns(turns)
+
+
+def rewrite(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
+    """Lay out a dialogue as its chat template writes it: `system`, the request, and every reply's own sampled ids.
 
     `system` is the agent's system prompt, or the privileged prefix and the system prompt for the critic. Replies
     without ids (imported from official files) are tokenised from their raw text. The user's words after the last
@@ -39,43 +54,38 @@ def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
     if not messages or messages[0].role != "user":
         raise UserError(f"{where}: a dialogue starts with the user's request; repair the trajectory file.")
     by_message = {turn.message_index: turn for turn in trajectory.turns}
-    ids = list(chat.open(system, messages[0].content))
-    spans: list[tuple[int, int]] = []
-    ended = True
+    prompts, turns = chat.begin(system, messages[0].content), list[tuple[tuple[int, ...], tuple[int, ...]]]()
+    turn = AgentTurn(0, "")
     for index, message in enumerate(messages[1:], start=1):
         expected = "assistant" if index % 2 else "user"
         if message.role != expected:
             raise UserError(f"{where}: message {index} is from `{message.role}`, expected `{expected}`.")
         if message.role == "user":
             if index + 1 < len(messages):
-                ids += chat.follow(ended, message.content)
+                prompts.add(turn, message.content)
             continue
-        turn = by_message.get(index)
-        if turn is not None and turn.token_ids:
-            reply, ended = turn.token_ids, turn.finish_reason == "stop"
-        else:
-            reply, ended = chat.reply(turn.raw if turn is not None else message.content), True
-        spans.append((len(ids), len(ids) + len(reply)))
-        ids += reply
-    if not spans:
+        turn = by_message.get(index) or AgentTurn(index, message.content)
+        turns.append((prompts.ids, turn.token_ids or chat.reply(turn.raw)))
+    if not turns:
         raise UserError(f"{where}: the agent says nothing in this dialogue; leave it out of the trajectories.")
-    return Row(tuple(ids), tuple(spans))
+    return Row.of_turns(turns)
 
 
 def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
     """Right-pad rows into one batch and say where its reply tokens are.
 
-    Returns long tensors: input_ids [R, S]; position [N], the flat index of the hidden state that predicts the token;
-    target [N]; turn [N]; turn_row [T]; turn_index [T] (0 for a dialogue's first reply); tokens [R], unpadded lengths.
-    Causal attention never looks right, so right padding needs no attention mask.
+    Returns long tensors: input_ids [B, S] of B sequences, R of them where each row is one; position [N], the flat index
+    of the hidden state that predicts the token; target [N]; turn [N]; turn_row [T]; turn_index [T] (0 for a dialogue's
+    first reply); tokens [R], unpadded lengths. Causal attention never looks right, so right padding needs no mask.
     """
     import torch
 
-    length = max(len(row.token_ids) for row in rows)
-    input_ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
+    sequences = [sequence for row in rows for sequence in row.sequences]
+    length = max(len(sequence.token_ids) for sequence in sequences)
+    input_ids = torch.full((len(sequences), length), pad_id, dtype=torch.long)
     position: list[int] = []
     target: list[int] = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(sequences):
         input_ids[number, : len(row.token_ids)] = torch.tensor(row.token_ids, dtype=torch.long)
         for start, end in row.spans:
             position.extend(range(number * length + start - 1, number * length + end - 1))
@@ -124,7 +134,7 @@ class PreferenceData:
 
 def drop_overlong(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
     """Leave out pairs and replay with a row of more than `limit` tokens; return the rest and how many pairs went."""
-    fits = bytearray(length <= limit for length in lengths_of(data.rows))
+    fits = bytearray(length <= limit for length in longest_of(data.rows))
     pairs = IndexPairs(pair for pair in data.pairs if fits[pair[0]] and fits[pair[1]])
     replay = [replay_row for replay_row in data.replay if fits[replay_row]]
     used = bytearray(len(data.rows))
@@ -198,7 +208,7 @@ def plan(
     chance = random.Random(seed)
     stream = _stream(data, max_pairs_per_group, chance)
     replay_stream = _endless(len(data.replay), random.Random(seed + 1))
-    lengths = lengths_of(data.rows)
+    lengths = longest_of(data.rows)
     result = Plan(data.pairs, batch_size)
     used = 0
     for first in range(0, steps, WINDOW):

@@ -1,9 +1,9 @@
 """Rows that begin alike, merged into trees: each distinct prefix is computed once. Pure data, no torch.
 
-A row's tokens are a path. Rows of one dialogue (the candidates of every turn) share the dialogue up to their turn, the
-attempts at one task share the request and whatever opening they have in common. The forest of a set of rows holds
-every distinct prefix as one node, laid out depth first in one sequence, the longest branch first, so that a dialogue's
-trunk is contiguous. Node j is an ancestor of node i (or i itself) exactly if
+A row's tokens are a path, or several where a dialogue's prompts part ways. Rows of one dialogue (the candidates of
+every turn) share the dialogue up to their turn, attempts at one task the request and what opening they have in common.
+The forest of a set of rows holds every distinct prefix as one node, laid out depth first in one sequence, the longest
+branch first, so that a dialogue's trunk is contiguous. Node j is an ancestor of node i (or i itself) exactly if
 
     j <= i < end[j]
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Forest:
 
 
 def fed(row: Row) -> int:
-    """How many tokens of a row are given to the model: the last reply's last token predicts nothing."""
+    """How many tokens of a sequence are given to the model: the last reply's last token predicts nothing."""
     return row.spans[-1][1] - 1
 
 
@@ -62,7 +63,8 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
 
     With `merge` false every row is a tree of its own: a packed batch without padding.
     """
-    paths = [_input_ids(row) for row in rows]
+    sequences = [sequence for row in rows for sequence in row.sequences]
+    paths = [_input_ids(sequence) for sequence in sequences]
     tree = _Radix(paths, merge)
     offsets, order = tree.layout()
     leaf = {segment: number for number, segment in enumerate(order)}
@@ -73,7 +75,7 @@ def build_forest(rows: Sequence[Row], merge: bool = True) -> Forest:
     depth = np.array([tree.start[segment] for segment in order], dtype=np.int64)
     pieces = [paths[tree.row[segment]][tree.start[segment] : tree.stop[segment]] for segment in order]
     nodes, targets = [], []
-    for row, last in zip(rows, tree.leaf, strict=True):
+    for row, last in zip(sequences, tree.leaf, strict=True):
         path = tree.nodes(last, offsets)
         for begin, stop in row.spans:
             nodes.append(path[begin - 1 : stop - 1])
@@ -100,37 +102,47 @@ def split_rows(rows: Sequence[Row], limit: int) -> list[list[int]]:
     Groups follow the layout of the whole forest from its deepest turn to the first, so that a dialogue is cut at a turn
     and what is repeated of its trunk becomes shorter and shorter. The log-probs are those of the whole forest.
     """
-    paths = [_input_ids(row) for row in rows]
-    order = layout_order(rows)
+    paths = [_paths(row) for row in rows]
     groups: list[list[int]] = []
     size = 0
-    for index in order:
-        path = paths[index]
-        new = len(path) - _common(paths[groups[-1][-1]], path) if groups else len(path)
+    for index in layout_order(rows):
+        alone = _new(paths[index])
+        new = _new(paths[index], paths[groups[-1][-1]][-1]) if groups else alone
         if groups and size + new <= limit:
             groups[-1].append(index)
             size += new
         else:
             groups.append([index])
-            size = len(path)
+            size = alone
     return groups
 
 
 def forest_tokens(rows: Sequence[Row]) -> int:
     """How many nodes the forest of `rows` has, without building it."""
-    paths = sorted((_input_ids(row) for row in rows), key=_sort_key)
-    total, before = 0, np.zeros(0, dtype=np.int64)
-    for path in paths:
-        total += len(path) - _common(before, path)
-        before = path
-    return total
+    return _new(sorted((path for row in rows for path in _paths(row)), key=_sort_key))
 
 
 def layout_order(rows: Sequence[Row]) -> list[int]:
     """Indices of `rows` in the order of their leaves in the forest: neighbours share the most."""
-    tree = _Radix([_input_ids(row) for row in rows], merge=True)
+    paths = [_paths(row) for row in rows]
+    tree = _Radix([path for own in paths for path in own], merge=True)
     offsets, _ = tree.layout()
-    return sorted(range(len(rows)), key=lambda index: (offsets[tree.leaf[index]], index))
+    ends = list(accumulate(map(len, paths)))
+    return sorted(range(len(rows)), key=lambda index: (offsets[tree.leaf[ends[index] - 1]], index))
+
+
+def _paths(row: Row) -> list[Ints]:
+    """What the model is given of each sequence of a row."""
+    return [_input_ids(sequence) for sequence in row.sequences]
+
+
+def _new(paths: Sequence[Ints], before: Ints | None = None) -> int:
+    """Nodes that `paths` add one after the other, each to the one before it."""
+    nodes = 0
+    for path in paths:
+        nodes += len(path) - (0 if before is None else _common(before, path))
+        before = path
+    return nodes
 
 
 def _input_ids(row: Row) -> Ints:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, turn_columns
 from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_rows
 from sweetrl.lm.head import backbone, base_of, flat_logprobs, slot_logprobs
-from sweetrl.lm.rows import choose, lengths_of
+from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
 from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Layout:
     def cost(self, rows: Sequence[Row]) -> int:
         """Tokens that one pass over `rows` computes."""
         if self.backend is None:
-            return len(rows) * max(len(row.token_ids) for row in rows)
+            return sum(len(row.starts) for row in rows) * max(row.longest for row in rows)
         return forest_tokens(rows)
 
     def cut_rows(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -82,14 +82,16 @@ def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
 
 def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
     """Indices of `rows` by rising length, in batches of at most `batch_tokens` padded tokens (or of one row)."""
-    lengths = lengths_of(rows)
-    result: list[list[int]] = []
+    lengths, sequences = longest_of(rows), sequences_of(rows)
+    result, held = list[list[int]](), 0
     for index in sorted(range(len(rows)), key=lengths.__getitem__):
         # Rows come by rising length, so the new one is the longest of its batch.
-        if result and (len(result[-1]) + 1) * lengths[index] <= batch_tokens:
+        if result and (held + sequences[index]) * lengths[index] <= batch_tokens:
             result[-1].append(index)
+            held += sequences[index]
         else:
             result.append([index])
+            held = sequences[index]
     return result
 
 

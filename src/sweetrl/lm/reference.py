@@ -153,7 +153,7 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
     digest_weights(digest, model, adapter)
     for row in rows:
         digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
-        digest.update(repr(row.spans).encode())
+        digest.update(repr(row.spans if len(row.starts) == 1 else (row.spans, row.starts)).encode())
     return digest.hexdigest()[:32]
 
 

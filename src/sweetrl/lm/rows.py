@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import pairwise, starmap
 from operator import eq
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -23,10 +24,50 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """Token ids and the (start, end) of every agent reply in them, end exclusive, in order."""
+    """Token ids and the (start, end) of every agent reply in them, end exclusive, in order.
+
+    `starts` says where the sequences begin that the model reads: one, where each prompt of a dialogue goes on from the
+    reply before, and another wherever the template has written an earlier message in another way.
+    """
 
     token_ids: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
+    starts: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of_turns(cls, turns: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Row:
+        """Lay out a dialogue given as (prompt, reply) of each turn, as token ids."""
+        ids, starts, spans = list[int](), [0], list[tuple[int, int]]()
+        for prompt, reply in turns:
+            if tuple(ids[starts[-1] :]) == prompt[: len(ids) - starts[-1]]:
+                ids += prompt[len(ids) - starts[-1] :]
+            else:
+                starts.append(len(ids))
+                ids += prompt
+            spans.append((len(ids), len(ids) + len(reply)))
+            ids += reply
+        return cls(tuple(ids), tuple(spans), tuple(starts))
+
+    @property
+    def sequences(self) -> list[Row]:
+        """The sequences that the model reads, each with its own replies."""
+        if len(self.starts) == 1:
+            return [self]
+        result = []
+        for start, stop in pairwise((*self.starts, len(self.token_ids))):
+            own = tuple((begin - start, end - start) for begin, end in self.spans if start <= begin < stop)
+            result.append(Row(self.token_ids[start:stop], own))
+        return result
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(stop - start for start, stop in pairwise((*self.starts, len(self.token_ids))))
+
+    def prompt(self, turn: int) -> tuple[int, ...]:
+        """What stands before reply number `turn` (from 0) in its sequence."""
+        start = self.spans[turn][0]
+        return self.token_ids[self.starts[bisect_right(self.starts, start) - 1] : start]
 
     @property
     def reply_tokens(self) -> int:
@@ -34,9 +75,9 @@ class Row:
         return sum(end - start for start, end in self.spans)
 
     def last(self) -> Row:
-        """The row up to the end of its last reply, with that reply alone."""
-        start, end = self.spans[-1]
-        return Row(self.token_ids[:end], ((start, end),))
+        """The sequence up to the end of the last reply, with that reply alone."""
+        first, (start, end) = self.starts[-1], self.spans[-1]
+        return Row(self.token_ids[first:end], ((start - first, end - first),))
 
 
 class Listed(Sequence[T]):
@@ -90,8 +131,11 @@ class RowFile(Listed[Row]):
         # The first `shared` tokens of a row begin at token `head` of the file, the others at `tail`.
         self._head, self._shared, self._tail = array("q"), array("i"), array("q")
         self._spans, self._ends = array("i"), array("q")
+        self._starts = dict[int, tuple[int, ...]]()  # of the rows that have several sequences
         self.lengths = array("i")
         """How many tokens each row has."""
+        self.longest = array("i")
+        """How many tokens the longest sequence of each row has."""
         self.reply_tokens = array("i")
         """How many tokens of each row are in its spans."""
         self._like, self._like_at = np.zeros(0, dtype=np.int32), 0
@@ -115,7 +159,10 @@ class RowFile(Listed[Row]):
         for span in row.spans:
             self._spans.extend(span)
         self._ends.append(len(self._spans))
+        if len(row.starts) > 1:
+            self._starts[len(self)] = row.starts
         self.lengths.append(len(ids))
+        self.longest.append(row.longest)
         self.reply_tokens.append(row.reply_tokens)
 
     def __len__(self) -> int:
@@ -126,14 +173,15 @@ class RowFile(Listed[Row]):
         shared = self._shared[index]
         ids = self._read(self._head[index], shared) + self._read(self._tail[index], self.lengths[index] - shared)
         spans = self._spans[self._ends[index - 1] if index else 0 : self._ends[index]]
-        return Row(tuple(ids), tuple(zip(spans[::2], spans[1::2], strict=True)))
+        return Row(tuple(ids), tuple(zip(spans[::2], spans[1::2], strict=True)), self._starts.get(index, (0,)))
 
     def choose(self, places: Iterable[int]) -> RowFile:
         """Return the rows at `places`, in the same file; what is appended to one of the two the other does not have."""
         chosen = RowFile.__new__(RowFile)
         chosen._file, chosen._like, chosen._like_at = self._file, self._like, self._like_at
         places = array("q", places)
-        for name in ("_head", "_shared", "_tail", "lengths", "reply_tokens"):
+        chosen._starts = {new: self._starts[old] for new, old in enumerate(places) if old in self._starts}
+        for name in ("_head", "_shared", "_tail", "lengths", "longest", "reply_tokens"):
             column = getattr(self, name)
             setattr(chosen, name, array(column.typecode, (column[place] for place in places)))
         chosen._spans, chosen._ends = array("i"), array("q")
@@ -156,6 +204,18 @@ def choose(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
 def lengths_of(rows: Sequence[Row]) -> Sequence[int]:
     """Return how many tokens each row has; those in files are not read."""
     return rows.lengths if isinstance(rows, RowFile) else [len(row.token_ids) for row in rows]
+
+
+def longest_of(rows: Sequence[Row]) -> Sequence[int]:
+    """Return how many tokens the longest sequence of each row has; rows in files are not read."""
+    return rows.longest if isinstance(rows, RowFile) else [row.longest for row in rows]
+
+
+def sequences_of(rows: Sequence[Row]) -> Sequence[int]:
+    """Return how many sequences each row has; rows in files are not read."""
+    if isinstance(rows, RowFile):
+        return [len(rows._starts.get(index, (0,))) for index in range(len(rows))]
+    return [len(row.starts) for row in rows]
 
 
 def reply_tokens_of(rows: Sequence[Row]) -> Sequence[int]:

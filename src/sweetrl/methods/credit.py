@@ -258,6 +258,11 @@ def feedback_gains(
     """
     limit, masked = context_limit(model), list[Row | None]()
     for dialogue, row in zip(dialogues, rows, strict=True):
+        if len(row.starts) > 1:
+            raise UserError(
+                "grpo.credit: `infopo` leaves out one answer of the user in the next prompt, and this model's chat "
+                "template writes earlier messages anew in each; take another credit."
+            )
         for turn, ((_, end), (start, stop)) in enumerate(pairwise(row.spans)):
             words = dialogue.messages[2 * turn + 2].content
             ended = row.token_ids[end:start] == tuple(chat.follow(True, words))
@@ -297,17 +302,16 @@ def reference_gains(
     references = {name: _reference_ids(task, domain, chat) for name, task in tasks.items()}
     furthest = dict.fromkeys(tasks, 0)
     for dialogue, row in zip(dialogues, rows, strict=True):
-        furthest[dialogue.task.id] = max(furthest[dialogue.task.id], row.spans[-1][0])
+        furthest[dialogue.task.id] = max(furthest[dialogue.task.id], len(row.prompt(len(row.spans) - 1)))
     limit, probes, counts = context_limit(model), list[Row](), list[int]()
     for dialogue, row in zip(dialogues, rows, strict=True):
         opening, reference = references[dialogue.task.id]
         reference = reference[: max(0, limit - furthest[dialogue.task.id] - len(opening))]
-        starts = [start for start, _ in row.spans] if reference and len(row.spans) > 1 else []
-        counts.append(len(starts))
-        for start in starts:
-            place = start + len(opening)
-            ids = row.token_ids[:start] + opening + reference
-            probes.append(Row(ids, ((place, place + len(reference)),)))
+        turns = len(row.spans) if reference and len(row.spans) > 1 else 0
+        counts.append(turns)
+        for turn in range(turns):
+            ids = row.prompt(turn) + opening + reference
+            probes.append(Row(ids, ((len(ids) - len(reference), len(ids)),)))
     means = iter([tokens.double().mean().item() for tokens in row_logprobs(model, probes, layout)] if probes else [])
     gains: Gains = []
     for row, count in zip(rows, counts, strict=True):

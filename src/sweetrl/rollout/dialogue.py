@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.leaks import leaks_of
-from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.cache import common_prefix
+from sweetrl.engines.chat import ChatFormat, Prompts
 from sweetrl.errors import SimulatorError, UserLeft
 from sweetrl.protocols import AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.ledger import DialogueCost
+from sweetrl.thoughts import split_thoughts
 from sweetrl.types import OUTGROWN, AgentTurn, Completion, Prompt, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ class Dialogue:
     """An attempt at a task. The agent's turn: `prompt`, then `take`. The user's: `ask` or `ask_async`.
 
     Every loop over dialogues (sweetrl.rollout.driver) goes through these, and nothing else moves a dialogue on.
-    `chat` None keeps the context as text only. The agent reads its own raw replies, the user what is visible of them.
+    `prompts` None keeps the context as text only. The agent reads its own replies without their thoughts (or as its
+    chat template has them), the user what is visible of them.
     `seed_of` gives the seed of each agent turn: it follows from what the dialogue is, not from when it is asked.
     """
 
@@ -33,8 +36,7 @@ class Dialogue:
     attempt: int
     seed_of: Callable[[int], int]
     environment: Environment
-    chat: ChatFormat | None
-    ids: tuple[int, ...] = ()
+    prompts: Prompts | None
     texts: list[tuple[str, str]] = field(default_factory=list)
     turns: list[AgentTurn] = field(default_factory=list)
     prompt_tokens: int = 0
@@ -44,6 +46,12 @@ class Dialogue:
     read_tokens: int = 0
     cached_tokens: int = 0
     busy: float = 0.0
+    _read: tuple[int, ...] = ()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt that is next, as token ids; none where the context is text."""
+        return () if self.prompts is None else self.prompts.ids
 
     @property
     def done(self) -> bool:
@@ -59,7 +67,7 @@ class Dialogue:
 
         A completion without tokens where tokens are spoken is one that had no room: the dialogue is lost.
         """
-        if self.chat is not None and not completion.token_ids:
+        if self.prompts is not None and not completion.token_ids:
             self.error = f"{OUTGROWN}: its {len(self.ids)} tokens leave no room for a reply in the model's context"
             return
         self.prompt_tokens += completion.prompt_tokens
@@ -67,15 +75,13 @@ class Dialogue:
         self.read_tokens += completion.prompt_tokens or len(self.ids)
         self.cached_tokens += completion.cached_tokens
         self.busy += completion.busy
-        place = len(self.environment.messages)
-        self.turns.append(
-            AgentTurn(place, completion.text, completion.token_ids, completion.logprobs, completion.finish_reason)
-        )
+        said, place = completion, len(self.environment.messages)
+        self._add(AgentTurn(place, said.text, said.token_ids, said.logprobs, said.finish_reason))
         self.environment.say(completion.text)
 
     def retell(self, turn: AgentTurn, visible: str, words: str) -> None:
         """Take over a turn of an earlier dialogue as it was, and what the user said to it."""
-        self.turns.append(turn)
+        self._add(turn)
         self.environment.retell(visible, words)
         self._go_on()
 
@@ -97,14 +103,20 @@ class Dialogue:
             environment.hear(words)
         self._go_on()
 
+    def _add(self, turn: AgentTurn) -> None:
+        """Add a turn, with the prompt that it is the reply to."""
+        kept = common_prefix(self._read, self.ids)
+        self._read = self.ids + turn.token_ids
+        self.turns.append(replace(turn, prompt_kept=kept, prompt_ids=self.ids[kept:]))
+
     def _go_on(self) -> None:
         """Put the last turn and the user's words behind the agent's context."""
         if self.done:
             return
         turn, words = self.turns[-1], self.environment.messages[-1].content
-        self.texts += [("assistant", turn.raw), ("user", words)]
-        if self.chat is not None:
-            self.ids = (*self.ids, *turn.token_ids, *self.chat.follow(turn.finish_reason == "stop", words))
+        self.texts += [("assistant", split_thoughts(turn.raw)[1]), ("user", words)]
+        if self.prompts is not None:
+            self.prompts.add(turn, words)
 
     def cost(self, policy: str, devices: int) -> DialogueCost:
         """Return what the dialogue has cost so far; no part of it, because equal dialogues cost differently."""
@@ -163,5 +175,5 @@ def open_dialogue(
     environment = Environment(task, domain, simulator, agent.max_turns, cut, seed_of(-1))
     system = domain.system_prompt(agent.prompt)
     texts = [("system", system), ("user", task.problem_description)]
-    ids = () if chat is None else chat.open(system, task.problem_description)
-    return Dialogue(task, attempt, seed_of, environment, chat, ids, texts)
+    prompts = None if chat is None else chat.begin(system, task.problem_description)
+    return Dialogue(task, attempt, seed_of, environment, prompts, texts)

@@ -55,9 +55,9 @@ def sample_candidates(rows: DialogueRows, engine: Engine, sampling: Sampling, se
     Returns them distinct, for each dialogue and turn in order of first appearance.
     """
     prompts = [
-        Prompt(row.token_ids[:start], candidates_seed(seed, dialogue, turn))
+        Prompt(row.prompt(turn), candidates_seed(seed, dialogue, turn))
         for dialogue, row in rows
-        for turn, (start, _) in enumerate(row.spans)
+        for turn in range(len(row.spans))
     ]
     completions = iter(engine.sample(prompts, sampling))
     return [[distinct_replies(next(completions)) for _ in row.spans] for _, row in rows]
@@ -303,11 +303,11 @@ def states_of(rows: DialogueRows, system: str, seed: int) -> Iterator[tuple[int,
         raw = {turn.message_index: turn.raw for turn in dialogue.turns}
         messages = dialogue.messages
         texts = [("system", system), ("user", messages[0].content)]
-        for turn, (start, _) in enumerate(row.spans):
+        for turn in range(len(row.spans)):
             prompt_seed = candidates_seed(seed, dialogue, turn)
             # All turns of a dialogue begin alike: one server has them in its cache.
             group = f"{dialogue.task.id} {dialogue.attempt}"
-            yield number, turn, Prompt(row.token_ids[:start], prompt_seed, tuple(texts), group)
+            yield number, turn, Prompt(row.prompt(turn), prompt_seed, tuple(texts), group)
             reply = 2 * turn + 1
             texts.append(("assistant", raw.get(reply, messages[reply].content)))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]

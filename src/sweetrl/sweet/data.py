@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from sweetrl.colbench.scoring import unpriced
 from sweetrl.config.settings import CriticSettings, MultiTurnSettings
 from sweetrl.engines.cache import common_prefix
 from sweetrl.errors import UserError
-from sweetrl.lm.data import PreferenceData, Row, encode
+from sweetrl.lm.data import PreferenceData, Row, encode, rewrite
 from sweetrl.lm.rows import IndexPairs, RowFile
 from sweetrl.protocols import Chat, Replies
 from sweetrl.sweet.pairs import index_pairs, usable
@@ -34,10 +34,10 @@ def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, 
     """
     prefix = domain.privileged_prompt(trajectory.task) if settings.privileged else None
     if prefix is None or settings.privileged_position == "system":
-        return encode(trajectory, chat, (prefix or "") + system)
-    row = encode(trajectory, chat, system)
-    ids = chat.reply(prefix)[:-1]  # plain text without its end-of-turn
-    return Row(ids + row.token_ids, tuple((start + len(ids), end + len(ids)) for start, end in row.spans))
+        return rewrite(trajectory, chat, prefix + system) if prefix else encode(trajectory, chat, system)
+    row, ids = encode(trajectory, chat, system), chat.plain(prefix)
+    replies = (row.token_ids[start:end] for start, end in row.spans)
+    return Row.of_turns((ids + row.prompt(turn), reply) for turn, reply in enumerate(replies))
 
 
 def header_length(chat: Chat) -> int:
@@ -62,11 +62,8 @@ REPLY = ScoredTokens()
 def branch_rows(trunk: Row, branches: Branches, scored: ScoredTokens = REPLY) -> list[Row]:
     """Every candidate of every turn as a row: the trunk up to that turn and the candidate in the reply's place."""
     return [
-        Row(
-            trunk.token_ids[:start] + reply,
-            ((start - scored.header, start + len(reply) - (scored.end is not None and reply[-1] == scored.end)),),
-        )
-        for (start, _), replies in zip(trunk.spans, branches, strict=False)
+        reply_row(trunk.prompt(turn), reply, scored)
+        for turn, (_, replies) in enumerate(zip(trunk.spans, branches, strict=False))
         for reply in replies
     ]
 
@@ -77,13 +74,19 @@ def branches_of(turns: Replies) -> list[list[tuple[int, ...]]]:
 
 
 def all_tokens(row: Row) -> Row:
-    """Take the whole row as one span; only its first token, which nothing predicts, is left out."""
-    return Row(row.token_ids, ((1, row.spans[-1][1]),))
+    """Take all of a row as spans; only first tokens, which nothing predicts, and what was read before are left out."""
+    spans, before = list[tuple[int, int]](), tuple[int, ...]()
+    for start, sequence in zip(row.starts, row.sequences, strict=True):
+        first = max(1, common_prefix(before, sequence.token_ids))
+        spans.append((start + first, start + sequence.spans[-1][1]))
+        before = sequence.token_ids
+    return Row(row.token_ids, tuple(spans), row.starts)
 
 
-def reply_row(prompt_ids: tuple[int, ...], reply: tuple[int, ...]) -> Row:
+def reply_row(prompt_ids: tuple[int, ...], reply: tuple[int, ...], scored: ScoredTokens = REPLY) -> Row:
     """A prompt and one reply to it as a row."""
-    return Row(prompt_ids + reply, ((len(prompt_ids), len(prompt_ids) + len(reply)),))
+    start, ended = len(prompt_ids), scored.end is not None and reply[-1] == scored.end
+    return Row(prompt_ids + reply, ((start - scored.header, start + len(reply) - ended),))
 
 
 class GroupedRows:
@@ -118,7 +121,7 @@ def critic_pairs(
     header = settings.token_set == "official"  # the end of the assistant's header is scored, too
 
     def scored(row: Row) -> Row:
-        return Row(row.token_ids, tuple((start - header, end) for start, end in row.spans))
+        return replace(row, spans=tuple((start - header, end) for start, end in row.spans))
 
     def take(trajectory: Trajectory) -> None:
         rows.add(scored(critic_row(trajectory, domain, chat, system, settings)), trajectory.task.id)

@@ -40,18 +40,22 @@ HIGHEST = 20.0  # of a weight with `states: advantage`: one lucky reply does not
 
 @dataclass(frozen=True)
 class Replay:
-    """A successful dialogue as the actor saw it, and where its replies are (start, and end exclusive)."""
+    """A successful dialogue as the actor saw it, and where its replies are (start, and end exclusive).
+
+    `sequences` says where those begin that the model reads (sweetrl.lm.rows.Row).
+    """
 
     task_id: str
     attempt: int
     token_ids: tuple[int, ...]
     starts: tuple[int, ...]
     ends: tuple[int, ...]
+    sequences: tuple[int, ...] = (0,)
 
     @property
     def row(self) -> Row:
         """The dialogue as a row."""
-        return Row(self.token_ids, tuple(zip(self.starts, self.ends, strict=True)))
+        return Row(self.token_ids, tuple(zip(self.starts, self.ends, strict=True)), self.sequences)
 
     def replayed(self, final: bool) -> tuple[Row, int]:
         """What is learnt of it, all replies or the `final` one alone, and the turn of the first of these."""
@@ -126,7 +130,7 @@ def preference_rows(
     number: dict[bytes, int] = {}  # by a digest of the row: the rows themselves would not fit in memory
 
     def place(row: Row, of: Preference | Replay, turn: int) -> int:
-        key = hashlib.blake2b(repr((row.token_ids, row.spans)).encode(), digest_size=16).digest()
+        key = hashlib.blake2b(repr(row).encode(), digest_size=16).digest()
         if key not in number:
             number[key] = rows.add(row, (of.task_id, of.attempt))
             turns.append(turn)

@@ -68,7 +68,7 @@ def rank_dialogues(
     fitting = rankable(chosen, env, chat, system, privileged, sampler.limit)
 
     def room(dialogue: Trajectory, row: Row) -> int:
-        return sampler.limit + len(row.token_ids) - tokens_read(dialogue, env, chat, system, privileged)
+        return sampler.limit + row.longest - tokens_read(dialogue, env, chat, system, privileged)
 
     def parts() -> Iterator[list[Trajectory]]:
         reading = iter(fitting)
@@ -179,7 +179,7 @@ def rankable(
 def tokens_read(dialogue: Trajectory, domain: Domain, chat: Chat, system: str, privileged: bool) -> int:
     """Return how many tokens the critic reads of a dialogue, with c in front if `privileged`."""
     view = CriticSettings(privileged=privileged)
-    return len(critic_row(dialogue, domain, chat, system, view).token_ids)
+    return critic_row(dialogue, domain, chat, system, view).longest
 
 
 def rank_sampled(
@@ -193,18 +193,17 @@ def rank_sampled(
         longest = [room(dialogue, row) for dialogue, row in rows]
         sampled = [
             [
-                tuple(reply for reply in replies if start + len(reply.token_ids) <= most)
-                for (start, _), replies in zip(row.spans, turns, strict=True)
+                tuple(reply for reply in replies if len(row.prompt(turn)) + len(reply.token_ids) <= most)
+                for turn, replies in enumerate(turns)
             ]
             for (_, row), turns, most in zip(rows, sampled, longest, strict=True)
         ]
     rated = rate([(dialogue, turns) for (dialogue, _), turns in zip(rows, sampled, strict=True)])
     states: list[RankedState] = []
     for (trajectory, row), turns, advantages in zip(rows, sampled, rated, strict=True):
-        for turn, ((start, _), replies, values) in enumerate(zip(row.spans, turns, advantages, strict=True)):
+        for turn, (_, replies, values) in enumerate(zip(row.spans, turns, advantages, strict=True)):
             candidates = tuple(replace(reply, advantage=value) for reply, value in zip(replies, values, strict=True))
-            prompt_ids = row.token_ids[:start]
-            states.append(RankedState(trajectory.task.id, trajectory.attempt, turn, prompt_ids, candidates))
+            states.append(RankedState(trajectory.task.id, trajectory.attempt, turn, row.prompt(turn), candidates))
     return states
 
 
@@ -289,7 +288,7 @@ def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> 
         if usable(trajectory) and trajectory.success:
             row = encode(trajectory, chat, system)
             starts, ends = zip(*row.spans, strict=True)
-            yield Replay(trajectory.task.id, trajectory.attempt, row.token_ids, starts, ends)
+            yield Replay(trajectory.task.id, trajectory.attempt, row.token_ids, starts, ends, row.starts)
 
 
 def token_ratios(

@@ -19,6 +19,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
 from sweetrl.tracking.store import reason
+from sweetrl.types import AgentTurn
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -77,11 +78,10 @@ class ChatAgent:
         if messages[0]["role"] == "system":
             system, messages = messages[0]["content"], messages[1:]
         check_turns(messages)
-        chat = self.engine.chat
-        ids = chat.open(system, messages[0]["content"])
+        prompts = self.engine.chat.begin(system, messages[0]["content"])
         for reply, words in zip(messages[1::2], messages[2::2], strict=True):
-            ids = (*ids, *chat.reply(reply["content"]), *chat.follow(True, words["content"]))
-        return ids
+            prompts.add(AgentTurn(0, reply["content"]), words["content"])
+        return prompts.ids
 
     def close(self) -> None:
         """Free the model."""
