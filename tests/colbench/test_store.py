@@ -28,8 +28,8 @@ FULL = Trajectory(
         Message("assistant", ""),
     ),
     turns=(
-        AgentTurn(1, "thought OUTPUT: shown", (5, 0, 70_000), (-0.1, -1e-300, -math.inf), "length"),
-        AgentTurn(3, "", (2,), (math.log(0.3),), "stop"),
+        AgentTurn(1, "thought OUTPUT: shown", (5, 0, 70_000), (-0.1, -1e-300, -math.inf), "length", 0, (7, 8)),
+        AgentTurn(3, "", (2,), (math.log(0.3),), "stop", 4, (70_001,)),
     ),
     answer="",
     reward=0.1,

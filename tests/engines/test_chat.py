@@ -10,6 +10,11 @@ import pytest
 
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
+from sweetrl.lm.rows import Row
+from sweetrl.models import chat_templates
+from sweetrl.thoughts import split_thoughts
+from sweetrl.types import AgentTurn
+from tests.engines.families import FAMILIES, SPECIAL, TOKENIZERS, tokenizer_of
 
 # Our own, shorter templates with the structure of two well-known families.
 HEADERS = (
@@ -28,7 +33,6 @@ DATED = "{{ '<|im_start|>system\n' + (date_string or strftime_now('%d')) + '<|im
 FORGETFUL = LINES.replace(
     "message['content'] +", "(message['content'] if loop.last or message['role'] != 'assistant' else '') +"
 )
-PRIMED = LINES.replace("assistant\n'", "assistant\nOK: '")
 WITHOUT_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + LINES
 WITHOUT_END = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
@@ -99,8 +103,7 @@ def test_a_day_in_the_template_is_pinned(tiny_model: Any) -> None:
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (FORGETFUL, "rewrites earlier messages"),
-        (PRIMED, "rewrites earlier messages"),
+        (FORGETFUL, "does not contain every message"),
         (WITHOUT_END, "no special token that ends a turn"),
         (None, "no chat template"),
         ("{{ raise_exception('never') }}", "it fails"),
@@ -151,3 +154,86 @@ def test_no_words_become_structure(tiny_model: Any, tmp_path: Any, odd: str) -> 
         assert count(chat.open(None, words)) == count(chat.open(None, "x")), words
         assert count(chat.follow(True, words)) == count(chat.follow(True, "x")), words
         assert count(chat.reply(words)) == 1, words
+
+
+@pytest.fixture
+def rendering_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates of our own need no process of their own."""
+
+    def render(request: str, seconds: int) -> list[dict[str, str]]:
+        asked = json.loads(request)
+        return [chat_templates._answer(asked["template"], each, asked["values"]) for each in asked["dialogues"]]
+
+    monkeypatch.setattr(chat_templates, "_render_apart", render)
+
+
+REPLIES = [("What is the rate?", "7"), ("Let me think.\nIs it 7?", " one two\n"), ("one", "user said")]
+
+
+@pytest.mark.usefixtures("rendering_here")
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_prompt_is_what_the_template_makes_of_the_dialogue(family: str, kind: str) -> None:
+    tokenizer = tokenizer_of(kind, FAMILIES[family])
+    for options, system in ({}, None), ({"enable_thinking": False}, "Ask."):
+        chat = ChatFormat(tokenizer, options)
+        for thoughtful in ((), (0, 1, 2), (1,)):
+            prompts = chat.begin(system, "I want one.")
+            messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+            messages.append({"role": "user", "content": "I want one."})
+            turns = []
+            for turn in range(len(REPLIES) + 1):
+                rendered = tokenizer.apply_chat_template(
+                    messages, tokenize=True, add_generation_prompt=True, return_dict=False, **options
+                )
+                assert prompts.ids == tuple(rendered), (options, thoughtful, turn)
+                if turn < len(REPLIES):
+                    said, words = REPLIES[turn]
+                    raw = f"<think>\nLet me think.\n</think>\n\n{said}" if turn in thoughtful else said
+                    turns.append((prompts.ids, chat.reply(raw)))
+                    prompts.add(AgentTurn(2 * turn + 1, raw, chat.reply(raw)), words)
+                    reply = {"role": "assistant", "content": said if family == "gpt-oss" else raw}
+                    messages += [reply, {"role": "user", "content": words}]
+            row = Row.of_turns(turns)
+            assert len(row.starts) == 1 or not chat.appends(system is not None, bool(thoughtful))
+            assert [row.prompt(turn) for turn in range(len(turns))] == [prompt for prompt, _ in turns]
+            assert [row.token_ids[start:end] for start, end in row.spans] == [reply for _, reply in turns]
+
+
+@pytest.mark.usefixtures("rendering_here")
+@pytest.mark.parametrize("stop", ["<|endoftext|>", "<|return|>", "<|end|>", "<|eot|>", "</s>"])
+def test_later_prompts_have_the_end_of_turn_of_the_template(stop: str) -> None:
+    tokenizer = tokenizer_of("bytes", FAMILIES["Qwen3"])
+    chat = ChatFormat(tokenizer)
+    prompts = [chat.begin(None, "one") for _ in range(3)]
+    words = chat.reply("Why?")[:-1]
+    ended = (*words, tokenizer.convert_tokens_to_ids(stop)), (*words, chat.end_of_turn), words
+    for ids, each in zip(ended, prompts, strict=True):
+        each.add(AgentTurn(1, "Why?", ids), "two")
+    assert prompts[0].ids == prompts[1].ids == prompts[2].ids
+    assert "Why?<|im_end|>\n<|im_start|>user\ntwo" in tokenizer.decode(prompts[0].ids)
+
+
+@pytest.mark.usefixtures("rendering_here")
+@pytest.mark.parametrize(
+    ("family", "marks", "sampled"),
+    [
+        ("Qwen3", "<think>", "<think>\nhm\n</think>\n\nWhy?"),
+        ("Qwen3.5", "<think>", "hm\n</think>\n\nWhy?"),
+        ("Qwen3.5", "<think>", "hm"),
+        ("Mistral Small", "[THINK]", "[THINK]hm[/THINK]Why?"),
+        (
+            "gpt-oss",
+            "",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Why?",
+        ),
+    ],
+)
+def test_marks_of_thoughts_outlive_decoding(family: str, marks: str, sampled: str) -> None:
+    tokenizer = tokenizer_of("bytes", FAMILIES[family])
+    if marks == "[THINK]":
+        tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, "[THINK]", "[/THINK]"]})
+    chat = ChatFormat(tokenizer)
+    (text,) = chat.decode([tokenizer.encode(sampled, add_special_tokens=False)])
+    thoughts, said = split_thoughts(text)
+    assert thoughts.startswith("hm") and said == ("" if sampled == "hm" else "Why?")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sweetrl.lm.rows import Row, RowFile, choose, lengths_of, reply_tokens_of
+from sweetrl.lm.rows import Row, RowFile, choose, lengths_of, longest_of, reply_tokens_of, sequences_of
 
 
 def some_rows(count: int = 300) -> list[Row]:
@@ -20,7 +20,8 @@ def some_rows(count: int = 300) -> list[Row]:
         reply = tuple(chance.choices(range(200_000), k=chance.randint(1, 20)))
         middle = len(prompt) // 2
         spans = ((len(prompt), len(prompt) + len(reply)),)
-        rows.append(Row(prompt + reply, (((1, middle), *spans) if number % 3 and middle > 1 else spans)))
+        starts = (0, middle) if number % 3 and middle > 1 else (0,)
+        rows.append(Row(prompt + reply, ((1, middle), *spans) if starts[1:] else spans, starts))
     return rows
 
 
@@ -29,6 +30,7 @@ def test_rows_come_back_as_they_were() -> None:
     kept = RowFile(rows)
     assert kept == rows and list(kept) == rows and kept[-1] == rows[-1] and kept[3:9:2] == rows[3:9:2]
     assert list(lengths_of(kept)) == lengths_of(rows) and list(reply_tokens_of(kept)) == reply_tokens_of(rows)
+    assert list(longest_of(kept)) == longest_of(rows) and sequences_of(kept) == sequences_of(rows)
     assert kept != rows[:-1] and kept != [*rows[:-1], rows[0]] and kept != "rows"
     with pytest.raises(IndexError):
         kept[len(rows)]

@@ -83,7 +83,7 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
     import torch
 
     found = []
-    for row in rows:
+    for row in (sequence for each in rows for sequence in each.sequences):
         logits = model(input_ids=torch.tensor([row.token_ids])).logits[0].log_softmax(-1)
         found += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
     return torch.stack(found)
@@ -109,15 +109,21 @@ def compare(model: Any, rows: Sequence[Row], backend: Any, expected: Any, tolera
 
 
 def random_rows(seed: int) -> list[Row]:
-    """Rows over few tokens, so that they begin alike by chance; some continue or repeat others."""
+    """Rows over few tokens, so that they begin alike by chance; some continue or repeat others or are two."""
     chance = random.Random(seed)
     rows: list[Row] = []
     for _ in range(chance.randint(1, 7)):
         ids = [chance.randrange(3) for _ in range(chance.randint(2, 12))]
         if rows and chance.random() < 0.5:
-            ids = [*chance.choice(rows).token_ids, *ids]
+            ids = [*chance.choice(rows).sequences[0].token_ids, *ids]
         cuts = sorted(chance.sample(range(1, len(ids) + 1), 2 * chance.randint(1, len(ids) // 2)))
-        rows.append(Row(tuple(ids), tuple(zip(cuts[::2], cuts[1::2], strict=True))))
+        row = Row(tuple(ids), tuple(zip(cuts[::2], cuts[1::2], strict=True)))
+        if rows and len(rows[-1].starts) == 1 and chance.random() < 0.3:
+            first = rows.pop()
+            begin = len(first.token_ids)
+            spans = tuple((start + begin, end + begin) for start, end in row.spans)
+            row = Row(first.token_ids + row.token_ids, first.spans + spans, (0, begin))
+        rows.append(row)
     return rows
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.lm.data import encode, rewrite
 from sweetrl.rollout.run import rollout
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Message
@@ -47,6 +50,35 @@ def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, 
     assert third.token_ids == second.token_ids + after_second
     seeds = [prompt.seed for prompt in (first, second, third)]
     assert seeds == [dialogue_seed(5, "train-00000", 0, turn) for turn in range(3)]
+
+
+STRIPPING = (
+    "{{ '<|begin|>' }}{% for m in messages %}{% set words = m['content'] %}{% if m['role'] == 'assistant' %}"
+    "{% set words = words.split('</think>')[-1].lstrip() %}{% endif %}{{ '<|' + m['role'] + '|>' + words + '<|end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "sequences"), [("", 1), (STRIPPING, 3)])
+def test_what_the_engine_was_sent_is_what_is_learnt_from(
+    tiny_model: Path, tmp_path: Path, cast: Any, template: str, sequences: int
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    chat = ChatFormat(tokenizer)
+    engine = cast.engine("<think>hm</think>\n\nWhy?", "<think>hm</think>\n\nHow?", "I WANT TO ANSWER: aa", cut=[1])
+    engine.chat = chat
+    context = replace(cast.context(engine, AGENT), chat=chat)
+    TrajectoryStore(tmp_path).write_shard(0, list(rollout([(cast.task(0), 0)], context, seed=5)))
+    (dialogue,) = TrajectoryStore(tmp_path)
+    row = encode(dialogue, chat, "another system prompt")
+    assert [row.prompt(turn) for turn in range(3)] == [prompt.token_ids for (prompt,) in engine.asked]
+    assert [row.token_ids[start:end] for start, end in row.spans] == [turn.token_ids for turn in dialogue.turns]
+    assert len(row.starts) == sequences
+    assert row == rewrite(dialogue, chat, context.domain.system_prompt(AGENT.prompt))
+    assert sum(len(turn.prompt_ids) for turn in dialogue.turns) < 2 * row.longest
 
 
 def test_lost_dialogues_name_the_cause_and_disturb_nobody(cast: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Words that no template contains; the blanks around some show whether a template strips what it is given.
 _SYSTEM, _REQUEST = "zqsystemqz", "zqrequestqz"
-_PERSON, _REPLY, _THOUGHT = "zqperson{}qz", "zqreply{}qz", "zqthought{}qz"
+_PERSON, _REPLY, _THOUGHT, _BLANKS = "zqperson{}qz", "zqreply{}qz", "zqthought{}qz", " \t "
 _PLACES = re.compile(r"(zq(?:system|request|person\d+|reply\d+|thought\d+)qz)")
 # Some templates print the day; a day in the prompt would make equal runs differ.
 _DATE = "26 Jul 2024"
@@ -53,16 +53,16 @@ class ChatFormat:
         self._template = self._own_template()
         self._marks = self._thought_marks()
         self._texts: dict[Shape, dict[str, str]] = {}
-        uniform = [(thought,) * turns for turns in range(UPFRONT + 1) for thought in (False, True)[: turns + 1]]
-        self._render(product((False, True), uniform))
+        mixtures = (mixture for turns in range(UPFRONT + 1) for mixture in product((False, True), repeat=turns))
+        self._render(product((False, True), mixtures))
         self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
         self._structure = self._structure_ids()
-        self._count_in = lru_cache(maxsize=64)(lambda text: self._count(self._ids(text)))
+        self._count_in = lru_cache(maxsize=256)(lambda text: self._count(self._ids(text)))
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
         self._lead, self._between = self._split_reply()
         self._opened = self._header.rstrip().endswith(self._marks[0])
-        self.strips = f" {_REQUEST} " not in self._blanks.get("text", "")
+        self.strips = f"{_BLANKS}{_REQUEST}{_BLANKS}" not in self._blanks.get("text", "")
         ending = self._encode(self._between.lstrip())
         self.end_of_turn = ending[0] if ending else -1
         """The id that ends a reply."""
@@ -91,16 +91,18 @@ class ChatFormat:
 
     def reply(self, text: str) -> tuple[int, ...]:
         """Return the ids of a reply known only as text, in its place behind the header, with its end-of-turn."""
-        thoughts, said = split_thoughts(text)
-        lead = "" if thoughts else self._lead
-        if self._opened:
-            text = f"{thoughts}\n{self._marks[1]}\n\n{said}"
         text = text.strip() if self.strips else text
-        before, ids = self._ids(self._header), self._ids(self._header + lead + text)
-        markers = self._count_in(self._header + lead)
-        if not self._plain_in(text) or ids[: len(before)] != before or self._count(ids) != markers:
-            return (*self._encode("", text, ""), self.end_of_turn)
-        return (*ids[len(before) :], self.end_of_turn)
+        thoughts, said = split_thoughts(text)
+        opening, closing = self._marks
+        parts = [(self._header + ("" if thoughts else self._lead), False), (text, True)]
+        if self._opened:
+            parts[1:] = [(f"{thoughts}\n", True), (closing, False), (f"\n\n{said}", True)]
+        elif thoughts and text.lstrip().startswith(opening):
+            before, _, after = text.lstrip()[len(opening) :].partition(closing)
+            parts[1:] = [(opening, False), (before, True), (closing, False), (after, True)]
+        before, ids = self._ids(self._header), self._join(parts)
+        own = ids[len(before) :] if ids[: len(before)] == before else self._join(parts[1:])
+        return (*own, self.end_of_turn)
 
     def plain(self, words: str) -> tuple[int, ...]:
         """Return the ids of words alone, without any structure."""
@@ -137,19 +139,11 @@ class ChatFormat:
             thoughtful.append(bool(thoughts))
             pieces |= {_THOUGHT.format(number): thoughts, _REPLY.format(number): said, _PERSON.format(number): words}
         text = self._text((system is not None, tuple(thoughtful)))
-        parts = [(pieces.get(part), part) for part in _PLACES.split(text)]
-        written = [part if words is None else words.strip() if self.strips else words for words, part in parts]
-        ids = self._ids("".join(written))
-        markers = [part for words, part in parts if words is None or part == _SYSTEM]
-        contents = [words for words, part in parts if words is not None and part != _SYSTEM]
-        honest = sum(self._count_in(pieces.get(part, part)) for part in markers)
-        if all(map(self._plain_in, contents)) and self._count(ids) == honest:
-            return ids
-        encoded = (
-            self._ids(each) if words is None or part == _SYSTEM else self._plain(each)
-            for (words, part), each in zip(parts, written, strict=True)
+        if self.strips:
+            pieces = {place: words.strip() for place, words in pieces.items()}
+        return self._join(
+            [(pieces.get(part, part), part in pieces and part != _SYSTEM) for part in _PLACES.split(text)]
         )
-        return tuple(id_ for ids in encoded for id_ in ids)
 
     # What the template makes of dialogues
 
@@ -170,7 +164,10 @@ class ChatFormat:
     def _render(self, shapes: Iterable[Shape]) -> None:
         """Have dialogues of these shapes rendered, and one with blanks around its words."""
         wanted = [shape for shape in dict.fromkeys(shapes) if shape not in self._texts]
-        dialogues = [[{"role": "user", "content": f" {_REQUEST} "}], *(self._dialogue(*shape) for shape in wanted)]
+        dialogues = [
+            [{"role": "user", "content": f"{_BLANKS}{_REQUEST}{_BLANKS}"}],
+            *(self._dialogue(*shape) for shape in wanted),
+        ]
         values = {**self.tokenizer.special_tokens_map, "date_string": _DATE, **self.options}
         try:
             self._blanks, *rendered = render_dialogues(self._template, dialogues, values)
@@ -243,20 +240,17 @@ class ChatFormat:
         return text
 
     def _encode(self, before: str, content: str = "", after: str = "") -> tuple[int, ...]:
-        """Tokenise template text around one message; special tokens written out in the message stay plain words."""
-        if self.strips:
-            content = content.strip()
-        ids = self._ids(before + content + after)
-        if not content:
-            return ids
-        # A normalizer may make structure of what is none as written.
-        if self._plain_in(content) and self._count(ids) == self._count_in(before) + self._count_in(after):
-            return ids
-        return (*self._ids(before), *self._plain(content), *self._ids(after))
+        """Tokenise template text around one message."""
+        return self._join([(before, False), (content.strip() if self.strips else content, True), (after, False)])
 
-    def _plain_in(self, words: str) -> bool:
-        """Whether no special token is written out in `words`."""
-        return not any(token in words for token in self._special)
+    def _join(self, parts: Sequence[tuple[str, bool]]) -> tuple[int, ...]:
+        """Tokenise (text, whether it is somebody's words) one behind the other; words never become structure."""
+        written = any(token in text for text, words in parts if words for token in self._special)
+        ids = self._ids("".join(text for text, _ in parts))
+        # A normalizer may make structure of what is none as written.
+        if not written and self._count(ids) == sum(self._count_in(text) for text, words in parts if not words):
+            return ids
+        return tuple(id_ for text, words in parts for id_ in (self._plain(text) if words else self._ids(text)))
 
     def _plain(self, words: str) -> tuple[int, ...]:
         """Tokenise words without structure: where a tokenizer makes it of some, they are cut apart."""
