@@ -261,8 +261,11 @@ def _backends(base: Any, device: Any, window: int) -> tuple[list[Backend | None]
 def attention_window(config: Any) -> tuple[int, int]:
     """Return the most tokens that a layer may see, by whatever name the configuration has (0: all), and the context."""
     context = getattr(config, "max_position_embeddings", None) or 2**31
-    values = [value for name, value in config.to_dict().items() if "window" in name or "chunk" in name]
-    return max((value for value in values if type(value) is int and value < context), default=0), context
+    sizes = [0]
+    for name, value in config.to_dict().items():
+        if ("window" in name or "chunk" in name) and "layers" not in name and type(value) is int and value < context:
+            sizes.append(value)
+    return max(sizes), context
 
 
 def _own_logprobs(model: Any, row: Row, device: Any) -> Tensor:
@@ -276,9 +279,9 @@ def _own_logprobs(model: Any, row: Row, device: Any) -> Tensor:
 
 
 def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor) -> float:
-    """How far log-probs are from the model's own, relative to their spread: of trees and after them of a flat batch.
+    """How far log-probs are from the model's own, relative to their spread: at most in trees, on average in a batch.
 
-    The largest difference; of flat batches alone the mean one, since a choice of experts may flip by rounding.
+    In half precision rounding may flip the choice of an expert.
     """
     spread = (own - own.mean()).abs().max().clamp(min=1e-9)
 
@@ -286,9 +289,8 @@ def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor
         values = reply_logprobs(model, to_device(layout.collate(rows), own.device))
         return (values - own[: len(values)]).abs() / spread
 
-    error = float(differences(Layout(backend), rows).max()) if backend else 0.0
-    flat = differences(Layout(None), rows[: len(PROBE)])
-    return max(error, float(flat.max() if backend else flat.mean()))
+    in_trees = float(differences(Layout(backend), rows).max()) if backend else 0.0
+    return max(in_trees, float(differences(Layout(None), rows[: len(PROBE)]).mean()))
 
 
 def to_device(batch: dict[str, Any], device: Any) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class TreeAttention:
                 return (key <= query) & (query < end[key])
 
             def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                return sees(batch, head, query, key) & (position[query] - position[key] < window)
+                return (key <= query) & (query < end[key]) & (position[query] - position[key] < window)
 
             if window:
                 low, high = (pick(positions.reshape(-1, FLEX_BLOCK), axis=1) for pick in (np.min, np.max))
