@@ -184,32 +184,6 @@ def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> N
     assert short.token_ids
 
 
-def test_an_attention_window_is_kept(tiny_model: Path, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    torch.manual_seed(1)
-    config = MistralConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=8,
-        max_position_embeddings=256,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    MistralForCausalLM(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    engine = loud(TransformersEngine(tmp_path, device="cpu", threads=1, rows=8))
-    session, prompts = engine.session(), make_prompts(engine, 12)
-    for _ in range(2):
-        completions = session.sample(prompts, SAMPLING)
-        check_logprobs(engine.model, prompts, completions)
-        prompts = [Prompt(p.token_ids + c.token_ids + (7,), 1) for p, (c,) in zip(prompts, completions, strict=True)]
-
-
 def test_an_adapter_changes_the_distribution(tiny_model: Path, tmp_path: Path) -> None:
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM

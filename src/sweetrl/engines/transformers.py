@@ -147,13 +147,16 @@ def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -
 def cache_shape(model: Any, name: str) -> CacheShape:
     """Find out what the model caches by letting it see one token; a model without plain attention is a UserError."""
     import torch
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     start = torch.zeros((1, 1), dtype=torch.long, device=model.get_input_embeddings().weight.device)
     with torch.inference_mode():
-        layers = getattr(model(input_ids=start, use_cache=True).past_key_values, "layers", [])
-    parts = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+        cached = getattr(model(input_ids=start, use_cache=True), "past_key_values", None)
+    layers = getattr(cached, "layers", [])
+    plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+    parts = [part for layer in layers for part in (layer.keys, layer.values)] if plain else []
     shapes = {tuple(getattr(part, "shape", ())[1::2]) for part in parts}
     if len(shapes) != 1 or () in shapes:
         raise UserError(f"{name}: not all layers of this model cache plain keys and values of one size; use vllm.")
     heads, size = shapes.pop()
-    return CacheShape(len(layers), heads, size, tuple(bool(getattr(layer, "is_sliding", False)) for layer in layers))
+    return CacheShape(len(layers), heads, size, tuple(layer.is_sliding for layer in layers))

@@ -87,12 +87,12 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from sweetrl.lm.head import backbone, base_of
+    from sweetrl.lm.head import base_of, transformer_of
 
     # accelerate would shard what is sharded already, optimiser and adapter included; on a CPU it ignores the request.
     os.environ["ACCELERATE_USE_FSDP"] = "false"
     mesh = init_device_mesh(device.type, (_processes(),))
-    transformer, _ = backbone(model)
+    transformer = transformer_of(model)
     kinds = base_of(model)._no_split_modules or ()
     layers = [module for module in transformer.modules() if type(module).__name__ in kinds]
     if not layers:

@@ -10,9 +10,10 @@ predict replies. The head is called `score`, lies on the base model, and is save
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from sweetrl.errors import UserError
 
@@ -30,26 +31,102 @@ def base_of(model: nn.Module) -> Any:
     return adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
 
 
+def transformer_of(model: nn.Module) -> Any:
+    """Return the transformer of a causal language model, without its head; of one that also sees, that of its text."""
+    return _body_of(base_of(model)).get_decoder()
+
+
+def _body_of(base: Any) -> Any:
+    """What the model itself puts before its head; some types name an attribute for it that they do not have."""
+    from transformers import PreTrainedModel
+
+    parts = (part for part in base.children() if isinstance(part, PreTrainedModel))
+    body = getattr(base, base.base_model_prefix, None) or next(parts, None)
+    if body is None:
+        raise UserError(f"{base.config.model_type}: it is not to be seen what the model has before its head.")
+    return body
+
+
 def backbone(model: nn.Module) -> tuple[Any, Any]:
-    """Return (the transformer without its head, the head) of a causal language model, with or without an adapter."""
+    """Return (the transformer, what makes logits [N, vocabulary] of its states [N, width]) of a causal language model.
+
+    That is the head, or where a short row shows that the model does more (soft caps, multipliers) its own forward.
+    """
     base = base_of(model)
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(base.config, name, None):
-            raise UserError(
-                f"{base.config.model_type}: models that change their logits after the head ({name}) are not supported; "
-                "take a Llama- or Qwen-family model."
-            )
-    return getattr(base, base.base_model_prefix), base.get_output_embeddings()
+    if base not in _OWN:
+        _OWN[base] = _compared(base)
+    output = _OWN[base]
+    head = base.get_output_embeddings() if output is None else partial(_own_logits, base, output)
+    return transformer_of(model), head
 
 
-def token_logprobs(head: nn.Module, hidden: Tensor, target: Tensor) -> Tensor:
+# By model: None where its head alone makes its logits, else what its layers return.
+_OWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _compared(base: Any) -> Any:
+    """None if the head makes the model's own logits of a short row's states, or the type of what carries the states."""
+    import torch
+
+    outputs: list[Any] = []  # of the layers, and of what the model may have around them
+    weight = base.get_input_embeddings().weight
+    ids = torch.arange(8, device=weight.device)[None] + weight.shape[0] // 2
+    parts = {_body_of(base), transformer_of(base)}
+    hooks = [part.register_forward_hook(lambda module, given, output: outputs.append(output)) for part in parts]
+    was_training = base.training
+    base.eval()
+    try:
+        with torch.no_grad():
+            logits = base(input_ids=ids, use_cache=False).logits[0].float()
+            states = outputs[-1].last_hidden_state[0]
+            for kind in (None, type(outputs[-1])):
+                head = partial(_own_logits, base, kind) if kind else base.get_output_embeddings()
+                ours = head(states).float()
+                if ours.shape == logits.shape and (ours - logits).abs().mean() <= 1e-4 * logits.abs().mean():
+                    return kind
+        problem = "they are others"
+    except Exception as error:  # whatever a foreign model makes of this
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
+    finally:
+        for hook in hooks:
+            hook.remove()
+        base.train(was_training)
+    raise UserError(
+        f"{base.config.model_type}: the model's logits cannot be made of what its layers return ({problem}); take "
+        "another model, as of the Llama or Qwen families."
+    )
+
+
+def _own_logits(base: Any, output: Any, hidden: Tensor) -> Tensor:
+    """What the model's own forward makes of the states [N, width] of its layers: logits [N, vocabulary]."""
+    ids = hidden.new_zeros(1, len(hidden), dtype=int)
+    computed = _Computed(base, _body_of(base), output(last_hidden_state=hidden[None]))
+    logits: Tensor = type(base).forward(computed, input_ids=ids).logits[0]
+    return logits
+
+
+class _Computed:
+    """A model whose layers, the part `body`, have been computed: called, they give `states`; all else is as it is."""
+
+    def __init__(self, module: Any, body: Any, states: Any) -> None:
+        self._module, self._body, self._states = module, body, states
+
+    def __call__(self, *given: Any, **more: Any) -> Any:
+        return self._states
+
+    def __getattr__(self, name: str) -> Any:
+        part = getattr(self._module, name)
+        return _Computed(part, part, self._states) if part is self._body else part
+
+
+def token_logprobs(head: Any, hidden: Tensor, target: Tensor) -> Tensor:
     """log softmax(head(hidden))[target] for hidden [N, width] and target [N], in at least float32, chunk by chunk."""
     import torch
 
     return slot_logprobs(head, hidden, torch.arange(len(target), device=target.device), target)
 
 
-def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
+def slot_logprobs(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
     """log softmax(head(hidden[slot]))[target], [U], for hidden [M, width] and rising slot [U] and target [U].
 
     The logits of a hidden state are computed once, however many targets it has, and only a chunk of them is ever in
@@ -60,7 +137,7 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    weight, size = head.weight, CHUNK_ROWS
+    size = CHUNK_ROWS
     bounds = torch.arange(0, hidden.shape[0] + size, size, device=slot.device)
     cuts = torch.searchsorted(slot, bounds).tolist()
     pieces = []
@@ -70,7 +147,7 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
         if not torch.is_grad_enabled():
             pieces.append(_picked(head(piece[0]), piece[1], piece[2])[0])
         elif _frozen_linear(head):
-            pieces.append(_fused().apply(piece[0], weight, getattr(head, "bias", None), piece[1], piece[2]))
+            pieces.append(_fused().apply(piece[0], head.weight, getattr(head, "bias", None), piece[1], piece[2]))
         else:
             pieces.append(checkpoint(_recomputed, head, *piece, use_reentrant=False))
     return torch.cat(pieces)
@@ -79,8 +156,9 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
 def _frozen_linear(head: Any) -> bool:
     import torch
 
-    hooks = head._forward_hooks or head._forward_pre_hooks  # sharded modules gather their weights in hooks
-    return type(head) is torch.nn.Linear and not hooks and not any(weight.requires_grad for weight in head.parameters())
+    if type(head) is not torch.nn.Linear or head._forward_hooks or head._forward_pre_hooks:
+        return False  # sharded modules gather their weights in hooks
+    return not any(weight.requires_grad for weight in head.parameters())
 
 
 def _recomputed(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
@@ -155,8 +233,7 @@ def turn_values(model: nn.Module, rows: dict[str, Any], pooling: str) -> Tensor:
     """The head's value of every turn of a flat batch (lm.data.collate), [T]."""
     import torch
 
-    transformer, _ = backbone(model)
-    hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state.flatten(0, 1)
+    hidden = transformer_of(model)(input_ids=rows["input_ids"], use_cache=False).last_hidden_state.flatten(0, 1)
     turn, turns = rows["turn"], len(rows["turn_row"])
     own = hidden.index_select(0, rows["position"] + 1)  # the state at the token itself, not the one that predicts it
     lengths = torch.bincount(turn, minlength=turns)

@@ -6,15 +6,17 @@ And their log-probs from one pass, over a forest or a flat batch; and whether a 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, turn_columns
 from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_rows
 from sweetrl.lm.head import backbone, base_of, flat_logprobs, slot_logprobs
 from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
-from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install
+from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of_trees
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,7 +71,7 @@ class Layout:
 
 def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
     """The layout called `layout` in the settings, or flat batches (it says why) where trees cannot be used."""
-    backend, reason = usable_backend(model) if layout == "trees" else (None, "")
+    backend, reason = usable_backend(model, trees=layout == "trees")
     if reason:
         logger.warning("flat batches instead of trees: %s", reason)
     return Layout(backend, tokens, pad_id)
@@ -159,14 +161,18 @@ def share_of_step(
     return MicroBatch(whole_step.pairs[pairs], whole_step.replay[replay])
 
 
-def probe_rows(vocabulary: int) -> tuple[Row, ...]:
-    """Return PROBE in tokens from the middle of a vocabulary of that size; in a very small one as it is.
+def probe_rows(vocabulary: int, trunk: int = 0) -> tuple[Row, ...]:
+    """Return PROBE in tokens from the middle of a vocabulary of that size, and two rows that share so long a `trunk`.
 
-    The first and the last are often special tokens. What a model makes of a row of those is chaos: in half precision
-    rounding alone decides it, in trees and in rows alike.
+    In a very small one as it is. The first and the last are often special tokens. What a model makes of a row of those
+    is chaos: in half precision rounding alone decides it, in trees and in rows alike.
     """
     first = vocabulary // 2 if vocabulary >= SMALL_VOCABULARY else 0
-    return tuple(Row(tuple(token + first for token in row.token_ids), row.spans) for row in PROBE)
+    rows = list(PROBE)
+    if trunk:
+        shared, spans = random.Random(0).choices(range(1, 20), k=trunk), ((trunk, trunk + 4),)
+        rows += [Row((*shared, end, 1, 2, 3), spans) for end in (20, 21)]
+    return tuple(Row(tuple(token + first for token in row.token_ids), row.spans) for row in rows)
 
 
 def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> dict[str, Any]:
@@ -192,61 +198,101 @@ def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     transformer, head = backbone(model)
     tree, input_ids = rows["tree"], rows["input_ids"]
     if tree.backend == "dense":
-        mask, more = tree.mask(input_ids.device, next(model.parameters()).dtype), {}
+        more = {"attention_mask": tree.mask(input_ids.device, next(model.parameters()).dtype)}
     else:
         install(model)
-        # A finished 4-D mask keeps transformers from making its own S x S one; the tree's attention never looks at it.
-        mask, more = input_ids.new_zeros(1, 1, 1, 1), {"tree": tree}
-    hidden = transformer(
-        input_ids=input_ids, position_ids=rows["position_ids"], attention_mask=mask, use_cache=False, **more
-    ).last_hidden_state[0]
-    predictions = slot_logprobs(head, hidden.index_select(0, rows["predicting"]), rows["slot"], rows["choice"])
+        more = {"tree": tree}
+    with masks_of_trees():
+        states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
+    hidden = states.last_hidden_state[0].index_select(0, rows["predicting"])
+    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"])
     return predictions.index_select(0, rows["reply"])
 
 
-def usable_backend(model: nn.Module) -> tuple[Backend | None, str]:
+def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None, str]:
     """Return the backend for `model` on its device, or None and the reason why trees cannot be used.
 
-    What a model says of itself is not relied on: a small forest is computed and compared with its rows.
+    A small forest, with rows longer than a window of its attention, and a flat batch are computed and compared with the
+    model's own logits. UserError where neither has them.
     """
     import torch
 
-    config = base_of(model).config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-    if kinds:
-        return None, f"{config.model_type} has layers of kind {', '.join(sorted(kinds))}"
-    device = next(model.parameters()).device
-    backends: list[Backend] = [choose_backend(device), "dense"]
-    if not getattr(base_of(model), "_supports_attention_backend", False):
-        backends = ["dense"]
-    reason = ""
+    base, weight = base_of(model), next(model.parameters())
+    config, attention = base.config.get_text_config(), base.config._attn_implementation
+    limit = 1e-4 if weight.dtype.itemsize >= 4 else 0.1
+    window, context = attention_window(config)
+    backends, reason = _backends(base, weight.device, window) if trees else ([], "")
+    trunk = min(3 * window // 2, context - 4)
+    rows = probe_rows(config.vocab_size, trunk if backends and trunk < TOKENS else 0)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for backend in backends:
+            own = torch.cat([_own_logprobs(model, row, weight.device) for row in rows])
+            for backend in (*backends, None):
+                where = "tree" if backend else "flat batch"
                 try:
-                    error = _probe(model, backend, device)
-                except Exception as problem:  # whatever a foreign model does with arguments that it does not know
-                    reason = f"{config.model_type}: {type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
-                    continue
-                if error <= (1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 0.1):
-                    return backend, ""
-                reason = f"{config.model_type} gives other log-probs in a tree than in a row ({error:.1e} relative)"
+                    error = _apart(model, rows, backend, own)
+                    if error <= limit:
+                        return backend, "" if backend else reason
+                    problem = f"gives other log-probs in a {where} than its own logits ({error:.1e} relative)"
+                except UserError:
+                    raise
+                except Exception as failure:  # whatever a foreign model does with arguments that it does not know
+                    problem = f"in a {where}: {type(failure).__name__}: {str(failure).splitlines()[0][:200]}"
+                reason = f"{config.model_type} {problem}"
+                if base.config._attn_implementation != attention:
+                    base.set_attn_implementation(attention)
     finally:
         model.train(was_training)
-    return None, reason
+    raise UserError(f"{reason}; take another model, as of the Llama or Qwen families.")
 
 
-def _probe(model: Any, backend: Backend, device: Any) -> float:
-    """Largest difference between the log-probs of a small forest and those of its rows, relative to their spread."""
+def _backends(base: Any, device: Any, window: int) -> tuple[list[Backend | None], str]:
+    """The backends that a model may take, the first that works; where there is none, the reason."""
+    config = base.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds or base._is_stateful:
+        return [], f"{config.model_type} has layers of kind {', '.join(sorted(kinds)) or 'state space'}"
+    backends: list[Backend | None] = [choose_backend(device)] if base._supports_attention_backend else []
+    if not window:  # the dense mask is one for all layers
+        backends.append("dense")
+    return backends, f"{config.model_type} keeps its window of {window} tokens to itself"
+
+
+def attention_window(config: Any) -> tuple[int, int]:
+    """Return the most tokens that a layer may see, by whatever name the configuration has (0: all), and the context."""
+    context = getattr(config, "max_position_embeddings", None) or 2**31
+    sizes = [0]
+    for name, value in config.to_dict().items():
+        if ("window" in name or "chunk" in name) and "layers" not in name and type(value) is int and value < context:
+            sizes.append(value)
+    return max(sizes), context
+
+
+def _own_logprobs(model: Any, row: Row, device: Any) -> Tensor:
+    """Log-probs of a row's reply tokens by the model's own logits, with nothing of ours."""
     import torch
 
-    rows = probe_rows(base_of(model).config.get_text_config().vocab_size)
-    ours = forest_logprobs(model, to_device(collate_trees(rows, backend), device))
-    theirs = torch.cat([flat_logprobs(model, to_device(collate([row]), device)) for row in rows])
-    spread = (theirs - theirs.mean()).abs().max().clamp(min=1e-9)
-    return float((ours - theirs).abs().max() / spread)
+    ids, first = torch.tensor([row.token_ids], device=device), row.spans[0][0]
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=ids.shape[1] - first + 1).logits[0].float()
+    chosen = logits[:-1].log_softmax(1).gather(1, ids[0, first:, None])[:, 0]
+    return torch.cat([chosen[start - first : stop - first] for start, stop in row.spans])
+
+
+def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor) -> float:
+    """How far log-probs are from the model's own, relative to their spread: at most in trees, on average in a batch.
+
+    In half precision rounding may flip the choice of an expert.
+    """
+    spread = (own - own.mean()).abs().max().clamp(min=1e-9)
+
+    def differences(layout: Layout, rows: Sequence[Row]) -> Tensor:
+        values = reply_logprobs(model, to_device(layout.collate(rows), own.device))
+        return (values - own[: len(values)]).abs() / spread
+
+    in_trees = float(differences(Layout(backend), rows).max()) if backend else 0.0
+    return max(in_trees, float(differences(Layout(None), rows[: len(PROBE)]).mean()))
 
 
 def to_device(batch: dict[str, Any], device: Any) -> dict[str, Any]:

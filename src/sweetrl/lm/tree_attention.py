@@ -6,12 +6,16 @@ flex    torch's FlexAttention with a block mask: the kernel for CUDA devices.
 dense   one 4-D mask handed to the model: for any model that takes one, and for checks; S x S scores are computed.
 
 Models are left as they are. They look their attention up by name for every call; `install` registers one under the
-name TREE and sets it. Without a tree it is transformers' SDPA, so that flat batches and sampling run as before.
+name TREE and sets it. Without a tree it is transformers' SDPA, so that flat batches and sampling run as before. Masks
+are looked up, too: for a tree a layer's mask is the number of tokens that its window has, which blocks and flex keep.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,18 +64,40 @@ def plan_blocks(forest: Forest) -> Blocks:
     return Blocks(tuple(tip.items()), tuple(branches))
 
 
+def near_blocks(blocks: Blocks, window: int) -> Blocks:
+    """The blocks with what a window of that many tokens reaches: paths in runs of a window, each below the one before.
+
+    Within a run all is near enough; what hangs below it still has to look how far away it is.
+    """
+    paths, branches = (
+        [],
+        [(first, last, max(start, stop - window), stop) for first, last, start, stop in blocks.branches],
+    )
+    for first, last in blocks.paths:
+        for begin in range(first, last, window):
+            paths.append((begin, min(begin + window, last)))
+            if begin > first:
+                branches.append((*paths[-1], begin - window, begin))
+    return Blocks(tuple(paths), tuple(branches))
+
+
 @dataclass
 class TreeAttention:
     """What attention needs to know about one forest on one device; made once, used by every layer and recomputation."""
 
     forest: Forest
     backend: Backend
-    _block_mask: Any = None
+    _block_masks: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
     def blocks(self) -> Blocks:
         """What the backend `blocks` computes."""
         return plan_blocks(self.forest)
+
+    @cached_property
+    def depth(self) -> int:
+        """Tokens of the longest path."""
+        return int(self.forest.position.max()) + 1
 
     def mask(self, device: Any, dtype: Any) -> Tensor:
         """The additive mask [1, 1, S, S]."""
@@ -80,25 +106,33 @@ class TreeAttention:
         mask = torch.zeros(1, 1, *(2 * [len(self.forest.end)]), dtype=dtype)
         return mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min).to(device)
 
-    def block_mask(self, device: Any) -> Any:
+    def block_mask(self, device: Any, window: int) -> Any:
         """FlexAttention's block mask over S rounded up to whole blocks; nodes beyond the forest see themselves."""
         import torch
         from torch.nn.attention.flex_attention import BlockMask
 
-        if self._block_mask is None:
-            ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
+        if window not in self._block_masks:
+            count = len(self.forest.end)
+            ends = np.concatenate([self.forest.end, np.arange(count, self.padded) + 1])
+            positions = np.pad(self.forest.position, (0, self.padded - count))
             some, full = seen_blocks(ends, FLEX_BLOCK)
-            end = torch.from_numpy(ends).to(device)
+            end, position = (torch.from_numpy(numbers).to(device) for numbers in (ends, positions))
 
             def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
                 return (key <= query) & (query < end[key])
 
-            count, columns = _listed(some & ~full, device)
-            full_count, full_columns = _listed(full, device)
-            self._block_mask = BlockMask.from_kv_blocks(
-                count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
+            def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return (key <= query) & (query < end[key]) & (position[query] - position[key] < window)
+
+            if window:
+                low, high = (pick(positions.reshape(-1, FLEX_BLOCK), axis=1) for pick in (np.min, np.max))
+                some &= low[:, None] - high < window
+                full &= high[:, None] - low < window
+            listed, listed_full = _listed(some & ~full, device), _listed(full, device)
+            self._block_masks[window] = BlockMask.from_kv_blocks(
+                *listed, *listed_full, BLOCK_SIZE=FLEX_BLOCK, mask_mod=near if window else sees
             )
-        return self._block_mask
+        return self._block_masks[window]
 
     @property
     def padded(self) -> int:
@@ -136,13 +170,36 @@ def choose_backend(device: Any) -> Backend:
 def install(model: nn.Module) -> None:
     """Make `model` look its attention up under TREE; without a tree it goes on with transformers' SDPA."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(TREE, tree_attention_forward)
-    AttentionMaskInterface.register(TREE, sdpa_mask)
+    AttentionMaskInterface.register(TREE, tree_mask)
     base = base_of(model)
     if base.config._attn_implementation != TREE:
         base.set_attn_implementation(TREE)
+
+
+_IN_TREE = ContextVar("_IN_TREE", default=False)
+
+
+@contextmanager
+def masks_of_trees() -> Iterator[None]:
+    """Within it, what models ask masks for is a forest."""
+    token = _IN_TREE.set(True)
+    try:
+        yield
+    finally:
+        _IN_TREE.reset(token)
+
+
+def tree_mask(*given: Any, local_size: int | None = None, **more: Any) -> Tensor | None:
+    """transformers' mask interface: SDPA's mask, or for a forest the window [1, 1, 1, 1] in tokens, 0 without one."""
+    import torch
+    from transformers.masking_utils import sdpa_mask
+
+    if _IN_TREE.get():
+        return torch.full((1, 1, 1, 1), local_size or 0)
+    mask: Tensor | None = sdpa_mask(*given, local_size=local_size, **more)
+    return mask
 
 
 def tree_attention_forward(
@@ -164,11 +221,12 @@ def tree_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    window = 0 if attention_mask is None or attention_mask >= tree.depth else int(attention_mask)
     if tree.backend == "flex":
         attend = _flex(query.device.type)
-        out = attend(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
+        out = attend(query, key, value, block_mask=tree.block_mask(query.device, window), scale=scale, enable_gqa=True)
     else:
-        out = _function().apply(query, key, value, scale, tree)
+        out = _function().apply(query, key, value, scale, tree, window)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -195,23 +253,26 @@ def _function() -> Any:
 
     class BlockAttention(torch.autograd.Function):
         @staticmethod
-        def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, tree: TreeAttention) -> Any:
+        def forward(
+            context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, tree: TreeAttention, window: int
+        ) -> Any:
             shape, (query, key, value) = query.shape, _by_key_head(query, key, value)
             out = query.new_empty(shape[2], shape[1], shape[3]).transpose(0, 1).view_as(query)
             sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
-            blocks = tree.blocks
+            blocks = near_blocks(tree.blocks, window) if window else tree.blocks
             for first, last in blocks.paths:
                 queries, keys, values = (part[:, :, first:last] for part in (query, key, value))
                 out[:, :, first:last], sums[:, :, first:last] = attend(queries, keys, values, 0.0, True, scale=scale)
             for first, last, start, stop in blocks.branches:
                 below, so_far = out[:, :, first:last], sums[:, :, first:last]
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
-                more, total = attend(query[:, :, first:last], keys, values, 0.0, False, scale=scale)
+                far = _far(tree, window, (first, last, start, stop), query)
+                more, total = attend(query[:, :, first:last], keys, values, 0.0, False, attn_mask=far, scale=scale)
                 both = torch.logaddexp(so_far, total)
                 below.mul_((so_far - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
                 so_far.copy_(both)
             context.save_for_backward(query, key, value, out, sums)
-            context.scale, context.tree = scale, tree
+            context.scale, context.tree, context.blocks, context.window = scale, tree, blocks, window
             return out.view(shape)
 
         @staticmethod
@@ -219,22 +280,38 @@ def _function() -> Any:
             query, key, value, out, sums = context.saved_tensors
             grad = grads[0].view_as(query)
             to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(query), torch.zeros_like(query)
-            blocks = context.tree.blocks
+            blocks, scale = context.blocks, context.scale
             pieces = [(first, last, first, last) for first, last in blocks.paths]
             for number, (first, last, start, stop) in enumerate(pieces + list(blocks.branches)):
                 here, queries, outputs, total = (part[:, :, first:last] for part in (grad, query, out, sums))
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 causal = number < len(pieces)
-                parts = attend_backward(here, queries, keys, values, outputs, total, 0.0, causal, scale=context.scale)
+                far = None if causal else _far(context.tree, context.window, (first, last, start, stop), query)
+                parts = attend_backward(
+                    here, queries, keys, values, outputs, total, 0.0, causal, attn_mask=far, scale=scale
+                )
                 if causal:
                     to_query[:, :, first:last] = parts[0]
                 else:
                     to_query[:, :, first:last] += parts[0]
                 to_key[:, :, start:stop] += parts[1]
                 to_value[:, :, start:stop] += parts[2]
-            return to_query.reshape(grads[0].shape), to_key.sum(1)[None], to_value.sum(1)[None], None, None
+            return to_query.reshape(grads[0].shape), to_key.sum(1)[None], to_value.sum(1)[None], None, None, None
 
     return BlockAttention
+
+
+def _far(tree: TreeAttention, window: int, block: tuple[int, int, int, int], like: Tensor) -> Tensor | None:
+    """The additive mask [queries, keys] of a block below a path: whoever is out of the window is not seen."""
+    import torch
+
+    if not window:
+        return None
+    first, last, start, stop = block
+    position = torch.from_numpy(tree.forest.position)
+    far = position[first:last, None] - position[start:stop] >= window
+    # Half of the least number: what is added to it stays finite where a query sees none of the keys.
+    return like.new_zeros(far.shape).masked_fill_(far.to(like.device), torch.finfo(like.dtype).min / 2)
 
 
 def _by_key_head(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:

@@ -1,0 +1,150 @@
+"""Tiny random models of many families: what is sampled and learnt is what the model itself computes, or refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.lm.data import Row
+from sweetrl.types import Prompt, Sampling
+
+WINDOW = 8
+SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.4}
+BOTH, CAP = ["sliding_attention", "full_attention"], {"final_logit_softcapping": 3.0}
+MOE = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SLIDING, PER_LAYER = {"sliding_window": WINDOW}, {"sliding_window": WINDOW, "layer_types": BOTH}
+GEMMA_4 = PER_LAYER | CAP | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "global_head_dim": 8}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4}
+
+TREES: dict[str, dict[str, Any]] = {
+    "qwen2 without its window": SLIDING,
+    "qwen2": SLIDING | {"use_sliding_window": True, "max_window_layers": 1},
+    "qwen2_moe": SLIDING | MOE | {"use_sliding_window": True, "max_window_layers": 1},
+    "qwen3": {},
+    "qwen3_moe": SLIDING | MOE | {"use_sliding_window": True},
+    "mistral": SLIDING,
+    "mixtral": SLIDING | MOE,
+    "phi3": SLIDING,
+    "phimoe": SLIDING | MOE,
+    "starcoder2": SLIDING,
+    "gemma3_text": PER_LAYER,
+    "gemma3n_text": PER_LAYER | CAP | {"hidden_size_per_layer_input": 4, "num_kv_shared_layers": 0, "laurel_rank": 4}
+    | {"activation_sparsity_pattern": None},
+    "gemma4_text": GEMMA_4,
+    "gemma4": {"text_config": SIZES | GEMMA_4},
+    "cohere": {"logit_scale": 0.0625},
+    "cohere2": PER_LAYER | {"logit_scale": 0.0625},
+    "granite": {"logits_scaling": 8.0},
+    "olmo2": {},
+    "olmo3": PER_LAYER,
+    "exaone4": PER_LAYER,
+    "smollm3": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+}  # fmt: skip
+FLAT: dict[str, dict[str, Any]] = {  # each with its reason
+    "gemma2": SLIDING | CAP,  # caps its attention, too
+    "gpt_oss": PER_LAYER | MOE,  # sinks
+    "gpt_neo": {"window_size": WINDOW, "attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4},
+    "llama4_text": MOE | {"attention_chunk_size": WINDOW, "layer_types": ["chunked_attention", "full_attention"]}
+    | {"intermediate_size_mlp": 48},
+    "falcon_h1": MAMBA | {"lm_head_multiplier": 0.05},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "bamba": MAMBA | {"attn_layer_indices": [1], "mamba_n_heads": 8},
+    "qwen3_next": MOE | LINEAR | {"layer_types": ["linear_attention", "full_attention"]},
+}  # fmt: skip
+NOT_SAMPLED = {"falcon_h1", "lfm2", "bamba", "qwen3_next"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+def random_model(name: str, vocabulary: int) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    values = (TREES | FLAT)[name]
+    tokens = {"vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "pad_token_id": 0, "eos_token_id": 2}
+    values = {"text_config": values["text_config"] | tokens} if "text_config" in values else SIZES | values | tokens
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(name.split()[0], **values), dtype=torch.float32).eval()
+
+
+def alone(model: Any, rows: Sequence[Row]) -> Any:
+    import torch
+
+    found = []
+    for row in rows:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([row.token_ids]), use_cache=False).logits[0].log_softmax(-1)
+        found += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("name", TREES | FLAT)
+def test_log_probs_are_the_models_own(tokenizer: Any, name: str) -> None:
+    """In trees by every backend of a CPU, in flat batches, and while sampling over two turns."""
+    import torch
+
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.lm.passes import Layout, reply_logprobs, usable_backend
+
+    model = random_model(name, len(tokenizer))
+    ids = random.Random(0).choices(range(100, len(tokenizer)), k=60)
+    rows = [Row((*ids[:35], *ids[35 + 5 * cut : 60]), ((10, 14), (35, 60 - 5 * cut))) for cut in range(4)]
+    own = alone(model, rows)
+    backend, reason = usable_backend(model)
+    assert (backend, reason) == ("blocks", "") if name in TREES else backend is None and name in reason
+    for layout in (Layout("blocks"), Layout("flex"), Layout(None)) if backend else (Layout(None),):
+        with torch.no_grad():
+            assert (reply_logprobs(model, layout.collate(rows)) - own).abs().max().item() < 1e-4
+
+    if name in NOT_SAMPLED:
+        with pytest.raises(UserError, match="not all layers of this model cache plain keys and values of one size"):
+            TransformersEngine(name, loaded=(model, tokenizer), threads=1)
+        return
+    engine = TransformersEngine(name, loaded=(model, tokenizer), threads=1)
+    session, prompts = engine.session(), [Prompt(tuple(ids[:length]), length) for length in (3, 9, 40)]
+    for _ in range(2):
+        replies = [reply for (reply,) in session.sample(prompts, Sampling(12))]
+        prompts = [Prompt((*one.token_ids, *reply.token_ids), 1) for one, reply in zip(prompts, replies, strict=True)]
+        ends = [len(one.token_ids) for one in prompts]
+        starts = [end - len(reply.token_ids) for end, reply in zip(ends, replies, strict=True)]
+        rows = [Row(one.token_ids, ((a, b),)) for one, a, b in zip(prompts, starts, ends, strict=True)]
+        drawn = torch.tensor([logprob for reply in replies for logprob in reply.logprobs])
+        assert (drawn - alone(model, rows)).abs().max().item() < 1e-4
+
+
+def test_faults_are_seen_when_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that is lost, and logits that depend on more than what the layers return."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sweetrl.lm import tree_attention
+    from sweetrl.lm.passes import model_layout, usable_backend
+
+    kept = tree_attention.tree_mask
+    monkeypatch.setattr(tree_attention, "tree_mask", lambda *given, local_size, **more: kept(*given, **more))
+    backend, reason = usable_backend(random_model("mistral", 300))
+    assert backend is None and "mistral gives other log-probs in a tree than its own logits" in reason
+
+    class Odd(LlamaForCausalLM):
+        def forward(self, input_ids: Any, **more: Any) -> Any:
+            output = LlamaForCausalLM.forward(self, input_ids, **more)
+            read = torch.nn.functional.one_hot(input_ids, self.vocab_size)
+            output.logits = output.logits + read[:, -output.logits.shape[1] :]
+            return output
+
+    for layout in ("trees", "flat"):
+        with pytest.raises(UserError, match="llama: the model's logits cannot be made of what its layers return"):
+            model_layout(Odd(LlamaConfig(vocab_size=64, **SIZES)), layout)
