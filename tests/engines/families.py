@@ -60,6 +60,12 @@ GEMMA = (
     "'user') + '\n' }}{{ (own if loop.index0 == (1 if own else 0) else '') + (m['content'] | trim) + '<|eot|>\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>model\n' }}{% endif %}"
 )
+GEMMA4 = (
+    "{{ '<s>' }}{% for m in messages %}{% set words = m['content'] %}{% if m['role'] == 'assistant' %}"
+    "{% set words = words.split('<channel|>')[-1] | trim %}{% endif %}{{ '<|turn>' + ('model' if m['role'] == "
+    "'assistant' else m['role']) + '\n' + words + '<turn|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}"
+)
 # Thoughts are a channel of their own, in a field of the message, and those of earlier replies are left out.
 HARMONY = (
     "{% for m in messages %}{% if m['role'] == 'assistant' %}"
@@ -96,6 +102,7 @@ FAMILIES = {
     "Llama 2": LLAMA2,
     "Llama 3": LLAMA3,
     "Gemma 3": GEMMA,
+    "Gemma 4": GEMMA4,
     "gpt-oss": HARMONY,
     "DeepSeek": DEEPSEEK,
     "Zephyr": ZEPHYR,
@@ -105,6 +112,7 @@ TOKENIZERS = ("bytes", "prepend", "metaspace", "first")
 SPECIAL = [
     *("<s>", "</s>", "<|start|>", "<|stop|>", "<|eot|>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|channel|>"),
     *("<|message|>", "<|return|>", "<|endoftext|>", "[INST]", "[/INST]", "<|user|>", "<|assistant|>", "<|system|>"),
+    *("<|turn>", "<turn|>", "<|channel>", "<channel|>"),
 ]
 
 

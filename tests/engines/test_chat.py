@@ -189,7 +189,8 @@ def test_every_prompt_is_what_the_template_makes_of_the_dialogue(family: str, ki
                 assert prompts.ids == tuple(rendered), (options, thoughtful, turn)
                 if turn < len(REPLIES):
                     said, words = REPLIES[turn]
-                    raw = f"<think>\nLet me think.\n</think>\n\n{said}" if turn in thoughtful else said
+                    opening, closing = chat.marks
+                    raw = f"{opening}\nLet me think.\n{closing}\n\n{said}" if turn in thoughtful else said
                     turns.append((prompts.ids, chat.reply(raw)))
                     prompts.add(AgentTurn(2 * turn + 1, raw, chat.reply(raw)), words)
                     reply = {"role": "assistant", "content": said if family == "gpt-oss" else raw}

@@ -24,6 +24,7 @@ LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_he
 MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4}
 
 TREES: dict[str, dict[str, Any]] = {
+    "llama": {},
     "qwen2 without its window": SLIDING,
     "qwen2": SLIDING | {"use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": SLIDING | MOE | {"use_sliding_window": True, "max_window_layers": 1},
@@ -43,6 +44,7 @@ TREES: dict[str, dict[str, Any]] = {
     "cohere2": PER_LAYER | {"logit_scale": 0.0625},
     "granite": {"logits_scaling": 8.0},
     "olmo2": {},
+    "glm4_moe": MOE | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1},
     "olmo3": PER_LAYER,
     "exaone4": PER_LAYER,
     "smollm3": {},

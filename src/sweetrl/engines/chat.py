@@ -51,7 +51,8 @@ class ChatFormat:
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
         self._template = self._own_template()
-        self._marks = self._thought_marks()
+        self.marks = self._thought_marks()
+        """What stands around the model's thoughts."""
         self._texts: dict[Shape, dict[str, str]] = {}
         mixtures = (mixture for turns in range(UPFRONT + 1) for mixture in product((False, True), repeat=turns))
         self._render(product((False, True), mixtures))
@@ -61,14 +62,14 @@ class ChatFormat:
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
         self._lead, self._between = self._split_reply()
-        self._opened = self._header.rstrip().endswith(self._marks[0])
+        self._opened = self._header.rstrip().endswith(self.marks[0])
         self.strips = f"{_BLANKS}{_REQUEST}{_BLANKS}" not in self._blanks.get("text", "")
         ending = self._encode(self._between.lstrip())
         self.end_of_turn = ending[0] if ending else -1
         """The id that ends a reply."""
         if self.end_of_turn not in {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}:
             raise self._refusal("it has no special token that ends a turn, so a reply would never end")
-        marks = {tokenizer.convert_tokens_to_ids(mark) for mark in self._marks}
+        marks = {tokenizer.convert_tokens_to_ids(mark) for mark in self.marks}
         self._ends = {self.end_of_turn, *tokenizer.all_special_ids} - marks
         self._appending = {shape: self._appends(*shape) for shape in product((False, True), repeat=2)}
 
@@ -93,7 +94,7 @@ class ChatFormat:
         """Return the ids of a reply known only as text, in its place behind the header, with its end-of-turn."""
         text = text.strip() if self.strips else text
         thoughts, said = split_thoughts(text)
-        opening, closing = self._marks
+        opening, closing = self.marks
         parts = [(self._header + ("" if thoughts else self._lead), False), (text, True)]
         if self._opened:
             parts[1:] = [(f"{thoughts}\n", True), (closing, False), (f"\n\n{said}", True)]
@@ -121,7 +122,7 @@ class ChatFormat:
 
         Where the header has opened a thought, so do the texts.
         """
-        tokenizer, (opening, closing) = self.tokenizer, self._marks
+        tokenizer, (opening, closing) = self.tokenizer, self.marks
         marks = {token for token in tokenizer.all_special_tokens if token in opening + closing}
         if marks:
             marks |= {"<|start|>", "<|end|>"} if _HARMONY in opening else set()
@@ -155,10 +156,10 @@ class ChatFormat:
 
     def _thought_marks(self) -> tuple[str, str]:
         """Return the marks of thoughts that the template or the tokenizer has; the usual ones where neither does."""
-        vocabulary = self.tokenizer.get_added_vocab()
-        for marks in reversed(MARKS):
-            if any(mark in self._template or mark in vocabulary for mark in marks):
-                return marks
+        for place in (self._template, self.tokenizer.get_added_vocab()):
+            for marks in MARKS:
+                if any(mark in place for mark in marks):
+                    return marks
         return MARKS[0]
 
     def _render(self, shapes: Iterable[Shape]) -> None:
@@ -179,7 +180,7 @@ class ChatFormat:
         messages = [{"role": "system", "content": _SYSTEM}] if system else []
         messages.append({"role": "user", "content": _REQUEST})
         for number, thinks in enumerate(thoughtful, start=1):
-            reply, thought, (opening, closing) = _REPLY.format(number), _THOUGHT.format(number), self._marks
+            reply, thought, (opening, closing) = _REPLY.format(number), _THOUGHT.format(number), self.marks
             message = {"role": "assistant", "content": reply}
             if thinks and _HARMONY in opening:
                 message["thinking"] = thought
