@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from sweetrl.config.settings import ServerSettings
-from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.openai import OpenAIEngine, read_choice
+from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
+from sweetrl.thoughts import split_thoughts
 from sweetrl.types import Prompt, Sampling
 from tests.fake_server import sample
 
@@ -207,8 +209,7 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
     [
         (401, "bad key", UserError, "put a valid key into A_KEY"),
         (404, "no such model", UserError, "name a served model"),
-        (400, "maximum context length is 10 tokens", NoRoom, "leaves no room"),
-        (400, "max_tokens or max_completion_tokens is too large: 9. This model's maximum context length", NoRoom, ""),
+        (400, "max_tokens or max_completion_tokens is too large for a prompt of 9 tokens", NoRoom, "leaves no room"),
         (400, "the picture is too large", EngineError, r"status 400 \(the picture is too large\)"),
     ],
 )
@@ -242,6 +243,71 @@ def test_no_more_than_so_many_requests_are_under_way(fake_server: Any) -> None:
         engine = make_engine(server.url, concurrency=3)
         sample(engine, [prompt(seed) for seed in range(12)], SAMPLING)
     assert server.most_active == 3
+
+
+@pytest.mark.parametrize(
+    ("reasons", "ending"),
+    [
+        ("stop eos eos_token end_turn stop_sequence STOP COMPLETE FINISHED STOP_CRITERIA_MET", "stop"),
+        (
+            "length model_length max_tokens MAX_TOKENS max_output_tokens ERROR_LIMIT model_context_window_exceeded",
+            "length",
+        ),
+        ("error abort cancelled TIMEOUT network_error insufficient_system_resource", TransientError),
+        ("content_filter SAFETY tool_calls function_call tool_use repetition stopped_by_a_cat", EngineError),
+    ],
+)
+def test_why_a_reply_ends(reasons: str, ending: Any) -> None:
+    for reason in reasons.split():
+        choice = {"finish_reason": reason, "message": {"content": "What is the ra"}, "error": {"message": "it fell"}}
+        if isinstance(ending, str):
+            assert read_choice("u", choice).finish_reason == ending
+        else:
+            with pytest.raises(ending, match=rf"finish reason {reason}" + ": it fell" * (ending is TransientError)):
+                read_choice("u", choice)
+
+
+THOUGHT = "<think>\nThe rate, then.\n</think>\n\nWhat is the rate?"
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "The rate, "}, {"type": "text", "text": "then."}]},
+    {"type": "text", "text": "What is the rate?"},
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "text"),
+    [
+        ({"content": "\n\nWhat is the rate?", "reasoning_content": "\nThe rate, then.\n"}, "stop", THOUGHT),
+        ({"content": "What is the rate?", "reasoning": "The rate, then.", "tool_calls": []}, "stop", THOUGHT),
+        ({"content": PARTS}, "stop", THOUGHT),
+        ({"content": [{"type": "reasoning", "text": "The rate, then."}, PARTS[1]]}, "stop", THOUGHT),
+        ({"content": None, "reasoning": "The rate, th"}, "length", "<think>\nThe rate, th"),
+        ({"content": PARTS[:1]}, "length", "<think>\nThe rate, then."),
+        ({"content": [{"type": "thinking", "thinking": []}, PARTS[1]]}, "stop", "What is the rate?"),
+        ({"content": None, "refusal": "No."}, "stop", "No."),
+    ],
+)
+def test_thoughts_that_come_apart_stand_before_the_words(message: dict[str, Any], reason: str, text: str) -> None:
+    one = read_choice("u", {"finish_reason": reason, "message": message})
+    assert (one.text, one.finish_reason) == (text, reason)
+    assert split_thoughts(text)[1] in ("What is the rate?", "No.", "")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "said"),
+    [
+        ({"content": None, "tool_calls": [{"function": {"name": "search"}}]}, EngineError, "calls a tool.*search"),
+        ({"content": "Let me look.", "function_call": {"name": "search"}}, EngineError, "calls a tool.*search"),
+        ({"content": [{"type": "tool_use", "name": "search"}]}, EngineError, r"no text \(tool_use\)"),
+        ({"content": [{"type": "text"}, 7]}, EngineError, "a part of the reply is no text"),
+        ({"content": "", "reasoning_content": "The rate, then."}, TransientError, "all of it is reasoning"),
+        ({"content": PARTS[:1]}, TransientError, "all of it is reasoning"),
+        ({"content": None}, TransientError, "no words"),
+    ],
+)
+def test_what_says_nothing_is_never_an_empty_reply(message: dict[str, Any], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        read_choice("u", {"finish_reason": "stop", "message": message})
 
 
 def test_half_a_surrogate_pair_is_no_reason_to_stop(fake_server: Any) -> None:

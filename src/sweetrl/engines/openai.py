@@ -8,13 +8,24 @@ use vllm).
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 from typing import Any
 
 from sweetrl.config.settings import ServerSettings
-from sweetrl.engines.remote import FewerChoices, RemoteEngine, choices_of, clean, error_message, no_room
+from sweetrl.engines.remote import (
+    FewerChoices,
+    RemoteEngine,
+    choices_of,
+    clean,
+    error_message,
+    finish_of,
+    no_room,
+    one_line,
+)
 from sweetrl.engines.retry import Server, TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.thoughts import MARKS
 from sweetrl.types import Completion, Content, Prompt, Sampling
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
@@ -110,15 +121,38 @@ class OpenAIEngine(RemoteEngine):
 
 
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
-    """Return one choice as a completion; TransientError if it is broken off, EngineError if it is kept back."""
-    message, reason = choice.get("message"), choice.get("finish_reason")
-    if reason in ("content_filter", "tool_calls", "function_call"):
-        raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
-    if not isinstance(message, dict) or not isinstance(reason, str):
-        raise TransientError(f"{url}: the reply is broken off (no message, or no finish reason)")
-    content = message.get("content")
-    if content is None:
-        content = message.get("refusal") or ""
-    if not isinstance(content, str) or (not content and reason == "stop"):
-        raise TransientError(f"{url}: the reply is empty, or no text")
-    return Completion((), (), clean(content), "length" if reason == "length" else "stop")
+    """Return one choice as a completion; thoughts that the server gives apart stand in marks before the words.
+
+    TransientError if it is broken off or says nothing, EngineError if it is kept back, calls a tool, or is no text.
+    """
+    reason, message = finish_of(url, choice), choice.get("message")
+    if not isinstance(message, dict):
+        raise TransientError(f"{url}: the reply is broken off (no message)")
+    if calls := message.get("tool_calls") or message.get("function_call"):
+        raise EngineError(f"{url}: the model calls a tool, and was given none ({one_line(json.dumps(calls))})")
+    content = message.get("content") or message.get("refusal") or ""
+    thoughts, words = read_parts(url, content if isinstance(content, list) else [{"type": "text", "text": content}])
+    apart = message.get("reasoning_content") or message.get("reasoning")
+    thoughts = (thoughts or (apart if isinstance(apart, str) else "")).strip()
+    words = words.lstrip() if thoughts else words
+    if not words and reason == "stop":
+        why = "all of it is reasoning; does the server's reasoning parser fit the model?" if thoughts else "no words"
+        raise TransientError(f"{url}: the reply is empty ({why})")
+    if thoughts:
+        opening, closing = MARKS[0]
+        words = f"{opening}\n{thoughts}" + (f"\n{closing}\n\n{words}" if words else "")
+    return Completion((), (), clean(words), reason)
+
+
+def read_parts(url: str, parts: list[Any]) -> tuple[str, str]:
+    """Return the thoughts and the words of a content in parts; EngineError where one of them is no text."""
+    thoughts, words = list[str](), list[str]()
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get(kind, part.get("text")) if isinstance(kind, str) else None
+        if isinstance(text, list):  # thoughts in parts of their own
+            text = "".join(str(inner.get("text", "")) for inner in text if isinstance(inner, dict))
+        if kind not in ("text", "output_text", "refusal", "thinking", "reasoning") or not isinstance(text, str):
+            raise EngineError(f"{url}: a part of the reply is no text ({one_line(str(kind))})")
+        (thoughts if kind in ("thinking", "reasoning") else words).append(text)
+    return "".join(thoughts), "".join(words)

@@ -10,10 +10,11 @@ import asyncio
 import importlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from sweetrl.config.settings import ServerSettings
@@ -34,8 +35,32 @@ TOKEN_ROOM = 512
 SHOWN = 300
 # A shorter key is a word such as EMPTY, which servers without keys are given, and may stand in any reply.
 SHORTEST_SECRET = 8
-# What servers say when a prompt does not fit.
-_FULL = ("maximum context length", "context_length_exceeded", "context length", "max_model_len", "prompt is too long")
+# A full context is said in as many sentences as there are servers; all say that what was sent has a size, and that this
+# is more than there may be. Where the reply's own limit is spoken of, the context alone is not what was sent.
+_SENT = re.compile("prompt|input|message|conversation|dialog|history")
+_SENT_OR_CONTEXT = re.compile(
+    rf"{_SENT.pattern}|context|n_ctx|total tokens|sequence length|(seq|session|model)_len|\brequest\b"
+)
+_SIZE = re.compile(r"token(?!i)|length|_len\b|\blong|window|context|character")
+_EXCESS = re.compile(
+    r"too (long|large|many|big)|exceed|surpass|beyond|(long|larg|great|bigg)er|maxim|\bmax|limit|at most|up to|be <|"
+    r"(less|fewer|smaller) than|overflow|reduce|shorte[rn]|\bfits?\b|range of|no room|not enough"
+)
+_REPLY_LIMIT = re.compile("max_?(new|output|completion)?_?tokens")
+# A server that was asked for more than nothing, and has subtracted the prompt.
+_LESS_THAN_NOTHING = re.compile(r"tokens must be .{1,30}got -\d")
+# What is exceeded may be another thing: a rate, an account, a time, the number of tokens that there are.
+_OTHER_LIMITS = re.compile(
+    r"per.(sec|min|hour|day|month)|(hour|dai|month)ly|rate.?limit|quota|credit|billing|afford|\btime|took|deadline|vocab"
+)
+# Why a reply ends, in servers' words. Tool calls, filters and what is not here are no replies.
+_STOPPED = re.compile("stop(_sequence|_token|_criteria_met)?|eos(_token)?|end_(of_)?turn|endoftext|completed?|finished")
+_CUT = re.compile(
+    "((max|model|context)_)?length|max_(new_|output_|completion_)?tokens|error_limit|(model_)?context_window_exceeded"
+)
+_BROKEN = re.compile(
+    "|(network_)?error|abort(ed)?|(user_)?cancel(l?ed)?|time_?out|not_finished|insufficient_system_resource"
+)
 
 # A proxy that the environment names does not stand between us and our own machine.
 _HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
@@ -81,7 +106,16 @@ class Busy:
 
 def no_room(text: str) -> bool:
     """Whether a server's refusal says that the prompt, or the prompt and its reply, do not fit."""
-    return any(word in text.lower() for word in _FULL)
+    return any(map(_says_full, text.lower().split('"')))  # each string of a JSON by itself
+
+
+def _says_full(sentence: str) -> bool:
+    rest = _REPLY_LIMIT.sub("", sentence)
+    if _OTHER_LIMITS.search(rest):
+        return False
+    sent = _SENT_OR_CONTEXT if rest == sentence else _SENT
+    meant = all(part.search(rest) for part in (sent, _SIZE, _EXCESS))
+    return meant or _LESS_THAN_NOTHING.search(sentence) is not None
 
 
 class RemoteEngine:
@@ -211,14 +245,16 @@ class RemoteEngine:
         status, text, headers = await self._exchange("POST", server, path, body, limit)
         if status >= 400:
             self._refuse(server, status, text, headers)
-        return read_object(server.url, text)
+        reply = read_object(server.url, text)
+        if (error := reply.get("error")) or not isinstance(reply.get("choices"), list):
+            code = count_of((error if isinstance(error, dict) else reply).get("code"))
+            self._refuse(server, code if 400 <= code < 600 else status, text, headers)
+        return reply
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
-        """Raise what an error status means."""
+        """Raise what an error means; one with the status of a reply may pass."""
         message = error_message(text)
         where = f"{server.url}: status {status}" + (f" ({message})" if message else "")
-        if status in RETRIED:
-            raise TransientError(where, retry_after(headers))
         if status in (401, 403):
             variable = self.settings.key_variable
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
@@ -227,8 +263,10 @@ class RemoteEngine:
                 f"{where}: there is no such model or address; name a served model in `model` and an address that ends "
                 "with /v1 in `urls`."
             )
-        if no_room(text):
+        if status != 429 and no_room(text):
             raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({message})")
+        if status in RETRIED or status < 400:
+            raise TransientError(where, retry_after(headers))
         raise EngineError(where)
 
     def _count(self, usage: Any, completions: list[Completion]) -> list[Completion]:
@@ -272,6 +310,20 @@ def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, An
     if len(choices) != count:
         raise FewerChoices(f"{url}: the reply has {len(choices)} of {count} choices")
     return sorted(choices, key=lambda choice: count_of(choice.get("index")))
+
+
+def finish_of(url: str, choice: dict[str, Any]) -> Literal["stop", "length"]:
+    """Return how a reply ends; TransientError where it is broken off, EngineError where it is another thing."""
+    reason = choice.get("finish_reason")
+    word, named = str(reason or "").lower(), f"finish reason {one_line(str(reason))}"
+    if _STOPPED.fullmatch(word):
+        return "stop"
+    if _CUT.fullmatch(word):
+        return "length"
+    if _BROKEN.fullmatch(word):
+        words = f": {error_message(json.dumps(choice))}" if choice.get("error") else ""
+        raise TransientError(f"{url}: the reply is broken off ({named}{words})")
+    raise EngineError(f"{url}: the model gave no reply ({named})")
 
 
 def reply_limit(replies: int, tokens: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.background import wait
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.remote import RemoteEngine, choices_of, count_of, error_message, one_line, read_object
+from sweetrl.engines.remote import RemoteEngine, choices_of, count_of, error_message, finish_of, one_line, read_object
 from sweetrl.engines.retry import Server, TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.models.check import check_adapter
@@ -134,9 +134,7 @@ class VllmEngine(RemoteEngine):
         }
 
     def _read(self, url: str, choice: dict[str, Any]) -> Completion:
-        ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
-        if reason not in ("stop", "length"):
-            raise TransientError(f"{url}: the reply is broken off (finish reason {one_line(str(reason))})")
+        ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), finish_of(url, choice)
         if not isinstance(ids, list) or not ids or not all(type(token) is int and 0 <= token < 2**31 for token in ids):
             raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
