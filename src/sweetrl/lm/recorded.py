@@ -26,11 +26,7 @@ from sweetrl.types import Trajectory
 
 logger = logging.getLogger("sweetrl")
 
-FEWEST, MOST, ONE_IN = (
-    4,
-    16,
-    50,
-)  # dialogues: an epoch of the critic is eight forward passes over a pair, a ranking more
+FEWEST, MOST, ONE_IN = 4, 16, 50  # dialogues: a pass over one in fifty is half a percent of an epoch of training
 LEAST = -1000.0  # a server may write -9999 for a token that it has sampled nevertheless
 # How far apart they may be, in nats. In float32 only rounding lies between them, some 1e-5. In half precision right
 # engines are up to a nat apart at single unlikely tokens, and 0.01 to 0.03 in the mean; a wrong text is tenths apart.
