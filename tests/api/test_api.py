@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import sweetrl
 from sweetrl.methods.baselines import Rft
+from sweetrl.types import TrajectoryPair
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = ROOT / "examples" / "first_look.py"
@@ -107,12 +109,28 @@ def test_critics_that_need_no_training_rank_by_their_names(
     options = {"share": 0.05, "candidates": 3, "rollouts": 1, "margin": 0.0, "seed": 7}
     found = sweetrl.rank(env, policy, critic=critic, dialogues=dialogues, **options)
     assert found.preferences or critic == "rollout-value"
+    assert found.metrics["recorded_worst_difference"] < 1e-4 and found.metrics["recorded_tokens"] > 0
     values = [one.advantage for state in found.states for one in state.candidates]
     if critic == "privileged-ratio":
         assert all(values) and "rollouts" not in found.metrics
     else:
         assert all(0.0 <= value <= 1.0 for value in values)
         assert found.metrics["rollouts"] == len(values) and found.metrics["rollout_replies"] > 0
+
+
+def test_what_the_base_did_not_sample_stops_critic_and_ranking(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
+) -> None:
+    """Other weights under the name of the base: their dialogues have other log-probs."""
+    turns = [[replace(turn, logprobs=tuple(x - 0.1 for x in turn.logprobs)) for turn in one.turns] for one in dialogues]
+    others = [replace(one, turns=tuple(changed)) for one, changed in zip(dialogues, turns, strict=True)]
+    pairs = [TrajectoryPair(others[0].task.id, 0, 1, 1.0, 0.0)]
+    for call in (
+        lambda: sweetrl.train_critic(env, policy, others, pairs, seed=7),
+        lambda: sweetrl.rank(env, policy, "privileged-ratio", others, share=0.2, candidates=2, seed=7),
+    ):
+        with pytest.raises(sweetrl.UserError, match=r"in first replies already.*collect again"):
+            call()
 
 
 def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain, fake_server: Any) -> None:

@@ -20,6 +20,7 @@ from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout
+from sweetrl.lm.recorded import recorded_rows
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.sweet.data import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
@@ -143,7 +144,8 @@ def fit_critic(job: TrainingJob) -> TrainingResult:
     else:
         data = critic_pairs(inputs.pairs(), dialogues, *view, inputs.where)
     trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
-    return train_adapter(job, trainers[kind], data, "train-critic", head=kind != "log-ratio")
+    recorded = recorded_rows(dialogues, job.model.base, lambda each: encode(each, job.chat, job.system), job.seed)
+    return train_adapter(job, trainers[kind], data, "train-critic", head=kind != "log-ratio", recorded=recorded)
 
 
 def load_critic(

@@ -24,6 +24,8 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import CriticSettings, RankingSettings, RankSettings
 from sweetrl.console.progress import Meter
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.passes import Layout
+from sweetrl.lm.recorded import compare, recorded_rows
 from sweetrl.lm.rows import Listed
 from sweetrl.protocols import Chat, Critic, Replies, Work
 from sweetrl.seeds import state_seed
@@ -81,6 +83,7 @@ def rank_dialogues(
         Meter("rank", len(fitting), "dialogues") as meter,
     ):
         critic = stack.enter_context(open_critic(sampler))
+        compared = compare_recorded(critic, sampler, fitting, system, settings)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
         log_ratio = critic if isinstance(critic, LogRatioCritic) else None
         explained = min(settings.rank.token_ratios, len(fitting)) if log_ratio else 0
@@ -128,10 +131,31 @@ def rank_dialogues(
         "dialogues": len(fitting),
         "dialogues_too_long": len(chosen) - len(fitting),
         "replay": len(replay),
+        **compared,
         **sampler.metrics(time.monotonic() - started),
         **getattr(critic, "spent", {}),
     }
     return Ranking(ranked, preferences, replay, metrics, kept), fitting
+
+
+def compare_recorded(
+    critic: Critic,
+    sampler: LocalSampler | ServerSampler,
+    dialogues: Sequence[Trajectory],
+    system: str,
+    settings: RankingSettings,
+) -> dict[str, float]:
+    """Compare what `dialogues` recorded with what the base in this process computes (lm.recorded), where there is one.
+
+    That is the base under the critic's adapter, in its layout, or the one that samples, in flat batches.
+    """
+    model, layout = getattr(critic, "model", None), getattr(critic, "layout", None)
+    if not isinstance(layout, Layout):
+        if sampler.base is None:
+            return {}
+        model, layout = sampler.base[0], Layout(None, settings.rank.tokens)
+    lay_out = partial(encode, chat=sampler.chat, system=system)
+    return compare(model, recorded_rows(dialogues, settings.model.base, lay_out, settings.seed), layout)
 
 
 class Dialogues(Listed[Trajectory]):

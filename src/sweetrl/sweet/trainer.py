@@ -29,6 +29,7 @@ from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
 from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
+from sweetrl.lm.recorded import Recorded, compare
 from sweetrl.lm.reference import reference_logprobs
 from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
@@ -133,6 +134,7 @@ class PreferenceTrainer(Trainer):
         replay: float = 0.0,
         cache: Path | None = None,
         steps: Sequence[MicroBatch] | None = None,
+        recorded: Sequence[Recorded] | None = None,
     ):
         groups = settings.max_pairs_per_group
         plan_ = steps or plan(data, settings.epochs, settings.batch_size, seed, replay, groups)
@@ -146,6 +148,7 @@ class PreferenceTrainer(Trainer):
             shard_layers(model, arguments.device)
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        self.compared = {} if recorded is None else compare(model, recorded, self.layout)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         # An adapter that already changes the model: then its start, not the bare base, is the reference.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.console.progress import StepProgress
     from sweetrl.lm.data import PreferenceData
+    from sweetrl.lm.recorded import Recorded
     from sweetrl.protocols import Chat
     from sweetrl.sweet.preferences import Ranking, Replay
     from sweetrl.sweet.trainer import PreferenceTrainer
@@ -168,21 +169,23 @@ def train_adapter(
     name: str,
     replay: float = 0.0,
     head: bool = False,
+    recorded: Sequence[Recorded] | None = None,
 ) -> TrainingResult:
     """Train a fresh adapter on the base by `data`, under `job.settings`.
 
     `name` is what services call the run (`report_to`); `replay` as for PreferenceTrainer, `head` as for attach_adapter.
-    What is too long for the model is left out, and counted in the metrics.
+    What is too long for the model is left out, and counted in the metrics. `recorded` is compared before.
     """
     from sweetrl.lm.adapters import attach_adapter, load_base
 
     model, tokenizer = load_base(job.model)
     data, counts = fitting(data, model)
     adapted, pad_id = attach_adapter(model, job.settings.lora, job.seed, head), tokenizer.pad_token_id or 0
-    trainer = trainer_type(adapted, data, job.settings, job.scratch, job.seed, pad_id, job.progress, replay, job.cache)
+    how = (job.settings, job.scratch, job.seed, pad_id, job.progress, replay, job.cache)
+    trainer = trainer_type(adapted, data, *how, recorded=recorded)
     report_to(trainer, job.tracking, name)
     result = run_trainer(trainer, job.scratch, job.model.base, job.progress)
-    return replace(result, metrics=counts | dict(result.metrics))
+    return replace(result, metrics=counts | trainer.compared | dict(result.metrics))
 
 
 def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
