@@ -175,6 +175,22 @@ def tasks(
     print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
 
 
+def convert(
+    file: Annotated[Path, Argument(help="A file in llama.cpp's format, GGUF.")],
+    to: Annotated[Path, Option(help="The folder to make, for `model.base` of params.yaml.")],
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], Option(help="Precision of the weights.")] = "bfloat16",
+    as_json: opt.Json = False,
+) -> None:
+    """Make a model's folder from a GGUF file: weights in safetensors, tokenizer, chat template, tokens that stop."""
+    from sweetrl.models import gguf
+    from sweetrl.stages.standalone import check_free
+
+    check_free(to)
+    made = gguf.convert(file, to, dtype)
+    print_facts("convert", facts(made), made if as_json else None)
+    note(f"next: `model.base: {to}` in params.yaml, and `sweetrl doctor`; docs/real-models.md says more")
+
+
 def sandbox_run(
     file: Annotated[Path, Argument(help="A file of Python to execute.")],
     call: Annotated[list[str], Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
