@@ -96,7 +96,8 @@ def read_header(file: Path) -> Header:
     if not Path(file).is_file():
         raise UserError(f"{file}: there is no such file; name a GGUF file.")
     with Path(file).open("rb") as stream:
-        head, size = stream.read(HEADER), os.fstat(stream.fileno()).st_size
+        size = os.fstat(stream.fileno()).st_size
+        head = stream.read(min(HEADER, size))
     if head[:4] != b"GGUF":
         raise UserError(f"{file}: this is no GGUF file, which begins with these four letters; name another.")
     reader = _Reader(head, 4)
@@ -210,7 +211,7 @@ def _readable(file: Path) -> Iterator[None]:
             raise
         said = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
-            f"{file}: transformers cannot read this GGUF ({said}); take the model's safetensors."
+            f"{file}: transformers cannot read this file ({said}); take the model's safetensors."
         ) from error
 
 
@@ -258,7 +259,7 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
         "vocabulary": config.get_text_config().vocab_size,
         "pre_tokenizer": header.values.get("tokenizer.ggml.pre"),
         "chat_template": bool(tokenizer.chat_template),
-        "stops": [tokenizer.convert_ids_to_tokens(one) for one in stops],
+        "stops": " ".join(tokenizer.convert_ids_to_tokens(stops)),
     }
 
 
@@ -322,9 +323,7 @@ def _scale_positions(file: Path, config: Any, head: int) -> None:
     frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     plain = config.rope_parameters["rope_theta"] ** -(torch.arange(0, head, 2) / head)
     if not torch.allclose(frequencies * factors, plain, rtol=1e-3, atol=0):
-        raise UserError(
-            f"{file}: its positions are scaled in a way of its own (`{ROPE}`); take the model's safetensors."
-        )
+        raise UserError(f"{file}: `{ROPE}` scales positions in a way of its own; take the model's safetensors.")
 
 
 def _check_tensors(file: Path, header: Header, model: Any) -> None:
