@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sweetrl.cli import main
 from sweetrl.errors import UserError
@@ -26,7 +27,13 @@ FORMS: dict[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, 
 # What transformers calls a layer's parts, and what llama.cpp does.
 PARTS = {
     **{"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate"},
-    **{"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "self_attn.o_proj": "attn_output"},
+    **{
+        "mlp.c_fc": "ffn_up",
+        "mlp.c_proj": "ffn_down",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "self_attn.o_proj": "attn_output",
+    },
     **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"},
     **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
     **{"model.layers.": "blk.", "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"},
@@ -92,7 +99,6 @@ def written(vocabulary: dict[str, Any]) -> Callable[..., tuple[Any, bytes]]:
     """A function that makes a random model of an architecture, and the GGUF file of it."""
 
     def write(architecture: str, more: Mapping[str, Any] | None = None, **options: Any) -> tuple[Any, bytes]:
-        import torch
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -119,6 +125,7 @@ def written(vocabulary: dict[str, Any]) -> Callable[..., tuple[Any, bytes]]:
             tensors["rope_freqs.weight"] = rope["rope_theta"] ** -(torch.arange(0, 16, 2) / 16) / frequencies
         own = {"block_count": 2, "context_length": 512, "embedding_length": 64, "feed_forward_length": 96}
         own |= {"attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-6}
+        own |= {"attention.layer_norm_epsilon": 1e-5}
         own |= {"rope.freq_base": 500000.0, "rope.dimension_count": head}
         values = {"general.architecture": architecture, **{f"{architecture}.{key}": own[key] for key in own}}
         return model, gguf({**values, **vocabulary, **(more or {})}, tensors)
@@ -132,6 +139,7 @@ KINDS = {
     "llama-3.1": {"rope": {**LLAMA3, "original_max_position_embeddings": 8192}, "rms_norm_eps": 1e-6},
     "qwen2": {},
     "qwen3": {"head_dim": 128},
+    "starcoder2": {"tie_word_embeddings": True},
 }
 
 
@@ -144,8 +152,6 @@ def test_the_folder_has_the_logits_of_the_model_from_which_the_file_was_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import torch
-
     model, content = written(kind.partition("-")[0], {"tokenizer.ggml.pre": "smollm"}, **KINDS[kind])
     file, folder = tmp_path / "any name.gguf", tmp_path / "new" / "model"
     file.write_bytes(content)
@@ -184,7 +190,7 @@ def test_the_folder_has_the_logits_of_the_model_from_which_the_file_was_written(
             r"scales positions in a way of its own",
         ),
         ("llama", {"llama.vocab_size": 2**31}, {}, r"a size in the header is not that of the weights"),
-        ("qwen2", {"qwen2.attention.head_count": 0}, {}, r"transformers cannot read this file \("),
+        ("qwen2", {"qwen2.attention.head_count": 0}, {}, r"transformers cannot read it \("),
     ],
 )
 def test_what_transformers_would_leave_out_in_silence_is_said(
@@ -220,7 +226,7 @@ def test_a_broken_file_is_one_sentence(
         convert(file, tmp_path / "out")
 
 
-MANY = 2**60
+MANY, ONE = 2**60, {"a": torch.zeros(1)}
 
 
 @pytest.mark.parametrize(
@@ -234,9 +240,10 @@ MANY = 2**60
         (claims(0, 1, text("a") + struct.pack("<IIQ", 9, 9, 1)), "header is cut short or broken"),
         (claims(1, 0, text("a") + struct.pack("<I4QIQ", 4, *[MANY] * 4, 0, 0)), "the file is cut short"),
         (claims(1, 0, text("a") + struct.pack("<I", 2**31)), "a tensor of 2147483648 dimensions"),
-        (gguf({"general.architecture": "llama", "split.count": 3}, {}), "one of 3 parts"),
-        (gguf({"general.architecture": "llama", "general.type": "mmproj"}, {}), "no model, but of type 'mmproj'"),
+        (gguf({"general.architecture": "llama", "split.count": 3}, {}), "one of several parts"),
         (gguf({"general.architecture": "llama"}, {}), "a vocabulary without weights"),
+        (gguf({"general.architecture": "clip"}, ONE), "architecture 'clip' from GGUF, only bloom, .* qwen2, "),
+        (gguf({"general.architecture": "llama"}, ONE), "the model has no tokenizer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

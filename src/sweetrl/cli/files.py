@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sweetrl.cli import options as opt
+from sweetrl.console.logs import quiet
 from sweetrl.console.printing import in_words, note, print_facts, print_json, print_table
 from sweetrl.errors import UserError
 from sweetrl.paths import VALIDATION_TASKS
@@ -186,7 +189,8 @@ def convert(
     from sweetrl.stages.standalone import check_free
 
     check_free(to)
-    made = gguf.convert(file, to, dtype)
+    with redirect_stderr(StringIO()) if quiet() else nullcontext():  # bars of progress
+        made = gguf.convert(file, to, dtype)
     print_facts("convert", facts(made), made if as_json else None)
     note(f"next: `model.base: {to}` in params.yaml, and `sweetrl doctor`; docs/real-models.md says more")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -83,8 +81,15 @@ def convert(file: Path, folder: Path, dtype: str = "bfloat16") -> dict[str, Any]
         source, made = Path(name) / "source", Path(name) / "model"
         source.mkdir()
         (source / NAME).symlink_to(Path(file).resolve())  # alone: nothing beside it is read
-        with _readable(file):
+        try:
             facts = _write(file, header, source, made, dtype)
+        except UserError as error:
+            raise UserError(str(error).replace(str(made), str(file))) from error
+        except Exception as error:  # libraries raise anything at all about somebody else's file
+            if isinstance(error, MemoryError) or getattr(error, "errno", None):  # of the machine
+                raise
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            raise UserError(f"{file}: transformers cannot read it ({said}); take the model's safetensors.") from error
         for path in made.iterdir():
             path.chmod(usual_mode())
         made.rename(folder)
@@ -175,12 +180,10 @@ def _check_model(file: Path, header: Header) -> None:
 
     known = {_letters(name): name for name in sorted({*GGUF_ARCHS, *GGUF_SUPPORTED_ARCHITECTURES})}
     known = {key: name for key, name in known.items() if name not in ("general", "tokenizer")}
-    parts, kind = header.values.get("split.count"), header.values.get("general.type", "model")
-    if isinstance(parts, int) and parts > 1:
-        raise UserError(f"{file}: this is one of {parts} parts; join them (llama-gguf-split --merge) and name that.")
-    if kind != "model" or not header.tensors:
-        what = "a vocabulary without weights" if kind == "model" else f"of type {kind!r}"
-        raise UserError(f"{file}: this is no model, but {what}; name the file of the model.")
+    if header.values.get("split.count") not in (None, 0, 1):
+        raise UserError(f"{file}: this is one of several parts; join them (llama-gguf-split --merge), and name that.")
+    if not header.tensors:
+        raise UserError(f"{file}: this is a vocabulary without weights; name the file of the model.")
     if _letters(header.architecture) not in known:
         raise UserError(
             f"{file}: transformers does not read the architecture {header.architecture!r} from GGUF, only "
@@ -199,22 +202,6 @@ def _letters(name: str) -> str:
     return name.replace("-", "").replace("_", "")
 
 
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    """Whatever transformers raises about somebody else's file (anything at all) is a UserError."""
-    try:
-        yield
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno:  # of the disk
-            raise
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(
-            f"{file}: transformers cannot read this file ({said}); take the model's safetensors."
-        ) from error
-
-
 def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -> dict[str, Any]:
     """Write the model and the tokenizer of the file in `source` to `folder`, and return what they are."""
     import torch
@@ -223,6 +210,7 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
     where: dict[str, Any] = {"gguf_file": NAME, "trust_remote_code": False}
     tokenizer = _tokenizer(file, header, source)
     config = AutoConfig.from_pretrained(source, **where)
+    config.pad_token_id = tokenizer.pad_token_id
     _complete_config(file, header, config)
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
@@ -241,7 +229,6 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
     model.generation_config = GenerationConfig(
         eos_token_id=stops if len(stops) > 1 else (stops or [None])[0], pad_token_id=tokenizer.pad_token_id
     )
-    model.config.pad_token_id = tokenizer.pad_token_id
     if header.values.get("tokenizer.ggml.add_bos_token") is False:  # the chat template writes what comes first
         model.config.bos_token_id = None
     model.save_pretrained(folder)
@@ -266,10 +253,11 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
 def _tokenizer(file: Path, header: Header, source: Path) -> Any:
     """Load the tokenizer, and give it the pre-tokenizer that the file names."""
     from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, gguf_file=NAME, trust_remote_code=False)
+    # Not AutoTokenizer: when it is saved, an architecture's own class would put its own pre-tokenizer in place of this.
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(source, gguf_file=NAME)
     name, backend = header.values.get("tokenizer.ggml.pre"), tokenizer.backend_tokenizer
     if header.values.get("tokenizer.ggml.model") == "gpt2":
         backend.model.ignore_merges = name in WORDS
@@ -291,6 +279,8 @@ def _complete_config(file: Path, header: Header, config: Any) -> None:
     """Give a configuration what transformers has left out of it; UserError for what it has no place for."""
     head = getattr(config, "head_dim", None) or config.hidden_size // getattr(config, "num_attention_heads", 1)
     rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" in rope:
+        rope["rope_theta"] = header.own("rope.freq_base") or rope["rope_theta"]
     if config.model_type == "phi3":
         config.sliding_window = header.own("attention.sliding_window") or None
     for key, value in {
