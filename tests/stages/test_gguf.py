@@ -27,14 +27,8 @@ FORMS: dict[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, 
 # What transformers calls a layer's parts, and what llama.cpp does.
 PARTS = {
     **{"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate"},
-    **{
-        "mlp.c_fc": "ffn_up",
-        "mlp.c_proj": "ffn_down",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "self_attn.o_proj": "attn_output",
-    },
-    **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"},
+    **{"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"} | {"self_attn.o_proj": "attn_output"},
     **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
     **{"model.layers.": "blk.", "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"},
 }
