@@ -146,8 +146,8 @@ test-images: environment ## make the servers' image, where buildah and debootstr
 
 environment-infra: .venv-infra/.ready
 
-test-smollm2: environment environment-smollm2 ## the tests of the pretrained model that a Python package carries
-	@.venv-smollm2/bin/python -m pytest tests/stages/test_smollm2.py $(ARGS)
+test-smollm2: environment environment-smollm2 ## the tests of GGUF files, and of the pretrained model that a Python package carries
+	@.venv-smollm2/bin/python -m pytest tests/stages/test_gguf.py tests/stages/test_smollm2.py $(ARGS)
 
 environment-smollm2: .venv-smollm2/.ready
 

@@ -45,6 +45,7 @@ EXTRAS_OF = {
         "tasks/",
     ),
     "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
+    "gguf": ("src/sweetrl/models/gguf.py",),
     "vllm": ("src/sweetrl/serve/vllm_resolver.py",),
     "ray": ("flows/spread.py",),
     "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),
@@ -55,6 +56,7 @@ EXTRAS_OF = {
 # The extras of each lock. The last two are put in front of the first: what they do not hold is there.
 LOCKS = {
     "requirements.lock": ("", "pipeline", "report", "dev"),
+    "requirements-smollm2.lock": ("gguf",),
     "requirements-vllm.lock": ("vllm",),
     "requirements-ray.lock": ("ray",),
     "requirements-fuzz.lock": ("fuzz",),

@@ -122,6 +122,7 @@ WRONG = [
     Wrong("a task without tests", SCORE, "test_cases", {"tasks.jsonl": ROW.replace("test_cases", "tests") + "\n"}),
     Wrong("rows that are no dialogues", "import answers.jsonl --out in", "neither a log"),
     Wrong("dialogues that are not there", "import logs.jsonl --out in", "logs.jsonl: there is no such file"),
+    Wrong("a model's file that is none", "convert tasks.jsonl --to models/new", "this is no GGUF file"),
     Wrong("an output that is there", "tasks --split test --count 1 --out tasks.jsonl", "this is there already"),
     Wrong("a program that is not there", "sandbox run none.py --call f(1)", "none.py"),
     Wrong("a page that is not there", "browser render none.html --out p.png", "none.html: there is no such file"),

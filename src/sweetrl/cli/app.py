@@ -24,7 +24,7 @@ from sweetrl.errors import UserError, sentence_of
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 # Options that name files of this machine.
-FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
+FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks", "--to")
 
 
 class Command(TyperCommand):

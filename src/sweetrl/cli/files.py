@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from sweetrl.cli import options as opt
+from sweetrl.console.logs import quiet
 from sweetrl.console.printing import in_words, note, print_facts, print_json, print_table
 from sweetrl.errors import UserError
 from sweetrl.paths import VALIDATION_TASKS
@@ -173,6 +176,23 @@ def tasks(
     made = {"domain": domain.spec, "split": split, "tasks": len(members), "seed": settings.seed}
     made |= {"difficulty": settings.tasks.difficulty, "written": out}
     print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
+
+
+def convert(
+    file: Annotated[Path, Argument(help="A file in llama.cpp's format, GGUF.")],
+    to: Annotated[Path, Option(help="The folder to make, for `model.base` of params.yaml.")],
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], Option(help="Precision of the weights.")] = "bfloat16",
+    as_json: opt.Json = False,
+) -> None:
+    """Make a model's folder from a GGUF file: weights in safetensors, tokenizer, chat template, tokens that stop."""
+    from sweetrl.models import gguf
+    from sweetrl.stages.standalone import check_free
+
+    check_free(to)
+    with redirect_stderr(StringIO()) if quiet() else nullcontext():  # bars of progress
+        made = gguf.convert(file, to, dtype)
+    print_facts("convert", facts(made), made if as_json else None)
+    note(f"next: `model.base: {to}` in params.yaml, and `sweetrl doctor`; docs/real-models.md says more")
 
 
 def sandbox_run(

@@ -112,6 +112,7 @@ app.command(kept=KEPT)(files.collect)
 app.command("import", kept=KEPT)(files.import_)
 app.command(kept=KEPT)(files.evaluate)
 app.command()(files.tasks)
+app.command()(files.convert)
 sandbox_app.command("run")(files.sandbox_run)
 browser_app.command("render")(files.browser_render)
 

@@ -83,10 +83,10 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
         return {}
     rows = [each.row for each in recorded]
     places = [
-        (number, turn, place)
+        (number, turn, len(row.prompt(turn)) + token)
         for number, row in enumerate(rows)
-        for turn, span in enumerate(row.spans)
-        for place in range(*span)
+        for turn, (start, end) in enumerate(row.spans)
+        for token in range(end - start)
     ]
     ours = np.concatenate([values.double().numpy() for values in reference_logprobs(model, rows, layout)])
     ours, theirs, (number, turn, place) = ours[known], theirs[known], np.array(places)[known].T
@@ -95,8 +95,10 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
     metrics = {"mean_difference": apart.mean(), "worst_difference": apart[worst], "tokens": len(apart)}
     if _differ(model, apart):
         reply = (number == number[worst]) & (turn == turn[worst])
-        tokens, span = rows[number[worst]].token_ids, rows[number[worst]].spans[turn[worst]]
-        cause = _cause_here(model, Row(tokens[: span[1]], (span,)), place[reply] - span[0], theirs[reply], apart[reply])
+        row, prompt = rows[number[worst]], rows[number[worst]].prompt(turn[worst])
+        ids = prompt + row.token_ids[slice(*row.spans[turn[worst]])]
+        alone = Row(ids, ((len(prompt), len(ids)),))
+        cause = _cause_here(model, alone, place[reply] - len(prompt), theirs[reply], apart[reply])
         raise UserError(
             f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is {ours[worst]:.3f} in "
             f"training and was {theirs[worst]:.3f} in sampling (over {len(apart)} tokens they are {apart.mean():.2g} "

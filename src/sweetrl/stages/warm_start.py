@@ -17,7 +17,7 @@ from sweetrl.console.progress import StepProgress
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
-from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
+from sweetrl.io import publish, read_json, write_json, write_text
 from sweetrl.lm.adapters import attach_adapter, load_base
 from sweetrl.lm.data import PreferenceData
 from sweetrl.models.licences import base_licence, copy_licence
@@ -68,9 +68,6 @@ def warm_start(settings: Settings) -> None:
         loss = trained.metrics["final/loss"]
         facts = {"parameters": parameters, "demonstrations": count, "steps": steps, "loss": round(loss, 4)}
         _write_origin(finished, Path(how.base), settings, facts)
-        finished.chmod(usual_mode(folder=True))
-        for path in finished.iterdir():
-            path.chmod(usual_mode())  # weights are written for their owner alone
         publish(finished, out, shared=True)
         own = {"readers": data.readers, "informed": data.informed, "too_long": data.too_long}
         run.log_metrics({"demonstrations": count, **own, **trained.metrics})
