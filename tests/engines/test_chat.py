@@ -231,7 +231,7 @@ def test_later_prompts_have_the_end_of_turn_of_the_template(stop: str) -> None:
     ],
 )
 def test_marks_of_thoughts_outlive_decoding(family: str, marks: str, sampled: str) -> None:
-    tokenizer = tokenizer_of("bytes", FAMILIES[family])
+    tokenizer = tokenizer_of("bytes", FAMILIES[family] + f"{{# {marks} #}}")
     if marks == "[THINK]":
         tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, "[THINK]", "[/THINK]"]})
     chat = ChatFormat(tokenizer)

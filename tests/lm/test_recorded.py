@@ -72,7 +72,7 @@ def compared(model: Any, rows: list[recorded.Recorded], backend: Any = "blocks")
         ("", ""),
         ("trees without the window", "set `layout: flat`"),
         ("engine without the window", f"not up to token {WINDOW}: the engine has another attention window"),
-        ("head", "behind its head"),
+        ("head", "logits cannot be made"),
         ("template", "not in first replies: the chat template"),
         ("blank", "in first replies already"),
         ("weights", "in first replies already"),
@@ -114,7 +114,7 @@ def test_faults_are_named(
             assert found["recorded_mean_difference"] < found["recorded_worst_difference"] < 1e-4
             assert found["recorded_tokens"] == sum(row.row.reply_tokens for row in rows)
         return
-    where = r"^task train-0000\d, attempt 0, turn \d: the log-prob of a token is"
+    where = "mistral" if fault == "head" else r"^task train-0000\d, attempt 0, turn \d: the log-prob of a token is"
     with pytest.raises(UserError, match=where) as caught:
         compared(model, rows, None if fault == "engine without the window" else "blocks")
     assert cause in str(caught.value), str(caught.value)

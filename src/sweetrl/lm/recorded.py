@@ -126,16 +126,9 @@ def _cause_here(model: Any, row: Row, places: Any, theirs: Any, apart: Any) -> s
     with torch.no_grad(), model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
         logits = base(input_ids=ids, use_cache=False, logits_to_keep=end - start + 1).logits[0, :-1].float()
     own = logits.log_softmax(-1).gather(-1, ids[0, start:end, None])[:, 0]
-    flat = reference_logprobs(model, [row], Layout(None))[0]
-
-    def agrees(values: Any) -> bool:
-        return bool(np.abs(values.double().cpu().numpy()[places] - theirs).mean() < apart.mean() / 4)
-
-    if not agrees(own):
+    if np.abs(own.double().cpu().numpy()[places] - theirs).mean() >= apart.mean() / 4:
         return ""
-    if agrees(flat):
-        return "because trees leave out an attention window; set `layout: flat` in `trainer` and in `rank`"
-    return "because the model changes its logits behind its head, which training does not; take another base"
+    return "because trees leave out an attention window; set `layout: flat` in `trainer` and in `rank`"
 
 
 def _cause_there(model: Any, apart: Any, turn: Any, place: Any) -> str:
