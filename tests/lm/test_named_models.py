@@ -28,13 +28,13 @@ NAMED = {
     "Qwen3.5, Qwen3.6": ("qwen3_next", "Qwen3.5", "bytes"),
     "Gemma 3": ("gemma3_text", "Gemma 3", "first"),
     "Gemma 4": ("gemma4", "Gemma 4", "first"),
-    "Mistral 7B, Nemo": ("mistral", "Mistral 7B, Nemo", "prepend"),
+    "Mistral 7B and Nemo": ("mistral", "Mistral 7B, Nemo", "prepend"),
     "Mistral Small 3": ("mistral", "Mistral Small", "bytes"),
     "Phi-4": ("phi3", CHATML, "bytes"),
     "SmolLM2": ("llama", CHATML, "bytes"),
     "SmolLM3": ("smollm3", "Qwen3", "bytes"),
     "OLMo 2": ("olmo2", "Zephyr", "bytes"),
-    "OLMo 3": ("olmo3", CHATML, "bytes"),
+    "OLMo 2 and 3": ("olmo3", CHATML, "bytes"),
     "Granite 3": ("granite", "Llama 3", "bytes"),
     "GLM-4": ("glm4_moe", "GLM", "bytes"),
     "gpt-oss": ("gpt_oss", "gpt-oss", "bytes"),
@@ -43,8 +43,8 @@ NAMED = {
 }
 
 
-def line(name: str) -> str:
-    """Return the row of the table, all of it found out here."""
+def outcome(name: str) -> str:
+    """Return the end of the row of the table that `name` belongs to."""
     import torch
 
     from sweetrl.engines.transformers import TransformersEngine
@@ -80,10 +80,10 @@ def line(name: str) -> str:
     plain, thoughtful = chat.appends(True, False), chat.appends(True, True)
     sent = "appended to" if plain and thoughtful else "anew after thoughts" if plain else "anew"
     learnt, sampled = "trees" if layout.backend else "flat batches", "yes" if engine else "vLLM only"
-    return f"| {name} | {sent} | {learnt} | {sampled} |"
+    return f"| {sent} | {learnt} | {sampled} |"
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_row_is_true(name: str) -> None:
-    row = line(name)
-    assert row in PAGE.read_text(encoding="utf-8").splitlines(), row
+    end, lines = outcome(name), PAGE.read_text(encoding="utf-8").splitlines()
+    assert any(name in line and line.endswith(end) for line in lines), end
