@@ -218,17 +218,15 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
         raise UserError(f"{file}: a size in the header is not that of the weights; fetch the file again.")
     _check_tensors(file, header, empty)
     # Without `dequantize` the model keeps a quantizer that can neither be trained nor saved.
-    unpacked = {"dtype": getattr(torch, dtype), "quantization_config": GgufConfig(dequantize=True)}
-    model, found = AutoModelForCausalLM.from_pretrained(
-        source, config=config, output_loading_info=True, **unpacked, **where
-    )
+    where |= {"dtype": getattr(torch, dtype), "quantization_config": GgufConfig(dequantize=True)}
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source, config=config, output_loading_info=True, **where)
+    model, found = loaded
     if lacking := sorted(found["missing_keys"]) + sorted(found["unexpected_keys"]):
         raise UserError(f"{file}: its tensors are not the model's ({lacking[0]}); take the model's safetensors.")
-    stops = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    stops = [*dict.fromkeys(one for one in (*stops, header.token("eot"), header.token("eom")) if one is not None)]
-    model.generation_config = GenerationConfig(
-        eos_token_id=stops if len(stops) > 1 else (stops or [None])[0], pad_token_id=tokenizer.pad_token_id
-    )
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    stops = [*dict.fromkeys(one for one in (*ends, header.token("eot"), header.token("eom")) if one is not None)]
+    stop = stops[0] if len(stops) == 1 else stops or None
+    model.generation_config = GenerationConfig(eos_token_id=stop, pad_token_id=tokenizer.pad_token_id)
     if header.values.get("tokenizer.ggml.add_bos_token") is False:  # the chat template writes what comes first
         model.config.bos_token_id = None
     model.save_pretrained(folder)
