@@ -1,9 +1,9 @@
 # `make run` and `make test` do everything from a fresh clone; the other words are for developers.
 
 VENV ?= .venv
-# Any Python 3.11 or 3.12 that really starts (a version manager's shim may exist and not).
-PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
-	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
+# Any Python 3.11 to 3.14 that really starts (a version manager's shim may exist and not).
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$p && break; done)
 # More for the tool at hand: make test ARGS="-k sandbox"
 ARGS ?=
 # Processes of the everyday tests, one thread each; a file's tests stay together, and the longest files come early.
@@ -216,9 +216,9 @@ environment: $(READY)
 # The lock pins everything, so nothing is resolved; only where a package wants more than the lock holds (a build of torch
 # for GPUs: its CUDA libraries) pip looks once more. Modules are compiled when they are first imported.
 $(READY): requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or 3.12 on the PATH; install one, or name it: make PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || { \
-	  echo "error: $(PYTHON) is no Python 3.11 or 3.12 ($$($(PYTHON) --version 2>&1)); name one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 to 3.14 on the PATH; install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { \
+	  echo "error: $(PYTHON) is no Python 3.11 to 3.14 ($$($(PYTHON) --version 2>&1)); name one: make PYTHON=python3.12" >&2; exit 1; }
 	@start=$$(date +%s); \
 	echo "setting up $(VENV) with $$($(PYTHON) --version), $$(grep -c == requirements.lock) packages; a few minutes the first time"; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || exit 1; \

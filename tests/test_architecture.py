@@ -337,7 +337,7 @@ def test_every_locked_package_runs_on_every_python_of_the_project() -> None:
     from sweetrl.cli.doctor import read_lock
 
     said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
-    pythons = ("3.11.2", "3.12.0")
+    pythons = ("3.11.2", "3.12.0", "3.13.0", "3.14.0")
     assert all(SpecifierSet(said).contains(python) for python in pythons)
     looked = 0
     for name in read_lock(REPOSITORY / "requirements.lock"):

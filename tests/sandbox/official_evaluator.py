@@ -24,6 +24,12 @@ def on_alarm(number, frame):
 
 def output(function_definition, test_case):
     try:
+        if sys.version_info >= (3, 13):  # each call of locals() gives another copy there
+            space = {"function_definition": function_definition, "test_case": test_case}
+            exec(function_definition, globals(), space)
+            space.update(function_definition=function_definition, test_case=test_case)
+            space.pop("e", None)
+            return eval(test_case, globals(), space)
         exec(function_definition)
         return eval(test_case)
     except Exception as e:  # noqa: F841 - its name is part of the rules

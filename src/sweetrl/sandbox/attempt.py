@@ -20,6 +20,7 @@ from types import CodeType
 
 from sweetrl.sandbox.claims import parse_frame
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
+from sweetrl.sandbox.official import compiled
 
 _MESSAGE = struct.Struct(">QQ")  # as in zygote.py
 _BEGUN = struct.Struct(">Id")  # the frame before all others: from here on the clock runs
@@ -27,7 +28,7 @@ _CHUNK = 1 << 16
 
 
 @lru_cache(maxsize=4096)
-def _compiled(calls: tuple[str, ...]) -> bytes:
+def _compiled(calls: tuple[str, ...], namespace: str) -> bytes:
     """The calls with their code, marshalled for the child: every answer to a task is put to the same calls.
 
     They come from the task and not from a model. One that does not compile goes as it is, and fails in the child.
@@ -35,7 +36,7 @@ def _compiled(calls: tuple[str, ...]) -> bytes:
     pairs: list[tuple[str, CodeType | None]] = []
     for call in calls:
         try:
-            pairs.append((call, compile(call.lstrip(" \t"), "<string>", "eval", dont_inherit=True)))
+            pairs.append((call, compiled(call.lstrip(" \t"), "<string>", "eval", namespace)))
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
             pairs.append((call, None))
     return marshal.dumps(pairs)
@@ -112,7 +113,7 @@ class Attempt:
         job, limits = running.job, running.limits
         body = (
             running.sources,
-            _compiled(job.calls[len(running.results) :]),
+            _compiled(job.calls[len(running.results) :], job.namespace),
             job.namespace,
             job.seed,
             limits.output_kib << 10,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEED = 0  # the state in which the zygote leaves `random`, and numpy's
 _DETAIL = 300
-_NAME = "<solution>"
+_NAME, _CALL = "<solution>", "<string>"
 _REFUSED = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
@@ -43,16 +43,17 @@ def to_json(tree: Any, chunks: Any = _CHUNKS, join: Any = "".join) -> str:
     return join(chunks(tree, 0))
 
 
-def runner(values: Any) -> Callable[[int, int], None]:
-    """The function that does a job: `values` is the module of that name, loaded beside this one.
+def runner(values: Any, official: Any) -> Callable[[int, int], None]:
+    """The function that does a job: `values` and `official` are the modules of these names, loaded beside this one.
 
     It takes the memory file and the job's length in bytes at its start, makes the calls, and appends one frame for
     each. A frame is its length (4 bytes, big-endian) and tagged JSON. The first one holds the time at which the calls
     begin.
     """
     read, write, loads, begun, now = os.pread, os.write, marshal.loads, struct.Struct(">Id").pack, time.monotonic
-    size, number, text_of, describe, compiled = len, int.to_bytes, to_json, _describe, compile
-    encoder, refused, outer = values.Encoder(0), values.Refused, _official_globals()
+    size, number, text_of, describe = len, int.to_bytes, to_json, _describe
+    compiled, encoder, refused = official.compiled, values.Encoder(0), values.Refused
+    outer = _official_globals(official)
     encode = encoder.encode
 
     def split(code: Any, text: str, call: str, ready: Any) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def runner(values: Any) -> Callable[[int, int], None]:
             # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
             inner.update(function_definition=text, test_case=call)
             inner.pop("e", None)
-            return {"v": encode(eval(ready, outer, inner))}
+            return {"v": encode(eval(ready or compiled(call.lstrip(" \t"), _CALL, "eval", "split"), outer, inner))}
         except refused as error:
             return {"r": str(error)}
         except BaseException as error:
@@ -73,7 +74,7 @@ def runner(values: Any) -> Callable[[int, int], None]:
             space = _module("solution")
             space["__file__"] = _NAME
             exec(code, space)
-            return {"v": encode(eval(ready, space))}
+            return {"v": encode(eval(ready or call, space))}
         except refused as error:
             return {"r": str(error)}
         except BaseException as error:
@@ -87,7 +88,7 @@ def runner(values: Any) -> Callable[[int, int], None]:
         code, error = None, None
         for text in sources:  # the first reading that compiles, or the error of the first
             try:
-                code = compiled(text, _NAME, "exec", dont_inherit=True)
+                code = compiled(text, _NAME, "exec", namespace)
                 if namespace == "one" and "inspect" in text:
                     _remember(text)
                 break
@@ -95,7 +96,7 @@ def runner(values: Any) -> Callable[[int, int], None]:
                 error = error or describe(failure, "")
         execute = split if namespace == "split" else one
         for call, ready in loads(calls):  # text and code, which is None where the text does not compile
-            frame = {"e": error} if code is None else execute(code, text, call, ready or call)
+            frame = {"e": error} if code is None else execute(code, text, call, ready)
             payload = text_of(frame).encode()
             if size(payload) > output:
                 frame = {"r": f"the value takes {size(payload)} bytes, more than {output}"}
@@ -135,7 +136,7 @@ class _Lazy(types.ModuleType):
         return getattr(sys.modules[self.__name__], name)
 
 
-def _official_globals() -> dict[str, Any]:
+def _official_globals(official: Any) -> dict[str, Any]:
     """The globals in which the official evaluator happens to execute: those of its own module, kept between tests."""
 
     def timeout_handler(number: int, frame: Any) -> None:
@@ -145,6 +146,8 @@ def _official_globals() -> dict[str, Any]:
     space.update(multiprocessing=_Lazy("multiprocessing"), signal=_Lazy("signal"), Empty=_queue.Empty)
     space["timeout_handler"] = timeout_handler
     space["__builtins__"] = __builtins__
+    if sys.version_info >= (3, 12):
+        space["sum"] = official.rounding_sum
     return space
 
 

@@ -28,7 +28,10 @@ from sweetrl.sandbox.claims import describe_isolation, describe_status, is_safe,
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
-_MODULES = ["zygote", "child", "values", "semaphores", "guards", "landlock", "namespaces", "seccomp", "canaries"]
+_MODULES = [
+    *("zygote", "child", "values", "official", "semaphores"),
+    *("guards", "landlock", "namespaces", "seccomp", "canaries"),
+]
 # What the interpreter of a zygote is started with: it reads its configuration and its code from a memory file.
 _START = """
 import marshal, os

@@ -92,7 +92,7 @@ class Zygote:
         self.jobs = jobs
         self.config = config
         self.child = load("child")
-        self.run_job = self.child.runner(load("values"))
+        self.run_job = self.child.runner(load("values"), load("official"))
         self.canaries = marshal.dumps(PARTS.pop("canaries"))
         guards = load("guards")
         modules = {name: load(name) for name in ("landlock", "namespaces", "seccomp")}
