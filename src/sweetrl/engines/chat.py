@@ -6,9 +6,9 @@ are turned into ids, and put after them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.models.chat_templates import render_dialogues
@@ -44,8 +44,8 @@ class ChatFormat:
     (then token ids cannot be kept), or one without a token that ends a turn.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] = {}) -> None:
+        self.tokenizer, self.options = tokenizer, options
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
