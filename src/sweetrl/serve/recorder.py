@@ -76,7 +76,8 @@ class Recorder:
     ) -> str | None:
         """Take a turn that was answered; return the dialogue's id, None where it is not kept.
 
-        `split` tells the thoughts in a raw reply from what is said, which is all that the client was shown. A request that names an open dialogue, and is not its next turn or has no consent, ends it unkept.
+        `split` tells the thoughts of a raw reply from what the client was shown. A request that names an open dialogue,
+        and is not its next turn or has no consent, ends it unkept.
         """
         name = request.dialogue
         before = self.open.get(name)

@@ -230,5 +230,5 @@
     return button;
   }
 
-  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, candidates, heat, tests, mark, squares, facts, onDemand };
+  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, thoughts, candidates, heat, tests, mark, squares, facts, onDemand };
 })();
