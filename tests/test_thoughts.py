@@ -17,6 +17,7 @@ from sweetrl.colbench.files import parse_trajectory, trajectory_row
 from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import AgentSettings, ModelSettings, RankSettings, parse_settings
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.checks import turn_record
 from sweetrl.lm.data import PreferenceData, Row
@@ -193,6 +194,7 @@ def test_thoughts_have_a_limit_of_their_own_beside_the_replys() -> None:
     agent = AgentSettings(max_new_tokens=20, max_thought_tokens=100, temperature=0.5)
     assert agent.sampling(3) == Sampling(120, 0.5, 1.0, 3)
     config = agent_config(ModelSettings(template_options={"enable_thinking": False}), agent, "You are.", Path())
+    assert isinstance(hash(Policy(ModelSettings(template_options={"a": 1}))), int)
     assert config.max_new_tokens == 120 and config.template_options == {"enable_thinking": False}
     with pytest.raises(UserError, match=r"`model.thought_marks` = '<a>': .*give pairs"):
         parse_settings({"model": {"thought_marks": "<a>"}})
