@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render, too_few
+from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.gate.drift import Look, look
 from sweetrl.io import digest, private_folder, write_json, write_text
@@ -106,11 +106,6 @@ def _compare(
     paired = pair_versions(old, new, rules)
     tasks = file_hash(root / TEST_TASKS)
     identity = digest(str(challenger.version), key, sorted(old.rewards.items()), sorted(new.rewards.items()))
-    rows = comparisons.noted(registry, name, "comparison")
-    mine = rows.get(identity, {}).get("number")
-    following = 1 + sum(row["tasks"] == tasks for row in rows.values())
-    if refused := too_few(paired, rules, confidence, following if mine is None else int(mine)):
-        return refused
     facts = {"challenger": str(challenger.version), "first": settings.tasks.test_first}
     facts["drawing"] = drawing(settings, root)
     row = comparisons.numbered(registry, name, "comparison", identity, tasks, facts)

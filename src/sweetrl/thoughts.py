@@ -6,9 +6,13 @@ Thoughts are never said, never searched for a marker, never the answer; neither 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
-MARKS = (
+Marks = tuple[tuple[str, str], ...]  # (opening, closing)
+
+MARKS: Marks = (
     ("<think>", "</think>"),
     ("<thought>", "</thought>"),
     ("<thinking>", "</thinking>"),
@@ -23,34 +27,63 @@ MARKS = (
 )
 
 
-def split_thoughts(text: str, marks: tuple[tuple[str, str], ...] = MARKS) -> tuple[str, str]:
+def split_thoughts(text: str, marks: Marks = MARKS) -> tuple[str, str]:
     """Return (thoughts, what is said) of a model's raw reply; without thoughts the reply is said as it is.
 
     All that stands between two marks of a pair is a thought; so is what comes before a closing mark that nothing opened
     (the template did), and what comes after an opening one that is never closed (the reply was broken off).
     """
-    thoughts, said, closing, end = list[str](), list[str](), "", 0
+    pieces = _pieces(text, marks)
+    if len(pieces) == 1:
+        return "", text
+    thoughts = [text[start:end].strip() for thought, start, end in pieces if thought]
+    said = "".join(text[start:end] for thought, start, end in pieces if not thought)
+    return "\n".join(filter(None, thoughts)), said.strip()
+
+
+def with_thoughts(thoughts: str | None, said: str, marks: Marks = MARKS) -> str:
+    """Return the raw reply of a model whose log tells its thoughts apart from what it said, with the first `marks`."""
+    opening, closing = marks[0]
+    return f"{opening}\n{thoughts.strip()}\n{closing}\n\n{said}" if thoughts else said
+
+
+def thought_length(ids: Sequence[int], tokenizer: Any, marks: Marks = MARKS) -> int:
+    """Return how many tokens of a reply come before the first one with a letter of what is said.
+
+    That is 0 for a reply that does not begin with thoughts, and all of them where nothing is said.
+    """
+
+    def text(count: int) -> str:
+        return str(tokenizer.decode(list(ids[:count]), clean_up_tokenization_spaces=False))
+
+    reply, begun, start = text(len(ids)), False, 0
+    for thought, first, end in _pieces(reply, marks):
+        begun, start = begun or thought, end
+        if not thought and (words := reply[first:end].lstrip()):
+            start = end - len(words)
+            break
+    few, many = 0, len(ids) if begun else 0
+    while few < many:  # the most tokens whose text ends before `start`
+        middle = (few + many + 1) // 2
+        few, many = (middle, many) if len(text(middle)) <= start else (few, middle - 1)
+    return few
+
+
+def _pieces(text: str, marks: Marks) -> list[tuple[bool, int, int]]:
+    """What stands between the marks: whether it is a thought, where it begins and ends."""
+    pieces, ends, closing, end, unopened = list[tuple[bool, int, int]](), dict(marks), "", 0, 0
     for mark in _pattern(marks).finditer(text):
-        opens = dict(marks).get(mark[0])
         if closing and mark[0] != closing:
             continue
-        piece = text[end : mark.start()]
-        if closing:
-            thoughts.append(piece)
-            closing = ""
-        elif opens is None:
-            thoughts += [*said, piece]
-            said = []
-        else:
-            said.append(piece)
-            closing = opens
-        end = mark.end()
-    if not end:
-        return "", text
-    (thoughts if closing else said).append(text[end:])
-    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(said).strip()
+        opened = "" if closing else ends.get(mark[0], "")
+        pieces.append((not opened, end, mark.start()))
+        if not closing and not opened:  # all before it is a thought
+            unopened = len(pieces)
+        closing, end = opened, mark.end()
+    pieces.append((bool(closing), end, len(text)))
+    return [(True, start, stop) for _, start, stop in pieces[:unopened]] + pieces[unopened:]
 
 
 @lru_cache
-def _pattern(marks: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+def _pattern(marks: Marks) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(mark) for pair in marks for mark in pair))

@@ -72,12 +72,12 @@ def test_a_user_who_left_is_no_fault_of_the_protocol():
 
 
 def test_turn_record():
-    assert "turn records point at [1]" in checks.turn_record(replace(GOOD, turns=GOOD.turns[:1]))
+    assert "turn records point at [1]" in checks.turn_record(replace(GOOD, turns=GOOD.turns[:1]), BACKEND)
     first = replace(GOOD.turns[0], raw="THOUGHT: hm OUTPUT:What is the rate?")
-    assert checks.turn_record(replace(GOOD, turns=(first, GOOD.turns[1]))) is None
+    assert checks.turn_record(replace(GOOD, turns=(first, GOOD.turns[1])), BACKEND) is None
     for logprobs, words in (((-0.1,), "1 log-probs"), ((-0.1, 0.4), "at most 0"), ((-0.1, float("nan")), "at most 0")):
         second = replace(GOOD.turns[1], logprobs=logprobs)
-        assert words in checks.turn_record(replace(GOOD, turns=(GOOD.turns[0], second)))
+        assert words in checks.turn_record(replace(GOOD, turns=(GOOD.turns[0], second)), BACKEND)
 
 
 def test_tests_and_reward():

@@ -216,7 +216,7 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "what a user says of code": (lambda text: find_leak(ASKED, text), QUOTES),
     "what a user quotes": (lambda text: find_quote(ASKED, text), QUOTES),
     "what a user says of a page": (lambda text: Frontend().find_leak(ASKED, text), QUOTES | PAGES),
-    "what a user's model says": (spoken, FENCES),
+    "what a user's model says": (spoken, FENCES | {"thoughts": of("<think>"), "ends of thoughts": of("</think>")}),
     "what a message shows": (Backend().display, FENCES),
     "what a page's message shows": (Frontend().display, FENCES),
     "what a program imports": (

@@ -180,6 +180,7 @@ def training_job(
     """Return the training of a policy by `method`, or without one of the critic, that the settings describe."""
     sections = ("model", "agent", "engine", "collect", "critic", "rank", "tracking", "seed")
     named: dict[str, Any] = {name: getattr(settings, name) for name in sections}
+    named["learn_thoughts"] = settings.policy.learn_thoughts
     own = settings.critic if method is None else own_settings(method, settings)
     return TrainingJob(own, domain=domain, inputs=inputs, scratch=scratch, progress=progress, cache=cache, **named)
 

@@ -26,6 +26,7 @@ from sweetrl.io import digest
 from sweetrl.rollout.context import OpenEnvironment, open_environment
 from sweetrl.rollout.ledger import Ledger, cost
 from sweetrl.rollout.run import rollout_scored
+from sweetrl.rollout.scored import THOUGHTS, thought_counter
 from sweetrl.rollout.users import usage_of
 from sweetrl.seeds import check_seed
 from sweetrl.types import Report, Result, Split, Task, Trajectory
@@ -192,14 +193,19 @@ def summarise(env: Domain, stores: Mapping[str, TrajectoryStore], environment: O
     ruler = evaluate.confidence, evaluate.resamples, env.settings.seed
     dialogues = {name: list(store) for name, store in stores.items()}
     results = results_of(dialogues, env, env.settings.agent.max_turns)
-    summaries = {}
-    for name in dialogues:
+    summaries, count = {}, thought_counter(env.settings.model)
+    thoughts: dict[str, dict[str, Any]] = {}
+    for name, spoken in dialogues.items():
+        tokens, replies = sum(map(count, spoken)), sum(len(each.turns) for each in spoken)
+        thoughts[name] = {THOUGHTS: {"value": tokens / replies}} if tokens else {}
         if scored := [result for result in results if result.policy == name and result.reward is not None]:
-            summaries[name] = summarize_policy(scored, *ruler)
+            summaries[name] = summarize_policy(scored, *ruler) | thoughts[name]
     if not {BEFORE, AFTER} <= dialogues.keys():
         return Evaluation(results, dialogues, summaries)
     more, render = env.examine(dialogues, results, environment.tools, evaluate)
     comparison: dict[str, Any] = compare(results, *ruler)
+    for name, summary in comparison["policies"].items():
+        summary |= thoughts[name]
     comparison["measure"] = env.measure
     comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
     return Evaluation(results, dialogues, summaries, comparison | more, render)

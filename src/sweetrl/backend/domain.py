@@ -165,7 +165,7 @@ class Backend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the worth of a reply to a task of the synthetic suite."""
-        verdict = judge_reply(task, earlier, reply)
+        verdict = judge_reply(task, earlier, self.visible(reply))
         return None if verdict is None else Judgment(WORTH[verdict], verdict)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:

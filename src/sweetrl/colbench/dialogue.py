@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.protocols import UserSimulator
 from sweetrl.seeds import simulator_seed
@@ -101,7 +100,7 @@ class Environment:
             why = "has ended" if self.done else "waits for the user, not for the agent"
             raise RuntimeError(f"the dialogue about task {self.task.id!r} {why}")
         self.turn += 1
-        visible = visible_reply(raw_reply)
+        visible = self.domain.visible(raw_reply)
         self._messages.append(Message("assistant", visible))
         answers = self.domain.answers(visible)
         if answers or self.turn >= self.max_turns:

@@ -261,9 +261,13 @@ class Domain:
         answer = marked_answer(visible)
         return visible if answer is None else answer
 
+    def visible(self, raw: str) -> str:
+        """Return what the user sees of a raw reply: no thoughts, and no more than "OUTPUT:" lets through."""
+        return visible_reply(raw, self.settings.model.marks)
+
     def reply_type(self, text: str) -> str:
         """Return what kind of reply a raw text is, one of `reply_types`."""
-        return ANSWER if self.answers(visible_reply(text)) else QUESTION
+        return ANSWER if self.answers(self.visible(text)) else QUESTION
 
     # The user
 

@@ -30,6 +30,7 @@ from sweetrl.colbench.jsonl import Row, read_as, read_rows
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.thoughts import split_thoughts
 from sweetrl.types import AgentTurn, Message, Role, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -203,8 +204,11 @@ def parse_trajectory(row: dict[str, Any], where: str, domain: Domain) -> Traject
     messages: list[Message] = []
     turns: list[AgentTurn] = []
     for index, entry in enumerate(read.dialogue_history):
-        messages.append(Message(speaker(entry.role, index, f"{where}: dialogue_history[{index}]"), entry.content))
-        if entry.role == "assistant":
+        role, content = speaker(entry.role, index, f"{where}: dialogue_history[{index}]"), entry.content
+        if role == "assistant":
+            content = split_thoughts(content, domain.settings.model.marks)[1]
+        messages.append(Message(role, content))
+        if role == "assistant":
             turns.append(AgentTurn(index, entry.content if entry.output is None else entry.output))
     outcome, answer = domain.outcome(messages), read.answer
     if outcome == "lost" and answer == NO_ANSWER:

@@ -14,8 +14,8 @@ from pydantic import Field, field_validator
 
 from sweetrl.colbench.files import speaker, within_bounds
 from sweetrl.colbench.jsonl import Row, read_as
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
+from sweetrl.thoughts import Marks, with_thoughts
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ LAST_WORDS = "last_words"  # the note with what the user said after the last rep
 
 
 class ChatRow(Row):
-    """A chat message: `content` is a text, or a list of text parts."""
+    """A chat message: `content` is a text, or a list of text parts; thoughts may stand apart, as servers give them."""
 
     role: str
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: Any = None
     function_call: Any = None
 
@@ -65,7 +66,7 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
     out, because training puts the agent's own prompt there; what the user says after the last reply becomes a note.
     """
     read = read_as(LogRow, row, where)
-    spoken = _messages(read, where)
+    spoken = _messages(read, where, domain.settings.model.marks)
     extra = {
         f"{METADATA}{name}": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
         for name, value in (read.metadata or {}).items()
@@ -74,7 +75,7 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
         extra[LAST_WORDS] = spoken.pop().content
     turns = [AgentTurn(index, one.content) for index, one in enumerate(spoken) if one.role == "assistant"]
     messages = [
-        Message(one.role, visible_reply(one.content) if one.role == "assistant" else one.content) for one in spoken
+        Message(one.role, domain.visible(one.content) if one.role == "assistant" else one.content) for one in spoken
     ]
     reward, solved = _verdict(read, where, domain)
     return Trajectory(
@@ -91,7 +92,7 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
     )
 
 
-def _messages(read: LogRow, where: str) -> list[Message]:
+def _messages(read: LogRow, where: str, marks: Marks) -> list[Message]:
     """The words of user and agent in turn, from the first of the user's on."""
     messages: list[Message] = []
     for index, entry in enumerate(read.messages):
@@ -106,7 +107,8 @@ def _messages(read: LogRow, where: str) -> list[Message]:
         role = speaker(entry.role, len(messages), place)
         if not (entry.content or "").strip():
             raise UserError(f"{place}: `content` is empty; leave the message or the row out.")
-        messages.append(Message(role, entry.content or ""))
+        thoughts = entry.reasoning_content if role == "assistant" else None
+        messages.append(Message(role, with_thoughts(thoughts, entry.content or "", marks)))
     if len(messages) < 2:
         raise UserError(f"{where}: `messages` needs a request of the user and a reply of the assistant; add them.")
     return messages

@@ -24,9 +24,9 @@ from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import private_file
 from sweetrl.protocols import Speaker
 from sweetrl.text import printable
+from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
-THOUGHT = "<think>"
 _OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
 
 
@@ -77,9 +77,9 @@ class LlmSimulator:
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
             text = await self.speaker.say(instruction, seed + attempt)
-            words = spoken(text)[: self.reply_characters]
+            words = spoken(text, marks := self.domain.settings.model.marks)[: self.reply_characters]
             if not words:
-                endless = THOUGHT in text.rpartition("</think>")[2]
+                endless = not split_thoughts(f"{text}.", marks)[1]
                 why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
                 raise SimulatorError(f"the user said nothing{why}")
             if self.leaks == "count":  # whoever records the dialogue searches it
@@ -103,12 +103,12 @@ class LlmSimulator:
         return simulator_prompt(task, messages, self.template) + reminder
 
 
-def spoken(text: str) -> str:
+def spoken(text: str, marks: Marks = MARKS) -> str:
     """Return what a model means the other to hear: without its thoughts, the name in front, and the other's next turn.
 
     Thoughts go over the reference: those that the token limit has broken off are not said either.
     """
-    words = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
+    words = split_thoughts(text, marks)[1].strip()
     for name in ("Person:", "PERSON:"):
         words = words.removeprefix(name).lstrip()
     return _OTHER.split(words, maxsplit=1)[0].rstrip()

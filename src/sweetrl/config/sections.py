@@ -201,7 +201,7 @@ class EvaluateSettings(Section):
 class GateSettings(Section):
     """The promotion gate (docs/gate.md): what a challenger must show on the test tasks to become champion.
 
-    Differences, margins and prices are in units of the reward, where 1 is usually a solved task.
+    Differences and margins are in units of the reward, where 1 is usually a solved task.
     """
 
     power: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.8
@@ -211,9 +211,6 @@ class GateSettings(Section):
     discordance: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
     """How much two versions differ from task to task, as long as no comparison has shown it: the mean square of the
     difference; with rewards of 0 and 1 the share of tasks that only one of them solves."""
-    few_tasks: Literal["tell", "refuse"] = "tell"
-    """What to do where the test tasks are too few to see `smallest_difference`. `tell`: say so in the verdict.
-    `refuse`: compare nothing and promote nobody."""
     spending: Literal["inverse-square", "none"] = "inverse-square"
     """What comparing again and again with one champion on the same test tasks costs. `inverse-square`: comparison n may
     be wrong with a chance of (1 - `evaluate.confidence`) 6 / (pi n)^2, all together with 1 - `evaluate.confidence` at
@@ -235,11 +232,6 @@ class GateSettings(Section):
     """The most agent turns that a dialogue may take more than with the champion; empty: any."""
     extra_tokens: float | None = None
     """The most tokens that the agent may generate more in a dialogue; empty: any."""
-    turn_price: float = Field(0.0, ge=0.0, allow_inf_nan=False)
-    """What an agent turn costs the gate: so much is taken off both versions' rewards. Training does not know it
-    (`reward.turn_cost`)."""
-    token_price: float = Field(0.0, ge=0.0, allow_inf_nan=False)
-    """What 1,000 generated tokens cost the gate, in the same way."""
 
 
 class BestOfNSettings(Section):

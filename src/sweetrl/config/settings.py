@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from sweetrl.config.sections import *
 from sweetrl.config.training import *
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError, did_you_mean
+from sweetrl.thoughts import MARKS, Marks
+from sweetrl.types import Sampling
 
 
 class SourceSettings(Section):
@@ -68,6 +70,23 @@ class ModelSettings(Section):
     """Processes that train together, each with a GPU of its own; the stage starts them."""
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
+    template_options: dict[str, Any] = Field(default_factory=dict)
+    """What the chat template is told besides the messages, as its authors say: `{enable_thinking: false}`."""
+    thought_marks: str = ""
+    """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
+
+    @field_validator("thought_marks")
+    @classmethod
+    def _in_pairs(cls, marks: str) -> str:
+        if len(marks.split()) % 2:
+            raise ValueError("give pairs, an opening and a closing mark, with blanks between them")
+        return marks
+
+    @property
+    def marks(self) -> Marks:
+        """All marks around thoughts: `thought_marks`, and the known ones."""
+        words = self.thought_marks.split()
+        return (*zip(words[::2], words[1::2], strict=True), *MARKS)
 
 
 class PretrainSettings(Section):
@@ -101,8 +120,19 @@ class AgentSettings(Section):
     prompt: str = Field("short", description="System prompt: `short`, `full`, or the path of a text file of your own.")
     max_turns: Positive = Field(10, description="Agent turns; the reply of the last one is the answer, marker or not.")
     max_new_tokens: Positive = Field(1024, description="Token limit of one reply.")
+    max_thought_tokens: int = Field(0, ge=0)
+    """What the thoughts of a model that thinks may take besides: a reply ends at the sum of both."""
     temperature: float = Field(1.0, ge=0.0, description="Sampling temperature of the agent; 0 is greedy.")
     top_p: Probability = Field(1.0, description="Nucleus sampling.")
+
+    @property
+    def reply_tokens(self) -> int:
+        """Token limit of one reply with its thoughts."""
+        return self.max_new_tokens + self.max_thought_tokens
+
+    def sampling(self, n: int = 1) -> Sampling:
+        """How the agent's replies are sampled, `n` for each prompt."""
+        return Sampling(self.reply_tokens, self.temperature, self.top_p, n)
 
 
 class ValidateSettings(Section):

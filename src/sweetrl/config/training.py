@@ -192,6 +192,9 @@ class PolicySettings(PreferenceSettings):
     """listwise: power of how often a candidate was sampled; above 1 also sharpens."""
     advantage_temperature: float = Field(0.1, ge=0.0)
     """listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation without rewards)."""
+    learn_thoughts: bool = True
+    """Whether policies of every method learn thoughts, too, or only what is said (of a reply without words its last
+    token). `loss_tokens: all` learns everything."""
     states: Literal["equal", "advantage"] = "equal"
     """listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: the weights are
     not normalised (AWR), so that a state whose candidates are all poor counts little; each is at most 20."""

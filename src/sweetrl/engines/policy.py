@@ -38,7 +38,7 @@ class Policy:
     Nothing is loaded, and no server asked, before the agent is.
     """
 
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: ModelSettings = field(default_factory=ModelSettings, hash=False)  # `template_options` have no hash
     engine: EngineSettings = field(default_factory=EngineSettings)
     adapter: Path | None = None
 
@@ -86,13 +86,15 @@ class Policy:
         if engine.kind == "transformers":
             from sweetrl.engines.transformers import TransformersEngine
 
-            local = TransformersEngine(model.base, adapter, model.dtype, model.device, model.threads, rows)
+            how = (model.dtype, model.device, model.threads, rows)
+            local = TransformersEngine(model.base, adapter, *how, template_options=model.template_options)
             return Agent(local, local.chat)
         if engine.kind == "vllm":
             from sweetrl.engines.vllm import VllmEngine
             from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-            remote = VllmEngine(engine, load_tokenizer(model.base), adapter, vocabulary_of(model.base))
+            known = load_tokenizer(model.base), adapter, vocabulary_of(model.base)
+            remote = VllmEngine(engine, *known, model.template_options)
             return Agent(remote, remote.chat)
         if adapter is not None:
             raise UserError(

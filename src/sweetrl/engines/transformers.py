@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ class TransformersEngine:
         threads: int = 2,
         rows: int = 256,
         loaded: tuple[Any, PreTrainedTokenizerBase] | None = None,
+        template_options: Mapping[str, Any] = {},
     ) -> None:
         import torch
 
@@ -55,7 +56,7 @@ class TransformersEngine:
         else:
             self.model, self.tokenizer = loaded
             self.device = str(next(self.model.parameters()).device)
-        self.chat = ChatFormat(self.tokenizer)
+        self.chat = ChatFormat(self.tokenizer, template_options)
         self.context = context_limit(self.model)
         """Positions of the model: prompt and reply together are never longer."""
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.background import side_by_side, wait
 from sweetrl.errors import EngineError, UserError
 from sweetrl.evaluation.metrics import reward_of
@@ -178,9 +177,9 @@ def _advantages(
 
 def _so_far(dialogue: Dialogue, reply: Completion) -> Trajectory:
     """The dialogue with `reply` in the place of those that are compared."""
-    messages = dialogue.environment.messages
+    messages, domain = dialogue.environment.messages, dialogue.environment.domain
     turn = AgentTurn(len(messages), reply.text, reply.token_ids, finish_reason=reply.finish_reason)
-    message = Message("assistant", visible_reply(reply.text))
+    message = Message("assistant", domain.visible(reply.text))
     return Trajectory(dialogue.task, dialogue.attempt, (*messages, message), (*dialogue.turns, turn))
 
 

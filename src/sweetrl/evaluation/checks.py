@@ -19,7 +19,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -64,14 +63,14 @@ def protocol(trajectory: Trajectory, domain: Domain, max_turns: int) -> str | No
     return None
 
 
-def turn_record(trajectory: Trajectory) -> str | None:
+def turn_record(trajectory: Trajectory, domain: Domain) -> str | None:
     """One record for each agent message, which shows what the raw reply shows; as many log-probs as token ids."""
     places = [index for index, message in enumerate(trajectory.messages) if message.role == "assistant"]
     recorded = [turn.message_index for turn in trajectory.turns]
     if places != recorded:
         return f"agent messages stand at {places}, turn records point at {recorded}"
     for number, turn in enumerate(trajectory.turns, start=1):
-        if visible_reply(turn.raw) != trajectory.messages[turn.message_index].content:
+        if domain.visible(turn.raw) != trajectory.messages[turn.message_index].content:
             return f"turn {number}: the message differs from the raw reply"
         if turn.logprobs and len(turn.logprobs) != len(turn.token_ids):
             return f"turn {number}: {len(turn.token_ids)} token ids and {len(turn.logprobs)} log-probs"

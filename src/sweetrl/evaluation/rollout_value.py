@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import reward_of
 from sweetrl.methods.critics import make_critic
@@ -98,7 +97,8 @@ class RolloutValueCritic:
 
     def _ends(self, turn: int, reply: Reply) -> bool:
         """Whether `reply` at turn `turn` (from 0) ends the dialogue."""
-        return turn + 1 >= self.context.agent.max_turns or self.context.domain.answers(visible_reply(reply.text))
+        domain = self.context.domain
+        return turn + 1 >= self.context.agent.max_turns or domain.answers(domain.visible(reply.text))
 
     def _spoken(self, reply: Reply) -> Completion:
         ended = bool(reply.token_ids) and reply.token_ids[-1] == self.end_of_turn

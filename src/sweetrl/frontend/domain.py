@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
 from sweetrl.colbench.leaks import Fragment, squeeze
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
@@ -83,7 +82,7 @@ class Frontend(Domain):
 
     def reply_type(self, text: str) -> str:
         """Return `page` for a reply that shows a page to be looked at."""
-        said = visible_reply(text)
+        said = self.visible(text)
         if self.answers(said):
             return ANSWER
         return PAGE if find_page(said) is not None else QUESTION
@@ -151,7 +150,7 @@ class Frontend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the share of the page's details that a reply has right, for tasks of the synthetic suite."""
-        value = worth(task, reply)
+        value = worth(task, self.visible(reply))
         return None if value is None else Judgment(value)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:

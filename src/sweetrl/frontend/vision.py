@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.users import transcript
 from sweetrl.errors import UserError
 from sweetrl.frontend.pages import find_page, without_pages
 from sweetrl.lm.head import HEAD, base_of
 from sweetrl.protocols import Work
 from sweetrl.sweet.pairs import index_pairs
+from sweetrl.thoughts import MARKS, Marks
 from sweetrl.types import TrainingResult, Trajectory
 
 if TYPE_CHECKING:
@@ -153,13 +155,15 @@ class VisionCritic:
     processor: VisionProcessor
     render: Callable[[str], Page]
     privileged: bool = True
+    marks: Marks = MARKS
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """The head's value of each candidate at each turn."""
         import torch
 
         def value(dialogue: Trajectory, turn: int, reply: str) -> float:
-            prompt = vision_prompt(dialogue, turn, reply, self.render, self.privileged)
+            said = visible_reply(reply, self.marks)
+            prompt = vision_prompt(dialogue, turn, said, self.render, self.privileged)
             return float(prompt_value(self.model, self.processor, prompt))
 
         with torch.inference_mode():
@@ -234,7 +238,7 @@ class VisionHead:
 
         base, processor = self._base()
         render = Renderer(self.browser).render
-        return VisionCritic(load_adapter(base, folder), processor, render, self.critic.privileged)
+        return VisionCritic(load_adapter(base, folder), processor, render, self.critic.privileged, self.model.marks)
 
     def _base(self) -> tuple[Any, VisionProcessor]:
         vision = self.critic.vision

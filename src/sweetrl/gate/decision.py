@@ -52,11 +52,10 @@ class CostDifference:
 class Decision:
     """Whether the challenger becomes champion, and why.
 
-    `difference` is the mean of challenger minus champion over the `n` tasks that both attempted (rewards, less the
-    prices of the gate where it has some), `interval` its two-sided BCa interval at `confidence`, `p_value` the
-    two-sided paired permutation p, which must be below `alpha`. `reason` is the decision in one sentence, `notes` are
-    the further ones: what was spent, what can be seen, slices, costs. `compared` is False where nothing was compared:
-    there is no champion, or the tasks are too few.
+    `difference` is the mean reward of challenger minus champion over the `n` tasks that both attempted, `interval` its
+    two-sided BCa interval at `confidence`, `p_value` the two-sided paired permutation p, which must be below `alpha`.
+    `reason` is the decision in one sentence, `notes` are the further ones: what was spent, what can be seen, slices,
+    costs.
     """
 
     promote: bool
@@ -75,7 +74,6 @@ class Decision:
     slices: tuple[Slice, ...] = ()
     costs: tuple[CostDifference, ...] = ()
     notes: tuple[str, ...] = ()
-    compared: bool = True
 
     @property
     def verdict(self) -> str:
@@ -98,15 +96,9 @@ class Pairing:
         """The mean squared difference on a task: how much the two differ, and not which of them is better."""
         return sum((new - old) ** 2 for old, new in zip(self.before, self.after, strict=True)) / len(self.before)
 
-    def facts(self, rules: GateSettings, alpha: float, number: int) -> dict[str, Any]:
-        """Return what a decision says of the comparison, whoever is better."""
-        seen = detectable_difference(len(self.tasks), self.discordance, alpha, rules.power)
-        facts = {"n": len(self.tasks), "confidence": 1.0 - alpha, "alpha": alpha, "number": number}
-        return facts | {"discordance": self.discordance, "detectable": seen}
-
 
 def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings) -> Pairing:
-    """Pair two versions on the tasks that both attempted, rewards less prices (`token_price`: of 1,000 tokens).
+    """Pair two versions on the tasks that both attempted.
 
     A dialogue lost to a failing engine or user has no reward and is nobody's failure: its task is left out for both.
     UserError where no task is left, or where the gate counts tokens that are not known.
@@ -115,17 +107,9 @@ def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings)
     if not tasks:
         raise UserError("there is no test task that champion and challenger both finished; evaluate both again.")
     known = champion.tokens.keys() & challenger.tokens.keys() >= set(tasks)
-    if not known and (rules.token_price or rules.extra_tokens is not None):
-        raise UserError("params.yaml: tokens are not known for `gate.token_price`, `gate.extra_tokens`; evaluate both.")
-    before, after = (
-        [
-            version.rewards[task]
-            - rules.turn_price * version.turns.get(task, 0.0)
-            - rules.token_price * version.tokens.get(task, 0.0) / 1000.0
-            for task in tasks
-        ]
-        for version in (champion, challenger)
-    )
+    if not known and rules.extra_tokens is not None:
+        raise UserError("params.yaml: tokens are not known for `gate.extra_tokens`; evaluate both.")
+    before, after = ([version.rewards[task] for task in tasks] for version in (champion, challenger))
     return Pairing(champion, challenger, tasks, before, after)
 
 
@@ -134,24 +118,7 @@ def first_decision(challenger: Measured, confidence: float = 0.95) -> Decision:
     count, mean = len(challenger.rewards), sum(challenger.rewards.values()) / len(challenger.rewards)
     reason = f"promoted: there is no champion yet (the challenger's mean reward is {mean:.3f})."
     facts: dict[str, Any] = {"confidence": confidence, "alpha": 1.0 - confidence, "challenger_mean": mean}
-    return Decision(True, reason, n=count, compared=False, **facts)
-
-
-def too_few(paired: Pairing, rules: GateSettings, confidence: float, number: int) -> Decision | None:
-    """Refuse to compare on too few tasks, where `rules.few_tasks` says so; None where they are enough.
-
-    How much the versions differ from task to task is looked at, which of them is better is not, so that nothing is
-    spent: a challenger that wins on few tasks wins by more than it is worth (Gelman & Carlin (2014), "Beyond power
-    calculations", Perspectives on Psychological Science 9, 641-651).
-    """
-    alpha = level(rules, confidence, number)
-    facts = paired.facts(rules, alpha, number)
-    seen = facts["detectable"]
-    if rules.few_tasks == "tell" or (seen is not None and seen <= rules.smallest_difference):
-        return None
-    reason = f"not promoted: nothing was compared, because there are too few test tasks. {_sight(paired, rules, alpha)}"
-    notes = ("Raise `tasks.test` and `evaluate.tasks` in params.yaml.",)
-    return Decision(False, reason, notes=notes, compared=False, **facts)
+    return Decision(True, reason, n=count, **facts)
 
 
 def decide(
@@ -198,13 +165,18 @@ def decide(
         reason,
         difference.value,
         (difference.low, difference.high),
-        p_value=p_value,
+        len(paired.tasks),
+        p_value,
+        1.0 - alpha,
         champion_mean=sum(paired.before) / len(paired.before),
         challenger_mean=sum(paired.after) / len(paired.after),
         slices=parts,
         costs=costs,
         notes=tuple(notes),
-        **paired.facts(rules, alpha, number),
+        alpha=alpha,
+        number=number,
+        discordance=paired.discordance,
+        detectable=detectable_difference(len(paired.tasks), paired.discordance, alpha, rules.power),
     )
 
 

@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError, extras
 from sweetrl.interop.worlds import World, domain_named
 from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Split, Trajectory
@@ -198,7 +197,7 @@ def _answering(domain: Domain, answer: str) -> str:
     """
     marked = f"{ANSWER_MARKER}\n{answer}"
     ways = (answer, marked, OUTPUT_MARKER + marked)  # the last for an answer with an OUTPUT: of its own
-    return next((way for way in ways if domain.answers(visible_reply(way))), answer)
+    return next((way for way in ways if domain.answers(domain.visible(way))), answer)
 
 
 def _text(name: str, value: Any) -> str:

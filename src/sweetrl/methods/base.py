@@ -88,7 +88,8 @@ class Method:
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
         replay = getattr(job.settings, "sft_replay", 0.0)  # rows of `data`'s replay beside each pair
-        return train_adapter(job, self.trainer(job.settings), self.data(job), "train-policy", replay)
+        data = job.learnt_data(self.data(job))
+        return train_adapter(job, self.trainer(job.settings), data, "train-policy", replay)
 
 
 def find_method(name: str) -> Method:

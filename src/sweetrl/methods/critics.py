@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
 from sweetrl.config.settings import JudgeSettings, RankingSettings
 from sweetrl.errors import UserError
 from sweetrl.protocols import Chat, Engine, Work
 from sweetrl.seeds import state_seed
+from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Prompt, Reply, Sampling, Trajectory
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def make_critic(
         model, own = settings.model, settings.judge.model  # a model of its own, or the base
         loaded = None if own else base
         name = own or model.base
-        engine = TransformersEngine(name, None, model.dtype, model.device, model.threads, loaded=loaded)
+        options = {} if own else model.template_options
+        how = (model.dtype, model.device, model.threads)
+        engine = TransformersEngine(name, None, *how, loaded=loaded, template_options=options)
         return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, privileged)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
@@ -148,7 +150,7 @@ class JudgeCritic:
         verdicts = self.engine.sample(prompts, sampling) if prompts else []
         shares: dict[tuple[int, int, int], list[float]] = defaultdict(list)
         for (number, turn, first, second), (verdict,) in zip(comparisons, verdicts, strict=True):
-            share = first_wins(verdict.text)
+            share = first_wins(verdict.text, self.domain.settings.model.marks)
             shares[number, turn, first].append(share)
             shares[number, turn, second].append(1.0 - share)
         return [
@@ -169,14 +171,14 @@ class JudgeCritic:
             self.settings.prompt or self.domain.judge_template,
             reference=reference,
             dialogue="\n\n".join(lines),
-            first=visible_reply(first),
-            second=visible_reply(second),
+            first=self.domain.visible(first),
+            second=self.domain.visible(second),
         )
 
 
-def first_wins(verdict: str) -> float:
-    """Read a judge's verdict: 1 if the last A or B in it is an A, 0 if a B, 0.5 if there is neither."""
-    named = VERDICT.findall(verdict)
+def first_wins(verdict: str, marks: Marks = MARKS) -> float:
+    """Read a judge's verdict: 1 if the last A or B that it says is an A, 0 if a B, 0.5 if there is neither."""
+    named = VERDICT.findall(split_thoughts(verdict, marks)[1])
     return float(named[-1] == "A") if named else 0.5
 
 

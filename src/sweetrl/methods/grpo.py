@@ -130,4 +130,7 @@ def attempts(
         privileged = partial(critic_row, domain=job.domain, chat=chat, system=job.system, settings=job.critic)
     elif grpo.credit in INFORMED:
         informs = partial(turn_gains, policy, domain=job.domain, chat=chat, settings=grpo)
-    return lay_out(dialogues, chat, job.system, grpo, informs, privileged)
+    made = lay_out(dialogues, chat, job.system, grpo, informs, privileged)
+    if job.learn_thoughts:
+        return made
+    return replace(made, rows=tuple(job.learnt(made.rows)), informed=tuple(job.learnt(made.informed)))

@@ -55,7 +55,7 @@ class RolloutContext:
 
     def sampling(self, n: int = 1) -> Sampling:
         """How the agent's replies are sampled."""
-        return Sampling(self.agent.max_new_tokens, self.agent.temperature, self.agent.top_p, n)
+        return self.agent.sampling(n)
 
     def open(self, task: Task, attempt: int, seed: int) -> Dialogue:
         """Begin an attempt at `task`; `seed` is the run's."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
+from sweetrl.config.settings import ModelSettings
 from sweetrl.errors import UserError
+from sweetrl.models.load import load_tokenizer
 from sweetrl.protocols import Scorer
+from sweetrl.thoughts import split_thoughts, thought_length
 from sweetrl.types import Score, Trajectory
+
+THOUGHTS = "thought_tokens_per_reply"
 
 
 class Losses:
@@ -63,10 +69,27 @@ def with_score(trajectory: Trajectory, score: Score) -> Trajectory:
     )
 
 
-def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+def thought_counter(model: ModelSettings) -> Callable[[Trajectory], int]:
+    """Return what counts the tokens of thoughts in a dialogue of `model`; those of replies without ids are not known.
+
+    The tokenizer is loaded at the first thought.
+    """
+    tokenizer = cache(lambda: load_tokenizer(model.base))
+
+    def count(trajectory: Trajectory) -> int:
+        thoughtful = [turn.token_ids for turn in trajectory.turns if split_thoughts(turn.raw, model.marks)[0]]
+        return sum(thought_length(ids, tokenizer(), model.marks) for ids in thoughtful if ids)
+
+    return count
+
+
+def summarize(
+    trajectories: Iterable[Trajectory], thought_tokens: Callable[[Trajectory], int] | None = None
+) -> dict[str, float]:
     """Return the means people look at first: success, reward, turns, tokens; and shares of how dialogues end.
 
-    Success and reward are means over the scored dialogues, everything else over all.
+    Success and reward are means over the scored dialogues, everything else over all. `thought_tokens` counts the tokens
+    of thoughts, of which the mean over replies is there where there are any.
     """
     sums: Counter[str] = Counter()
     reward = success = 0.0
@@ -76,6 +99,7 @@ def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:
             dialogues=1,
             turns=len(trajectory.turns),
             tokens_per_dialogue=sampled or int(trajectory.extra.get("generated_tokens", 0)),
+            thought_tokens=thought_tokens(trajectory) if thought_tokens else 0,
             share_answered=trajectory.outcome == "answered",
             share_cut_by_token_limit=any(turn.finish_reason == "length" for turn in trajectory.turns),
             share_lost=trajectory.outcome == "lost",
@@ -92,4 +116,5 @@ def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:
         "success": success / rated,
         "reward": reward / rated,
         **{name: sums[name] / each for name in means},
+        **({THOUGHTS: sums["thought_tokens"] / sums["turns"]} if sums["thought_tokens"] else {}),
     }

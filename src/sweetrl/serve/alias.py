@@ -123,7 +123,8 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
     from sweetrl.engines.vllm import VllmEngine
     from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-    remote = VllmEngine(engine, load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
+    known = load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base)
+    remote = VllmEngine(engine, *known, handed.config.template_options)
     try:
         remote.load_adapter()
     except BaseException:

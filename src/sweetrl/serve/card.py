@@ -37,7 +37,8 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER)"""
 TALK = """
 agent = json.load(open(f"{FOLDER}/agent.json"))
 messages = [{"role": "system", "content": agent["system_prompt"]}, {"role": "user", "content": "I want a function ..."}]
-ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+how = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True, **agent["template_options"]}
+ids = tokenizer.apply_chat_template(messages, **how)
 reply = model.generate(**ids, max_new_tokens=agent["max_new_tokens"])"""
 
 

@@ -91,7 +91,7 @@ class Endpoint:
         written = _written(asked, completions, prompt_tokens, speaker.handed)
         if self.recorder is not None:
             replies = [completion.text for completion in completions]
-            if kept := self.recorder.turn(asked, replies, speaker.handed.title):
+            if kept := self.recorder.turn(asked, replies, speaker.handed.title, speaker.handed.config.split):
                 written["sweetrl"]["dialogue"] = kept
         if not asked.stream:
             return JSONResponse(written)
@@ -216,7 +216,10 @@ async def _nobody(request: Request, error: Exception) -> Response:
 def _written(
     request: ChatRequest, completions: Sequence[Completion], prompt_tokens: int, handed: Handed
 ) -> dict[str, Any]:
-    """Return replies as OpenAI's chat completions write them; `sweetrl` says who replied, and at which turn."""
+    """Return replies as OpenAI's chat completions write them, thoughts apart as reasoning models' servers do.
+
+    `sweetrl` says who replied, and at which turn.
+    """
     generated = sum(len(completion.token_ids) for completion in completions)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
@@ -227,7 +230,7 @@ def _written(
         "choices": [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "message": _message(*handed.config.split(completion.text)),
                 "finish_reason": completion.finish_reason,
                 "logprobs": None,
             }
@@ -240,6 +243,11 @@ def _written(
         },
         "sweetrl": {"version": handed.version, "turn": request.turn, "max_turns": handed.config.max_turns},
     }
+
+
+def _message(thoughts: str, said: str) -> dict[str, Any]:
+    apart = {"reasoning_content": thoughts} if thoughts else {}
+    return {"role": "assistant", "content": said, "refusal": None, **apart}
 
 
 def _events(written: dict[str, Any], with_usage: bool) -> str:

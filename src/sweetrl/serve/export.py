@@ -22,7 +22,8 @@ from sweetrl.serve.card import model_card
 from sweetrl.serve.source import Handed, facts_of, fetch
 from sweetrl.tracking.chat_agent import AgentConfig
 
-TALK = ("system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p")  # what agent.json has
+# What agent.json has.
+TALK = ("system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p", "template_options", "thought_marks")
 
 
 def export(reference: str, settings: Settings, out: Path, merge: bool = False) -> Handed:
@@ -85,8 +86,9 @@ def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> N
         _make_saveable(model.generation_config)
         if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
             model = model.merge_and_unload()
+        chat = ChatFormat(tokenizer, handed.config.template_options)
         # Every end that a reply of the agent can have: what plain `generate` needs to stop where the agent does.
-        model.generation_config.eos_token_id = list(stop_ids(model, tokenizer, ChatFormat(tokenizer)))
+        model.generation_config.eos_token_id = list(stop_ids(model, tokenizer, chat))
         model.generation_config.pad_token_id = tokenizer.pad_token_id
         model.save_pretrained(folder)
         return

@@ -32,6 +32,7 @@ from sweetrl.io import (
     write_text,
 )
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback
+from sweetrl.thoughts import split_thoughts
 
 logger = logging.getLogger("sweetrl")
 
@@ -44,6 +45,7 @@ OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
 OPEN_BYTES = 256 * 2**20  # of all of them together
 
 Said = list[dict[str, str]]
+Split = Callable[[str], tuple[str, str]]
 # A row of the journal: a dialogue without an outcome, that is its id (`dialogue`), its words (`said`), the agent's last
 # version in it (`model`), and when it was last heard of (`time`).
 Open = dict[str, Any]
@@ -69,10 +71,13 @@ class Recorder:
         self._stale = False  # words stand in the journal that nobody waits for any more
         self._recover()
 
-    def turn(self, request: ChatRequest, replies: Sequence[str], model: str) -> str | None:
+    def turn(
+        self, request: ChatRequest, replies: Sequence[str], model: str, split: Split = split_thoughts
+    ) -> str | None:
         """Take a turn that was answered; return the dialogue's id, None where it is not kept.
 
-        A request that names an open dialogue, and is not its next turn or has no consent, ends it unkept.
+        `split` tells the thoughts of a raw reply from what the client was shown. A request that names an open dialogue,
+        and is not its next turn or has no consent, ends it unkept.
         """
         name = request.dialogue
         before = self.open.get(name)
@@ -83,7 +88,9 @@ class Recorder:
             return None
         if before is None:
             name = secrets.token_hex(16)
-        said = [*said, {"role": "assistant", "content": clean(replies[0])}]
+        thoughts, reply = map(clean, split(replies[0]))
+        apart = {"reasoning_content": thoughts} if thoughts else {}
+        said = [*said, {"role": "assistant", "content": reply, **apart}]
         row = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
         try:
             append_row(self.folder / JOURNAL, row)
@@ -200,8 +207,8 @@ class Recorder:
 
 
 def _size(dialogue: Open) -> int:
-    """Characters of its words."""
-    return sum(len(message["content"]) for message in dialogue["said"])
+    """Characters of its words, about."""
+    return sum(len(words) for message in dialogue["said"] for words in message.values())
 
 
 def _followed(said: Said, messages: Sequence[Mapping[str, str]]) -> Said | None:

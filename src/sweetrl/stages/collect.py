@@ -15,7 +15,7 @@ from sweetrl.engines.policy import Policy
 from sweetrl.io import publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.rollout.run import batch_of
-from sweetrl.rollout.scored import summarize
+from sweetrl.rollout.scored import summarize, thought_counter
 from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
@@ -28,7 +28,7 @@ def collect(settings: Settings) -> None:
         store, origin, counts = sample(run) if sampled else take_files(run)
         if not run.share.whole:
             return
-        metrics = summarize(store)
+        metrics = summarize(store, thought_counter(settings.model))
         log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics | counts)

@@ -85,7 +85,7 @@ def report(domain: Domain, evaluation: rollouts.Evaluation) -> str:
         "User": settings.simulator.kind,
         "Turns, at most": settings.agent.max_turns,
         "Temperature": settings.agent.temperature,
-        "Tokens a reply, at most": settings.agent.max_new_tokens,
+        "Tokens a reply, at most": settings.agent.reply_tokens,
         "Scoring": domain.scoring_with_price(),
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,

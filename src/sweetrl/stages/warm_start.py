@@ -42,7 +42,8 @@ def warm_start(settings: Settings) -> None:
         from sweetrl.base_agent.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
 
         run.log_input("base", how.base)
-        domain, chat, context = load_domain(settings), ChatFormat(load_tokenizer(how.base)), context_of(how.base)
+        domain, context = load_domain(settings), context_of(how.base)
+        chat = ChatFormat(load_tokenizer(how.base), settings.model.template_options)
         difficulty = settings.tasks.difficulty
         data = demonstrations(domain, chat, how, settings.pretrain, settings.agent, difficulty, context)
         scratch = run.scratch()

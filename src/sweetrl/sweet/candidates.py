@@ -34,6 +34,7 @@ from sweetrl.lm.reference import digest_weights
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine
 from sweetrl.seeds import state_seed
 from sweetrl.sweet.tables import Table, write_table
+from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Candidate, Completion, Prompt, Sampling, Trajectory, Usage
 
 if TYPE_CHECKING:
@@ -104,16 +105,17 @@ class LocalSampler:
     """
 
     def __init__(self, settings: RankingSettings, cache: Path | None) -> None:
-        from sweetrl.engines.chat import ChatFormat
         from sweetrl.engines.transformers import TransformersEngine
         from sweetrl.lm.adapters import load_base
         from sweetrl.models.load import context_limit
 
         model = settings.model
         self.base: tuple[Any, Any] | None = load_base(model)
-        self.chat, self.limit = ChatFormat(self.base[1]), context_limit(self.base[0])
-        self.sampling, self.seed, self.cache = _sampling(settings), settings.seed, cache
-        self.engine = TransformersEngine(model.base, threads=model.threads, loaded=self.base)
+        self.engine = TransformersEngine(
+            model.base, threads=model.threads, loaded=self.base, template_options=model.template_options
+        )
+        self.chat, self.limit = self.engine.chat, context_limit(self.base[0])
+        self.sampling, self.seed, self.cache = settings.agent.sampling(settings.rank.candidates), settings.seed, cache
         self._digest = hashlib.sha256() if cache is None else self._digest_model(*self.base)
 
     def begin(self, blocks: BlockReader, missing: Callable[[int], bool]) -> None:
@@ -180,10 +182,11 @@ class ServerSampler:
         from sweetrl.models.load import context_of, load_tokenizer
 
         self.settings, self.log = settings, log
-        base = settings.model.base
-        self.chat, self.limit = ChatFormat(load_tokenizer(base)), context_of(base)
+        model = settings.model
+        self.chat = ChatFormat(load_tokenizer(model.base), model.template_options)
+        self.limit = context_of(model.base)
         self.system = env.system_prompt(settings.agent.prompt)
-        self.sampling, self.seed = _sampling(settings), settings.seed
+        self.sampling, self.seed = settings.agent.sampling(settings.rank.candidates), settings.seed
         self._temporary = tempfile.TemporaryDirectory(prefix="sweetrl-rank-") if folder is None else None
         self.journal = Path(self._temporary.name if self._temporary else folder or "") / "asked"
         self.usage, self.lost, self.seconds = Usage(), 0, 0.0
@@ -201,7 +204,7 @@ class ServerSampler:
                 if missing(block):
                     rows = [(dialogue, encode(dialogue, self.chat, self.system)) for dialogue in dialogues]
                     recorded = self._recorded(block)
-                    for number, turn, prompt in states_of(rows, self.system, self.seed):
+                    for number, turn, prompt in states_of(rows, self.system, self.seed, self.settings.model.marks):
                         yield (block, number, turn, prompt), (number, turn) in recorded
 
         started = time.monotonic()
@@ -288,16 +291,11 @@ class ServerSampler:
         return cost(self.usage) | {"devices": devices, "gpu_seconds": gpu_seconds, "states_lost": self.lost}
 
 
-def _sampling(settings: RankingSettings) -> Sampling:
-    """How candidates are sampled."""
-    agent = settings.agent
-    return Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
-
-
-def states_of(rows: DialogueRows, system: str, seed: int) -> Iterator[tuple[int, int, Prompt]]:
+def states_of(rows: DialogueRows, system: str, seed: int, marks: Marks = MARKS) -> Iterator[tuple[int, int, Prompt]]:
     """Yield (number of the dialogue, agent's turn, what a server is asked there): by token ids, or as text.
 
-    The ids are those that the actor saw, the text is what its dialogue was: raw replies, and the user's words.
+    The ids are those that the actor saw, the text is what its dialogue was: its replies without thoughts (`marks`), and
+    the user's words.
     """
     for number, (dialogue, row) in enumerate(rows):
         raw = {turn.message_index: turn.raw for turn in dialogue.turns}
@@ -309,5 +307,6 @@ def states_of(rows: DialogueRows, system: str, seed: int) -> Iterator[tuple[int,
             group = f"{dialogue.task.id} {dialogue.attempt}"
             yield number, turn, Prompt(row.prompt(turn), prompt_seed, tuple(texts), group)
             reply = 2 * turn + 1
-            texts.append(("assistant", raw.get(reply, messages[reply].content)))
+            _, said = split_thoughts(raw.get(reply, messages[reply].content), marks)
+            texts.append(("assistant", said))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]

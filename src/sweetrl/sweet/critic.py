@@ -173,7 +173,8 @@ def load_critic(
 
     layout = Layout(None, rank.tokens, tokenizer.pad_token_id or 0)
     system = domain.system_prompt(domain.settings.agent.prompt)
-    return HeadCritic(model, domain, ChatFormat(tokenizer), system, critic, layout)
+    chat = ChatFormat(tokenizer, domain.settings.model.template_options)
+    return HeadCritic(model, domain, chat, system, critic, layout)
 
 
 def log_ratio_critic(
@@ -190,4 +191,5 @@ def log_ratio_critic(
 
     layout = model_layout(model, rank.layout, rank.tokens, tokenizer.pad_token_id or 0)
     system = domain.system_prompt(domain.settings.agent.prompt)
-    return LogRatioCritic(model, domain, ChatFormat(tokenizer), system, critic, layout, conditioned_reference)
+    chat = ChatFormat(tokenizer, domain.settings.model.template_options)
+    return LogRatioCritic(model, domain, chat, system, critic, layout, conditioned_reference)

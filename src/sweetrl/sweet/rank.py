@@ -36,6 +36,7 @@ from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
 from sweetrl.sweet.preferences import Blocks, Ranking, Replay
 from sweetrl.sweet.tables import Table, write_table
+from sweetrl.thoughts import split_thoughts
 from sweetrl.types import Candidate, Preference, RankedState, ReplyRatios, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def rank_sampled(
 def choose_pairs(
     candidates: Sequence[Candidate], domain: Domain, settings: RankSettings, chance: random.Random
 ) -> list[tuple[Candidate, Candidate]]:
-    """Choose (chosen, rejected) at one state: distinct texts, advantages that differ by `margin` and by more than 0.
+    """Choose (chosen, rejected) at one state: distinct words, advantages that differ by `margin` and by more than 0.
 
     halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
                middle one is in neither)
@@ -244,6 +245,8 @@ def choose_pairs(
     question is in a pair.
     """
     types = {reply.token_ids: domain.reply_type(reply.text) for reply in candidates}
+    marks = domain.settings.model.marks
+    said = {reply.token_ids: split_thoughts(reply.text, marks)[1] for reply in candidates}
     groups = [list(candidates)]
     if settings.reply_types == "no_questions":
         groups = [[reply for reply in candidates if types[reply.token_ids] != QUESTION]]
@@ -263,7 +266,7 @@ def choose_pairs(
             (chosen, rejected)
             for chosen in ordered[:half]
             for rejected in ordered[-half:]
-            if chosen.text != rejected.text
+            if said[chosen.token_ids] != said[rejected.token_ids]
             and chosen.advantage > rejected.advantage
             and chosen.advantage - rejected.advantage >= settings.margin
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,14 +25,15 @@ from sweetrl.config.settings import (
 )
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
+from sweetrl.thoughts import thought_length
 from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import PreTrainedTokenizerBase, Trainer
 
     from sweetrl.colbench.domain import Domain
     from sweetrl.console.progress import StepProgress
-    from sweetrl.lm.data import PreferenceData
+    from sweetrl.lm.data import PreferenceData, Row
     from sweetrl.lm.recorded import Recorded
     from sweetrl.protocols import Chat
     from sweetrl.sweet.preferences import Ranking, Replay
@@ -91,7 +92,8 @@ class TrainingJob:
 
     `settings` are the method's own (its `settings_type`) or the critic's; `agent`, `engine`, `collect`, `critic` and
     `rank` say how dialogues are made and rated. `inputs` is what there is to learn from, `scratch` the folder of
-    unfinished work, `progress` takes every step's metrics, `cache` keeps the reference's log-probs.
+    unfinished work, `progress` takes every step's metrics, `cache` keeps the reference's log-probs. `learn_thoughts` is
+    `policy.learn_thoughts`.
     """
 
     settings: Any
@@ -106,16 +108,23 @@ class TrainingJob:
     domain: Domain
     inputs: Inputs
     scratch: Path
+    learn_thoughts: bool = True
     progress: StepProgress | None = None
     cache: Path | None = None
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The base model's tokenizer."""
+        from sweetrl.models.load import load_tokenizer
+
+        return load_tokenizer(self.model.base)
 
     @cached_property
     def chat(self) -> Chat:
         """The base model's chat format."""
         from sweetrl.engines.chat import ChatFormat
-        from sweetrl.models.load import load_tokenizer
 
-        return ChatFormat(load_tokenizer(self.model.base))
+        return ChatFormat(self.tokenizer, self.model.template_options)
 
     @cached_property
     def system(self) -> str:
@@ -128,6 +137,24 @@ class TrainingJob:
         from sweetrl.sweet.data import rows_of
 
         return rows_of(trajectories, lambda each: encode(each, self.chat, self.system))
+
+    def learnt(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield rows with those tokens in their spans that are learnt: where `learn_thoughts` is false, no thoughts."""
+        for row in rows:
+            spans = []
+            for start, end in row.spans:
+                thoughts = thought_length(row.token_ids[start:end], self.tokenizer, self.model.marks)
+                spans.append((min(start + thoughts, end - 1), end))
+            yield replace(row, spans=tuple(spans))
+
+    def learnt_data(self, data: PreferenceData) -> PreferenceData:
+        """Return `data` with the rows that `learnt` gives."""
+        from sweetrl.lm.rows import RowFile
+
+        if self.learn_thoughts or getattr(self.settings, "loss_tokens", "") == "all":
+            return data
+        rows, reference_rows = (RowFile(self.learnt(rows)) for rows in (data.rows, data.reference_rows))
+        return replace(data, rows=rows, reference_rows=reference_rows)
 
 
 def run_trainer(

@@ -20,8 +20,8 @@ from sweetrl.types import Prompt, Sampling
 class AgentModel(PythonModel):
     """The agent behind `mlflow.pyfunc.load_model(...)`.
 
-    `predict` takes one dialogue, a list of {"role", "content"} that ends with the user's words, and returns the
-    reply.
+    `predict` takes one dialogue, a list of {"role", "content"} that ends with the user's words, and returns the reply
+    without its thoughts.
     Parameters: temperature, seed, max_new_tokens. Equal dialogue, seed and machine give the equal reply. What the
     endpoint refuses (a temperature outside its range, a dialogue longer than the model's context) is a UserError here.
     """
@@ -40,7 +40,8 @@ class AgentModel(PythonModel):
         ids = self.agent.prompt_ids(_messages(model_input))
         if len(ids) >= engine.context:
             raise UserError(f"the dialogue has {len(ids)} tokens, the context {engine.context}; begin a new one.")
-        return engine.sample([Prompt(ids, int(values["seed"]))], _sampling(values, self.config))[0][0].text
+        reply = engine.sample([Prompt(ids, int(values["seed"]))], _sampling(values, self.config))[0][0].text
+        return self.config.split(reply)[1]
 
 
 def _sampling(values: Mapping[str, Any], config: AgentConfig) -> Sampling:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
+from sweetrl.thoughts import split_thoughts
 from sweetrl.tracking.store import reason
 from sweetrl.types import AgentTurn
 
@@ -30,7 +31,8 @@ class AgentConfig:
     """How an agent is loaded and how it talks; kept with every registered version.
 
     `base` is a folder (from the project's root) or a hub name. `base_hash` is the folder's DVC hash; a hub name has
-    `base_revision` instead, the commit of the copy that was trained on, where it is known.
+    `base_revision` instead, the commit of the copy that was trained on, where it is known. `max_new_tokens` are those
+    of a reply with its thoughts.
     """
 
     base: str
@@ -44,11 +46,17 @@ class AgentConfig:
     max_new_tokens: int = 1024
     max_turns: int = 10
     system_prompt: str = ""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    thought_marks: str = ""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> AgentConfig:
         """Return the config in a version's `model_config`; keys of other versions of sweetrl are left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+
+    def split(self, reply: str) -> tuple[str, str]:
+        """Return (thoughts, what is said) of the agent's raw reply."""
+        return split_thoughts(reply, ModelSettings(thought_marks=self.thought_marks).marks)
 
     @property
     def on_the_hub(self) -> bool:
@@ -66,7 +74,8 @@ class ChatAgent:
     @classmethod
     def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
         """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
-        return cls(TransformersEngine(base, adapter, config.dtype, config.device, config.threads), config)
+        how = (config.dtype, config.device, config.threads)
+        return cls(TransformersEngine(base, adapter, *how, template_options=config.template_options), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Return the token ids of a dialogue, up to where the agent's reply begins.
@@ -140,8 +149,8 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
         copy = try_to_load_from_cache(model.base, "config.json")
     content = dvc_hash(folder) if folder.is_dir() else ""
     revision = Path(copy).parent.name if isinstance(copy, str) else ""
-    loading = model.model_dump(include={"dtype", "device", "threads"})
-    talking = agent.model_dump(include={"top_p", "temperature", "max_new_tokens", "max_turns"})
+    loading = model.model_dump(include={"dtype", "device", "threads", "template_options", "thought_marks"})
+    talking = agent.model_dump(include={"top_p", "temperature", "max_turns"}) | {"max_new_tokens": agent.reply_tokens}
     return AgentConfig(model.base, content, revision, system_prompt=system_prompt, **loading, **talking)
 
 

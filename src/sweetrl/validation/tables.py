@@ -175,7 +175,7 @@ class TrajectoryTable:
             "task": "another task has the same id" if self._contents.setdefault(task.id, content) != content else None,
             "turn_order": checks.turn_order(trajectory),
             "protocol": checks.protocol(trajectory, self.domain, self.max_turns),
-            "turn_record": checks.turn_record(trajectory),
+            "turn_record": checks.turn_record(trajectory, self.domain),
             "tokens": checks.tokens(trajectory, self.decode) if self.decode else None,
             "reward": reward if reward is not None and math.isfinite(reward) else None,
             "scored": checks.scored(trajectory),

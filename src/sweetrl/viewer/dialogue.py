@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.thoughts import split_thoughts
 from sweetrl.types import AgentTurn, Judgment, Message, Preference, RankedState, Task, TokenRatios, Trajectory
 from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
@@ -101,10 +102,12 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for index, judgment in zip(places, verdicts(one, domain), strict=True):
         turn = known.get(index) or AgentTurn(index, one.messages[index].content)
+        thoughts, said = split_thoughts(turn.raw, domain.settings.model.marks)
         found.append(
             {
                 "message": index,
-                "raw": None if turn.raw == one.messages[index].content else turn.raw,
+                "thoughts": thoughts or None,
+                "raw": None if said == one.messages[index].content else turn.raw,
                 **_judged(turn.raw, judgment, domain),
                 "tokens": len(turn.token_ids),
                 "perplexity": turn.perplexity,
@@ -190,9 +193,11 @@ def _state(
     candidates = []
     for reply in ordered:
         judgment, tokens = domain.judge(one.task, earlier, reply.text), heat[reply.token_ids]
+        thoughts, words = split_thoughts(reply.text, domain.settings.model.marks)
         candidates.append(
             {
-                "text": reply.text,
+                "text": words,
+                "thoughts": thoughts or None,
                 **_judged(reply.text, judgment, domain),
                 "worth": judgment.worth if judgment else None,
                 "count": reply.count,

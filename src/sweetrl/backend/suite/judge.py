@@ -12,12 +12,12 @@ from sweetrl.backend.suite.agents import Request, read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.users import answered_questions, brought_out, known, questions_of
-from sweetrl.colbench.markers import marked_answer, visible_reply
+from sweetrl.colbench.markers import marked_answer
 from sweetrl.types import Message, Task, Trajectory
 
 
 def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> str | None:
-    """Judge an agent's `reply` to the dialogue `earlier`; None for a task that is not of the suite.
+    """Judge an agent's visible `reply` to the dialogue `earlier`; None for a task that is not of the suite.
 
     needed      brings out a hidden detail of the task that is not known yet, or the rest of one
     hinted      asks for something new that the request hints at, and that this task does not hide
@@ -34,7 +34,7 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> str | Non
     facts, request = known_task
     answered = answered_questions(earlier)
     told = known(facts, answered)
-    program = marked_answer(visible_reply(reply))
+    program = marked_answer(reply)
     if program is not None:
         if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):
             return "mistaken"
@@ -42,7 +42,7 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> str | Non
         if any(step_in(program, kind, (), request.argument) != "missing" for kind in others):
             return "mistaken"
         return "complete" if told == facts.keys() else "premature"
-    kinds = kinds_asked(visible_reply(reply))
+    kinds = kinds_asked(reply)
     if brought_out(facts, answered, kinds):
         return "needed"
     new = set(kinds) - {name for asked in questions_of(earlier) for name in asked}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sweetrl.colbench.markers import marked_answer, visible_reply
+from sweetrl.colbench.markers import marked_answer
 from sweetrl.frontend.pages import find_page
 from sweetrl.frontend.suite.agents import listen
 from sweetrl.frontend.suite.designs import Design, read_page
@@ -13,7 +13,7 @@ from sweetrl.types import Task, Trajectory
 
 
 def worth(task: Task, reply: str) -> float | None:
-    """Return the share of the page's details that the reply's page has right, in [0, 1]; None for a foreign task.
+    """Return the share of the page's details that a visible reply has right, in [0, 1]; None for a foreign task.
 
     A question shows nothing and is worth 0; so is a page that is not of the suite's form. A page that ends the dialogue
     before everything is right is worth 1 less than one that is only shown: nothing can be put right any more.
@@ -21,15 +21,14 @@ def worth(task: Task, reply: str) -> float | None:
     if (known := _read(task)) is None:
         return None
     _, _, wanted = known
-    visible = visible_reply(reply)
-    page = _page(visible, wanted)
+    page = _page(reply, wanted)
     right = 0.0
     if page is not None:
         shown = page.seen()
         names = [detail.name for detail in wanted.open_details()]
         right = sum(shown[name] == wanted[name] for name in names) / len(names)
         right *= (shown.title == wanted.title) * (set(shown.sections) == set(wanted.sections))
-    return right - 1.0 if marked_answer(visible) is not None and right < 1.0 else right
+    return right - 1.0 if marked_answer(reply) is not None and right < 1.0 else right
 
 
 def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None:

@@ -240,6 +240,7 @@
             turn && parts.verdictTag(turn.verdict, turn.fault),
             button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
           ),
+          turn ? parts.thoughts(turn.thoughts) : null,
           h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
           turn ? below(turn, scale) : null,
         ),

@@ -66,6 +66,12 @@
     return [...found, text.slice(last)];
   }
 
+  /** What a model thought before it spoke, folded. @param {string | null} words */
+  function thoughts(words) {
+    const body = h("pre", { class: "plain" }, words);
+    return words ? h("details", { class: "sampled" }, h("summary", {}, "Thoughts"), body) : null;
+  }
+
   /** What else was sampled at a turn, best first, and the pairs made of it. @param {any} state @param {number} scale */
   function candidates(state, scale) {
     const all = state.candidates;
@@ -87,6 +93,7 @@
         h(
           "td",
           { class: "reply" },
+          thoughts(one.thoughts),
           one.text.length > 220 || one.text.includes("\n")
             ? h(
                 "details",
@@ -223,5 +230,5 @@
     return button;
   }
 
-  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, candidates, heat, tests, mark, squares, facts, onDemand };
+  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, thoughts, candidates, heat, tests, mark, squares, facts, onDemand };
 })();
