@@ -88,6 +88,11 @@ class ModelSettings(Section):
         words = self.thought_marks.split()
         return (*zip(words[::2], words[1::2], strict=True), *MARKS)
 
+    @property
+    def chat_options(self) -> dict[str, Any]:
+        """What a ChatFormat takes besides the tokenizer."""
+        return {"options": self.template_options, "marks": self.marks}
+
 
 class PretrainSettings(Section):
     """The recipe of the small base agent (stage `pretrain`, frozen; `make base-model` runs it)."""

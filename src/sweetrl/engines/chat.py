@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.models.chat_templates import render_dialogues
-from sweetrl.thoughts import MARKS, split_thoughts
+from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import AgentTurn
 
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ Shape = tuple[bool, tuple[bool, ...]]
 class ChatFormat:
     """Turns dialogues into token ids: `open` gives the first prompt, `begin` all of a dialogue, one after the other.
 
-    `options` are what the template takes besides the messages (`enable_thinking`, `reasoning_effort`). Raises UserError
-    if the tokenizer has no chat template, or one that fails or loses a message, or one without a token that ends a
-    turn.
+    `options` are what the template takes besides the messages (`enable_thinking`, `reasoning_effort`), `marks` those
+    that may stand around thoughts. Raises UserError if the tokenizer has no chat template, or one that fails or loses a
+    message, or one without a token that ends a turn.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] | None = None) -> None:
-        self.tokenizer, self.options = tokenizer, dict(options or {})
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] = {}, marks: Marks = MARKS
+    ) -> None:
+        self.tokenizer, self.options, self._known_marks = tokenizer, dict(options), marks
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
@@ -93,7 +95,7 @@ class ChatFormat:
     def reply(self, text: str) -> tuple[int, ...]:
         """Return the ids of a reply known only as text, in its place behind the header, with its end-of-turn."""
         text = text.strip() if self.strips else text
-        thoughts, said = split_thoughts(text)
+        thoughts, said = self.split(text)
         opening, closing = self.marks
         parts = [(self._header + ("" if thoughts else self._lead), False), (text, True)]
         if self._opened:
@@ -104,6 +106,10 @@ class ChatFormat:
         before, ids = self._ids(self._header), self._join(parts)
         own = ids[len(before) :] if ids[: len(before)] == before else self._join(parts[1:])
         return (*own, self.end_of_turn)
+
+    def split(self, reply: str) -> tuple[str, str]:
+        """Return (thoughts, what is said) of a raw reply."""
+        return split_thoughts(reply, self._known_marks)
 
     def plain(self, words: str) -> tuple[int, ...]:
         """Return the ids of words alone, without any structure."""
@@ -136,7 +142,7 @@ class ChatFormat:
         pieces = {_SYSTEM: self._defused(system or ""), _REQUEST: request}
         thoughtful = list[bool]()
         for number, (raw, words) in enumerate(turns, start=1):
-            thoughts, said = split_thoughts(raw)
+            thoughts, said = self.split(raw)
             thoughtful.append(bool(thoughts))
             pieces |= {_THOUGHT.format(number): thoughts, _REPLY.format(number): said, _PERSON.format(number): words}
         text = self._text((system is not None, tuple(thoughtful)))
@@ -157,10 +163,10 @@ class ChatFormat:
     def _thought_marks(self) -> tuple[str, str]:
         """Return the marks of thoughts that the template or the tokenizer has; the usual ones where neither does."""
         for place in (self._template, self.tokenizer.get_added_vocab()):
-            for marks in MARKS:
+            for marks in self._known_marks:
                 if any(mark in place for mark in marks):
                     return marks
-        return MARKS[0]
+        return self._known_marks[0]
 
     def _render(self, shapes: Iterable[Shape]) -> None:
         """Have dialogues of these shapes rendered, and one with blanks around its words."""
@@ -295,7 +301,7 @@ class Prompts:
         """
         chat = self.chat
         self._turns.append((turn.raw, words))
-        self._thoughts = self._thoughts or bool(split_thoughts(turn.raw)[0])
+        self._thoughts = self._thoughts or bool(chat.split(turn.raw)[0])
         if not chat.appends(self.system is not None, self._thoughts):
             self.ids = chat.prompt(self.system, self.request, self._turns)
             return

@@ -87,14 +87,14 @@ class Policy:
             from sweetrl.engines.transformers import TransformersEngine
 
             how = (model.dtype, model.device, model.threads, rows)
-            local = TransformersEngine(model.base, adapter, *how, template_options=model.template_options)
+            local = TransformersEngine(model.base, adapter, *how, chat_options=model.chat_options)
             return Agent(local, local.chat)
         if engine.kind == "vllm":
             from sweetrl.engines.vllm import VllmEngine
             from sweetrl.models.load import load_tokenizer, vocabulary_of
 
             known = load_tokenizer(model.base), adapter, vocabulary_of(model.base)
-            remote = VllmEngine(engine, *known, model.template_options)
+            remote = VllmEngine(engine, *known, model.chat_options)
             return Agent(remote, remote.chat)
         if adapter is not None:
             raise UserError(

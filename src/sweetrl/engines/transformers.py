@@ -43,7 +43,7 @@ class TransformersEngine:
         threads: int = 2,
         rows: int = 256,
         loaded: tuple[Any, PreTrainedTokenizerBase] | None = None,
-        template_options: Mapping[str, Any] = {},
+        chat_options: Mapping[str, Any] = {},
     ) -> None:
         import torch
 
@@ -56,7 +56,7 @@ class TransformersEngine:
         else:
             self.model, self.tokenizer = loaded
             self.device = str(next(self.model.parameters()).device)
-        self.chat = ChatFormat(self.tokenizer, template_options)
+        self.chat = ChatFormat(self.tokenizer, **chat_options)
         self.context = context_limit(self.model)
         """Positions of the model: prompt and reply together are never longer."""
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)

@@ -50,13 +50,13 @@ class VllmEngine(RemoteEngine):
         tokenizer: PreTrainedTokenizerBase,
         adapter: Path | None = None,
         vocabulary: int = 2**31,
-        template_options: Mapping[str, Any] = {},
+        chat_options: Mapping[str, Any] = {},
     ) -> None:
         if not settings.addresses:
             raise UserError("engine vllm: `urls` is empty; name the server, as in http://localhost:8000/v1.")
         super().__init__(settings)
         self.tokenizer = tokenizer
-        self.chat = ChatFormat(tokenizer, template_options)
+        self.chat = ChatFormat(tokenizer, **chat_options)
         self.adapter, self.vocabulary = adapter, vocabulary
         self._served = settings.model
         self._adapter_name = None if adapter is None else adapter_name(adapter)

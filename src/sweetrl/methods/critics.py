@@ -51,9 +51,9 @@ def make_critic(
         model, own = settings.model, settings.judge.model  # a model of its own, or the base
         loaded = None if own else base
         name = own or model.base
-        options = {} if own else model.template_options
+        options = {} if own else model.chat_options
         how = (model.dtype, model.device, model.threads)
-        engine = TransformersEngine(name, None, *how, loaded=loaded, template_options=options)
+        engine = TransformersEngine(name, None, *how, loaded=loaded, chat_options=options)
         return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, privileged)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")

@@ -114,7 +114,8 @@ class Dialogue:
         if self.done:
             return
         turn, words = self.turns[-1], self.environment.messages[-1].content
-        self.texts += [("assistant", split_thoughts(turn.raw)[1]), ("user", words)]
+        _, said = split_thoughts(turn.raw, self.environment.domain.settings.model.marks)
+        self.texts += [("assistant", said), ("user", words)]
         if self.prompts is not None:
             self.prompts.add(turn, words)
 

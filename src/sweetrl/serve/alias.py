@@ -124,7 +124,7 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
     from sweetrl.models.load import load_tokenizer, vocabulary_of
 
     known = load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base)
-    remote = VllmEngine(engine, *known, handed.config.template_options)
+    remote = VllmEngine(engine, *known, handed.config.chat_options)
     try:
         remote.load_adapter()
     except BaseException:

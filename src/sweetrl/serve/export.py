@@ -86,7 +86,7 @@ def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> N
         _make_saveable(model.generation_config)
         if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
             model = model.merge_and_unload()
-        chat = ChatFormat(tokenizer, handed.config.template_options)
+        chat = ChatFormat(tokenizer, **handed.config.chat_options)
         # Every end that a reply of the agent can have: what plain `generate` needs to stop where the agent does.
         model.generation_config.eos_token_id = list(stop_ids(model, tokenizer, chat))
         model.generation_config.pad_token_id = tokenizer.pad_token_id

@@ -61,8 +61,8 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         ):
             agent = served.open()
             # The critics want token ids from an engine that knows only text, too.
-            base, options = settings.model.base, settings.model.template_options
-            chat = ChatFormat(load_tokenizer(base), options) if agent.chat is None else None
+            base, options = settings.model.base, settings.model.chat_options
+            chat = ChatFormat(load_tokenizer(base), **options) if agent.chat is None else None
             opened = {
                 name: stack.enter_context(open_critic(load_domain(own), own, folder, agent))
                 for name, (own, folder) in critics.items()

@@ -43,7 +43,7 @@ def warm_start(settings: Settings) -> None:
 
         run.log_input("base", how.base)
         domain, context = load_domain(settings), context_of(how.base)
-        chat = ChatFormat(load_tokenizer(how.base), settings.model.template_options)
+        chat = ChatFormat(load_tokenizer(how.base), **settings.model.chat_options)
         difficulty = settings.tasks.difficulty
         data = demonstrations(domain, chat, how, settings.pretrain, settings.agent, difficulty, context)
         scratch = run.scratch()

@@ -112,7 +112,7 @@ class LocalSampler:
         model = settings.model
         self.base: tuple[Any, Any] | None = load_base(model)
         self.engine = TransformersEngine(
-            model.base, threads=model.threads, loaded=self.base, template_options=model.template_options
+            model.base, threads=model.threads, loaded=self.base, chat_options=model.chat_options
         )
         self.chat, self.limit = self.engine.chat, context_limit(self.base[0])
         self.sampling, self.seed, self.cache = settings.agent.sampling(settings.rank.candidates), settings.seed, cache
@@ -183,7 +183,7 @@ class ServerSampler:
 
         self.settings, self.log = settings, log
         model = settings.model
-        self.chat = ChatFormat(load_tokenizer(model.base), model.template_options)
+        self.chat = ChatFormat(load_tokenizer(model.base), **model.chat_options)
         self.limit = context_of(model.base)
         self.system = env.system_prompt(settings.agent.prompt)
         self.sampling, self.seed = settings.agent.sampling(settings.rank.candidates), settings.seed

@@ -173,7 +173,7 @@ def load_critic(
 
     layout = Layout(None, rank.tokens, tokenizer.pad_token_id or 0)
     system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, domain.settings.model.template_options)
+    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
     return HeadCritic(model, domain, chat, system, critic, layout)
 
 
@@ -191,5 +191,5 @@ def log_ratio_critic(
 
     layout = model_layout(model, rank.layout, rank.tokens, tokenizer.pad_token_id or 0)
     system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, domain.settings.model.template_options)
+    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
     return LogRatioCritic(model, domain, chat, system, critic, layout, conditioned_reference)

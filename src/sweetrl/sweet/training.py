@@ -124,7 +124,7 @@ class TrainingJob:
         """The base model's chat format."""
         from sweetrl.engines.chat import ChatFormat
 
-        return ChatFormat(self.tokenizer, self.model.template_options)
+        return ChatFormat(self.tokenizer, **self.model.chat_options)
 
     @cached_property
     def system(self) -> str:

@@ -56,7 +56,14 @@ class AgentConfig:
 
     def split(self, reply: str) -> tuple[str, str]:
         """Return (thoughts, what is said) of the agent's raw reply."""
-        return split_thoughts(reply, ModelSettings(thought_marks=self.thought_marks).marks)
+        return split_thoughts(reply, self.chat_options["marks"])
+
+    @property
+    def chat_options(self) -> dict[str, Any]:
+        """What a ChatFormat takes besides the tokenizer."""
+        return ModelSettings(
+            template_options=dict(self.template_options), thought_marks=self.thought_marks
+        ).chat_options
 
     @property
     def on_the_hub(self) -> bool:
@@ -75,7 +82,7 @@ class ChatAgent:
     def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
         """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
         how = (config.dtype, config.device, config.threads)
-        return cls(TransformersEngine(base, adapter, *how, template_options=config.template_options), config)
+        return cls(TransformersEngine(base, adapter, *how, chat_options=config.chat_options), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Return the token ids of a dialogue, up to where the agent's reply begins.
