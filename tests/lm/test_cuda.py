@@ -30,15 +30,15 @@ def _exact() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-def model_on(device: str, dtype: str = "float32", moved: bool = True) -> Any:
-    """A random Llama of two layers, heads of 32, with an adapter; equal weights on every device."""
+def model_on(device: str, dtype: str = "float32", moved: bool = True, window: int | None = None) -> Any:
+    """A random Mistral of two layers, heads of 32, with an adapter; equal weights on every device."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import MistralConfig, MistralForCausalLM
 
     from sweetrl.lm.adapters import attach_adapter
 
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = MistralConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=192,
@@ -47,8 +47,9 @@ def model_on(device: str, dtype: str = "float32", moved: bool = True) -> Any:
         num_key_value_heads=2,
         initializer_range=0.1,
         max_position_embeddings=4096,
+        sliding_window=window,
     )
-    model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval().requires_grad_(False)
+    model = MistralForCausalLM(config).to(getattr(torch, dtype)).eval().requires_grad_(False)
     model = attach_adapter(model, LoraSettings(rank=4, alpha=8), seed=1)
     if moved:
         for name, parameter in model.named_parameters():
@@ -100,17 +101,17 @@ def alone(model: Any, rows: Sequence[Row], device: str) -> Any:
     return torch.cat([reply_logprobs(model, on(device, collate([row]))) for row in rows])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_trees_by_flex_attention_are_exact(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "window"), [(0, None), (1, 40), (2, 150)])
+def test_trees_by_flex_attention_are_exact(seed: int, window: int | None) -> None:
     """Log-probs and gradients of float32 trees are those of the rows, on the GPU and on the CPU."""
     from sweetrl.lm.passes import usable_backend
 
     rows = attempts(seed, tasks=2 + seed).rows
-    model = model_on("cuda")
+    model = model_on("cuda", window=window)
     assert usable_backend(model) == ("flex", "")
     for device in ("cuda", "cpu"):
         found = reply_logprobs(model, on("cuda", Layout("flex").collate(rows)))
-        other = model_on(device)
+        other = model_on(device, window=window)
         expected = alone(other, rows, device)
         assert (found.cpu() - expected.cpu()).abs().max().item() < 1e-3
         largest = 0.0

@@ -136,7 +136,7 @@ def test_faults_are_seen_when_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch)
     from sweetrl.lm.passes import model_layout, usable_backend
 
     kept = tree_attention.tree_mask
-    monkeypatch.setattr(tree_attention, "tree_mask", lambda *given, local_size, **more: kept(*given, **more))
+    monkeypatch.setattr(tree_attention, "tree_mask", lambda local_size, **more: kept(**more))
     backend, reason = usable_backend(random_model("mistral", 300))
     assert backend is None and "mistral gives other log-probs in a tree than its own logits" in reason
 

@@ -99,7 +99,9 @@ def _compared(base: Any) -> Any:
 
 def _own_logits(base: Any, output: Any, hidden: Tensor) -> Tensor:
     """What the model's own forward makes of the states [N, width] of its layers: logits [N, vocabulary]."""
-    ids = hidden.new_zeros(1, len(hidden), dtype=int)
+    import torch
+
+    ids = torch.zeros_like(hidden[None, :, 0], dtype=torch.long)
     computed = _Computed(base, _body_of(base), output(last_hidden_state=hidden[None]))
     logits: Tensor = type(base).forward(computed, input_ids=ids).logits[0]
     return logits

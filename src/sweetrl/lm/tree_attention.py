@@ -112,9 +112,8 @@ class TreeAttention:
         from torch.nn.attention.flex_attention import BlockMask
 
         if window not in self._block_masks:
-            count = len(self.forest.end)
-            ends = np.concatenate([self.forest.end, np.arange(count, self.padded) + 1])
-            positions = np.pad(self.forest.position, (0, self.padded - count))
+            ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
+            positions = np.pad(self.forest.position, (0, self.padded - len(self.forest.end)))
             some, full = seen_blocks(ends, FLEX_BLOCK)
             end, position = (torch.from_numpy(numbers).to(device) for numbers in (ends, positions))
 
@@ -128,9 +127,10 @@ class TreeAttention:
                 low, high = (pick(positions.reshape(-1, FLEX_BLOCK), axis=1) for pick in (np.min, np.max))
                 some &= low[:, None] - high < window
                 full &= high[:, None] - low < window
-            listed, listed_full = _listed(some & ~full, device), _listed(full, device)
+            count, columns = _listed(some & ~full, device)
+            full_count, full_columns = _listed(full, device)
             self._block_masks[window] = BlockMask.from_kv_blocks(
-                *listed, *listed_full, BLOCK_SIZE=FLEX_BLOCK, mask_mod=near if window else sees
+                count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=near if window else sees
             )
         return self._block_masks[window]
 
@@ -191,14 +191,14 @@ def masks_of_trees() -> Iterator[None]:
         _IN_TREE.reset(token)
 
 
-def tree_mask(*given: Any, local_size: int | None = None, **more: Any) -> Tensor | None:
+def tree_mask(*, local_size: int | None = None, **more: Any) -> Tensor | None:
     """transformers' mask interface: SDPA's mask, or for a forest the window [1, 1, 1, 1] in tokens, 0 without one."""
     import torch
     from transformers.masking_utils import sdpa_mask
 
     if _IN_TREE.get():
         return torch.full((1, 1, 1, 1), local_size or 0)
-    mask: Tensor | None = sdpa_mask(*given, local_size=local_size, **more)
+    mask: Tensor | None = sdpa_mask(local_size=local_size, **more)
     return mask
 
 
