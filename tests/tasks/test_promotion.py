@@ -257,10 +257,8 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
 
     def get(client: MlflowClient, name: str, version: str) -> object:
-        """Fail from the second question about the champion on: the one about what was compared with it."""
-        if version == first:
-            monkeypatch.setattr(MlflowClient, "get_model_version", failing)
-        return asked(client, name, version)
+        """Fail at the question about the champion: what was compared with it."""
+        return (failing if version == first else asked)(client, name, version)
 
     registry = Registry(project.settings.tracking, project.root)
     for method, broken in (("get_model_version", get), ("set_model_version_tag", failing)):

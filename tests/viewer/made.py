@@ -160,7 +160,10 @@ def with_words(one: Trajectory, words: str) -> Trajectory:
     """The same dialogue, in which the user's first reply and the agent's raw words are others."""
     messages = list(one.messages)
     messages[2] = Message("user", words)
-    turns = (replace(one.turns[0], raw=f"{words} OUTPUT: {one.messages[1].content}"), *one.turns[1:])
+    turns = (
+        replace(one.turns[0], raw=f"<think>{words}</think>{words} OUTPUT: {one.messages[1].content}"),
+        *one.turns[1:],
+    )
     return replace(
         one,
         messages=tuple(messages),

@@ -203,6 +203,10 @@ def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: l
 def test_hostile_words_stay_text(tab: Tab) -> None:
     tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0")
     tab.until("document.querySelectorAll('.message').length > 2")
+    thoughts = "document.querySelector('.message.assistant .sampled + .bubble').previousSibling"
+    assert tab.js(f"!{thoughts}.open && {thoughts}.textContent.startsWith('Thoughts<img')"), (
+        "folded, before what is said"
+    )
     tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
     tab.settle()
     shown = tab.js("document.querySelectorAll('.message.user .words')[0].textContent")
