@@ -19,6 +19,7 @@ from dataclasses import asdict
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
+from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.methods.base import find_method
@@ -48,10 +49,10 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         refuse_failures(verdicts)
 
     domain = load_domain(settings)
-    tokenizer = load_tokenizer(settings.model.base)
+    chat = ChatFormat(load_tokenizer(settings.model.base), **settings.model.chat_options)
 
     def decode(ids: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+        return chat.decode([ids])[0]
 
     system = domain.system_prompt(settings.agent.prompt)
     recorded = settings.collect.source == "files" and settings.collect.keep_rewards
