@@ -104,13 +104,13 @@ def _places(text: str) -> tuple[bytes, list[int]]:
 
 def _check_quotes(node: Any, data: bytes, starts: list[int]) -> None:
     """SyntaxError for an f-string with a field that 3.11 cannot read: the string ends in it, or it has a backslash."""
+    parts: list[Any] = [part for part in node.values if type(part) is _ast.FormattedValue]
     fields = {
         starts[part.lineno - 1] + part.col_offset: (
             starts[part.value.end_lineno - 1] + part.value.end_col_offset,
             starts[part.end_lineno - 1] + part.end_col_offset,
         )
-        for part in node.values
-        if type(part) is _ast.FormattedValue
+        for part in parts
     }
     at, end, quote = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset, b""
     while at < end:
