@@ -74,7 +74,7 @@ def _apart(node: Any) -> Any:
         pair = _ast.Tuple([node.key, node.value], _ast.Load(), **at)
         maker = _ast.Attribute(_ast.Dict([], [], **at), "__class__", _ast.Load(), **at)  # `dict` may be another's name
         return _ast.Call(maker, [_ast.GeneratorExp(pair, node.generators, **at)], [], **at)
-    parts = [_ast.Starred(_ast.GeneratorExp(node.elt, node.generators, **at), _ast.Load(), **at)]
+    parts: list[Any] = [_ast.Starred(_ast.GeneratorExp(node.elt, node.generators, **at), _ast.Load(), **at)]
     return _ast.List(parts, _ast.Load(), **at) if kind is _ast.ListComp else _ast.Set(parts, **at)
 
 
