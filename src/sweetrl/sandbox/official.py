@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import _ast
 import sys
-from _functools import reduce
+from _functools import reduce  # type: ignore[import-not-found]
 from _operator import add
 
 TYPE_CHECKING = False  # what typing says of it, without importing that
