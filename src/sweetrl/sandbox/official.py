@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import _ast
 import sys
-from _functools import reduce
+from _functools import reduce  # type: ignore[import-not-found]
 from _operator import add
 
 TYPE_CHECKING = False  # what typing says of it, without importing that
@@ -74,7 +74,7 @@ def _apart(node: Any) -> Any:
         pair = _ast.Tuple([node.key, node.value], _ast.Load(), **at)
         maker = _ast.Attribute(_ast.Dict([], [], **at), "__class__", _ast.Load(), **at)  # `dict` may be another's name
         return _ast.Call(maker, [_ast.GeneratorExp(pair, node.generators, **at)], [], **at)
-    parts = [_ast.Starred(_ast.GeneratorExp(node.elt, node.generators, **at), _ast.Load(), **at)]
+    parts: list[Any] = [_ast.Starred(_ast.GeneratorExp(node.elt, node.generators, **at), _ast.Load(), **at)]
     return _ast.List(parts, _ast.Load(), **at) if kind is _ast.ListComp else _ast.Set(parts, **at)
 
 
@@ -104,13 +104,13 @@ def _places(text: str) -> tuple[bytes, list[int]]:
 
 def _check_quotes(node: Any, data: bytes, starts: list[int]) -> None:
     """SyntaxError for an f-string with a field that 3.11 cannot read: the string ends in it, or it has a backslash."""
+    parts: list[Any] = [part for part in node.values if type(part) is _ast.FormattedValue]
     fields = {
         starts[part.lineno - 1] + part.col_offset: (
             starts[part.value.end_lineno - 1] + part.value.end_col_offset,
             starts[part.end_lineno - 1] + part.end_col_offset,
         )
-        for part in node.values
-        if type(part) is _ast.FormattedValue
+        for part in parts
     }
     at, end, quote = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset, b""
     while at < end:
