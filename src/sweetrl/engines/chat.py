@@ -71,8 +71,7 @@ class ChatFormat:
         """The id that ends a reply."""
         if self.end_of_turn not in {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}:
             raise self._refusal("it has no special token that ends a turn, so a reply would never end")
-        marks = {tokenizer.convert_tokens_to_ids(mark) for mark in self.marks}
-        self._ends = {self.end_of_turn, *tokenizer.all_special_ids} - marks
+        self._ends = {self.end_of_turn, *tokenizer.all_special_ids} - set(self._ids_of(self.marks))
         self._appending = {shape: self._appends(*shape) for shape in product((False, True), repeat=2)}
 
     def open(self, system: str | None, request: str) -> tuple[int, ...]:
@@ -103,8 +102,8 @@ class ChatFormat:
         elif thoughts and text.lstrip().startswith(opening):
             before, _, after = text.lstrip()[len(opening) :].partition(closing)
             parts[1:] = [(opening, False), (before, True), (closing, False), (after, True)]
-        before, ids = self._ids(self._header), self._join(parts)
-        own = ids[len(before) :] if ids[: len(before)] == before else self._join(parts[1:])
+        header, ids = self._ids(self._header), self._join(parts)
+        own = ids[len(header) :] if ids[: len(header)] == header else self._join(parts[1:])
         return (*own, self.end_of_turn)
 
     def split(self, reply: str) -> tuple[str, str]:
@@ -132,7 +131,7 @@ class ChatFormat:
         marks = {token for token in tokenizer.all_special_tokens if token in opening + closing}
         if marks:
             marks |= {"<|start|>", "<|end|>"} if _HARMONY in opening else set()
-            dropped = set(tokenizer.all_special_ids) - set(tokenizer.convert_tokens_to_ids(sorted(marks)))
+            dropped = set(tokenizer.all_special_ids) - set(self._ids_of(marks))
             replies = [[id_ for id_ in ids if id_ not in dropped] for ids in replies]
         texts = tokenizer.batch_decode([list(ids) for ids in replies], skip_special_tokens=not marks)
         return [f"{opening}\n{text}" for text in texts] if self._opened else list(texts)
@@ -266,6 +265,9 @@ class ChatFormat:
             return ids
         middle = len(words) // 2
         return (*self._plain(words[:middle]), *self._plain(words[middle:])) if middle else ()
+
+    def _ids_of(self, tokens: Iterable[str]) -> list[int]:
+        return [self.tokenizer.convert_tokens_to_ids(token) for token in tokens]
 
     def _count(self, ids: Sequence[int]) -> int:
         return sum(id_ in self._structure for id_ in ids)
