@@ -267,7 +267,8 @@ class ChatFormat:
         return (*self._plain(words[:middle]), *self._plain(words[middle:])) if middle else ()
 
     def _ids_of(self, tokens: Iterable[str]) -> list[int]:
-        return [self.tokenizer.convert_tokens_to_ids(token) for token in tokens]
+        added = self.tokenizer.get_added_vocab()
+        return [added[token] for token in tokens if token in added]
 
     def _count(self, ids: Sequence[int]) -> int:
         return sum(id_ in self._structure for id_ in ids)
