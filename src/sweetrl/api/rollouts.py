@@ -224,10 +224,12 @@ def attempt(
 ) -> None:
     """Let one policy make all attempts, (task, number), as `how` says (sweetrl.rollout.run.rollout_scored)."""
     agent = policy.open(batch)
+    context, domain = environment.context(agent), environment.domain
+    talking = domain.configured(domain.settings.model_copy(update={"model": policy.model}))  # what it thinks is its own
     try:
         rollout_scored(
             pairs,
-            environment.context(agent),
+            replace(context, domain=talking),
             store,
             policy_name=name,
             batch=batch,
