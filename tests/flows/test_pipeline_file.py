@@ -111,4 +111,4 @@ def test_the_compose_file_names_files_that_exist() -> None:
 def test_the_lock_has_an_sqlalchemy_with_which_prefects_server_starts_scheduled_runs() -> None:
     """With 2.1 its scheduler ends in an error each time, in its own log only: no nightly run ever begins."""
     pinned = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().split() if "==" in line)
-    assert pinned["prefect"].startswith("3.8.") and pinned["SQLAlchemy"].startswith("2.0.")
+    assert pinned["prefect"].startswith("3.9.") and pinned["SQLAlchemy"].startswith("2.0.")

@@ -178,7 +178,7 @@ def _advantages(
 def _so_far(dialogue: Dialogue, reply: Completion) -> Trajectory:
     """The dialogue with `reply` in the place of those that are compared."""
     messages, domain = dialogue.environment.messages, dialogue.environment.domain
-    turn = AgentTurn(len(messages), reply.text, reply.token_ids, finish_reason=reply.finish_reason)
+    turn = AgentTurn(len(messages), reply.text, reply.token_ids, (), reply.finish_reason, prompt_ids=dialogue.ids)
     message = Message("assistant", domain.visible(reply.text))
     return Trajectory(dialogue.task, dialogue.attempt, (*messages, message), (*dialogue.turns, turn))
 
