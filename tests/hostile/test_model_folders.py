@@ -389,7 +389,8 @@ def test_a_checkpoint_is_read_without_running_what_is_pickled_in_it(
     assert not canary.exists()
 
 
-def test_nothing_loads_models_but_the_one_place() -> None:
+def test_nothing_loads_models_but_two_places() -> None:
+    """Folders and names on the hub, and GGUF files, alone in a folder and after their header was read with limits."""
     source = Path(__file__).parents[2] / "src" / "sweetrl"
     found = set()
     for path in source.rglob("*.py"):
@@ -398,4 +399,4 @@ def test_nothing_loads_models_but_the_one_place() -> None:
                 (".from_pretrained", "torch.load", "pickle.load", "pickle.loads")
             ):
                 found.add(path.relative_to(source).as_posix())
-    assert found - {"reproduce/larger.py"} == {"models/load.py"}  # the one loads the project's own small base
+    assert found - {"reproduce/larger.py"} == {"models/load.py", "models/gguf.py"}  # the one loads the project's own small base

@@ -40,7 +40,7 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def settings(engine: dict[str, Any], simulator: dict[str, Any] | None = None, **changes: Any) -> Settings:
-    retry_policy = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 4}
+    retry_policy = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 10}
     simulator = (
         {"kind": "scripted"} if simulator is None else simulator | {"server": simulator["server"] | retry_policy}
     )
