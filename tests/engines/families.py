@@ -108,7 +108,7 @@ FAMILIES = {
     "Zephyr": ZEPHYR,
     "GLM": GLM,
 }
-TOKENIZERS = ("bytes", "prepend", "metaspace", "first")
+TOKENIZERS = ("bytes", "blanks", "prepend", "metaspace", "first")
 SPECIAL = [
     *("<s>", "</s>", "<|start|>", "<|stop|>", "<|eot|>", "<|im_start|>", "<|im_end|>", "<|end|>", "<|channel|>"),
     *("<|message|>", "<|return|>", "<|endoftext|>", "[INST]", "[/INST]", "<|user|>", "<|assistant|>", "<|system|>"),
@@ -117,12 +117,14 @@ SPECIAL = [
 
 
 def tokenizer_of(kind: str, template: str) -> Any:
-    """A small tokenizer that treats blanks as one of TOKENIZERS does: byte-level, or three kinds of SentencePiece."""
+    """A small tokenizer that treats blanks as one of TOKENIZERS does: byte-level (the second has tokens of runs of
+    them, as GPT-NeoX), or three kinds of SentencePiece.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     words = ["What is the rate?", "one two 7", "Let me think.", "assistant system user model final analysis\n"] * 9
-    if kind == "bytes":
+    if kind in ("bytes", "blanks"):
         inner = Tokenizer(models.BPE())
         inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         letters = pre_tokenizers.ByteLevel.alphabet()
@@ -142,5 +144,7 @@ def tokenizer_of(kind: str, template: str) -> Any:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>", unk_token="<unk>")
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in ("<think>", "</think>")])
+    if kind == "blanks":
+        tokenizer.add_tokens([AddedToken(" " * count, normalized=True, special=False) for count in range(2, 9)])
     tokenizer.chat_template = template
     return tokenizer

@@ -167,7 +167,7 @@ def rendering_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_templates, "_render_apart", render)
 
 
-REPLIES = [("What is the rate?", "7"), ("Let me think.\nIs it 7?", " one two\n"), ("one", "user said")]
+REPLIES = [("What is the rate?", "7"), ("Let me think:\n    one  two", " one   two\n"), ("one", "user said")]
 
 
 @pytest.mark.usefixtures("rendering_here")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.config.settings import ServerSettings
+from sweetrl.config.settings import EngineSettings, ModelSettings, ServerSettings
 from sweetrl.engines.openai import OpenAIEngine, read_choice
+from sweetrl.engines.policy import Policy
 from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
@@ -69,6 +70,17 @@ def test_a_request_says_everything_and_the_reply_is_read_as_it_is(
     assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (5, 1, 6)
     assert (usage.requests, usage.retries, usage.failures) == (1, 0, 0)
     assert usage.seconds > 0
+
+
+def test_the_template_of_the_agents_server_gets_its_options(fake_server: Any) -> None:
+    options = {"enable_thinking": False}
+    with fake_server() as server:
+        at = EngineSettings(kind="openai", urls=server.url, model="a-model", **QUICK)
+        engine = Policy(ModelSettings(template_options=options), at).open().engine
+        assert isinstance(engine, OpenAIEngine)
+        OPENED.append(engine)
+        sample(engine, [prompt()], Sampling(8))
+    assert server.bodies[0]["chat_template_kwargs"] == options
 
 
 def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:

@@ -1,4 +1,4 @@
-"""The table of named models in docs/real-models.md: each row by a tiny random model and a template of ours.
+"""The tables of named models in docs/real-models.md: each row of the first by a tiny random model and our template.
 
 A dialogue is sampled (its second reply has a thought, so that templates that leave those out do), laid out, and its
 log-probs computed as training does: they are those that the engine recorded.
@@ -6,11 +6,15 @@ log-probs computed as training does: they are those that the engine recorded.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import Settings, parse_settings
+from sweetrl.config.yaml_files import parse_yaml
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.lm.data import encode, rewrite
@@ -72,7 +76,8 @@ def outcome(name: str) -> str:
     trajectory = Trajectory(Task("1", "I want one.", "x"), 0, tuple(messages[:-1]), tuple(turns))
     row = encode(trajectory, chat, None)
     assert [row.prompt(turn) for turn in range(3)] == [turn.prompt_ids for turn in turns]
-    assert rewrite(trajectory, chat, "Ask.") == row
+    partly = replace(trajectory, turns=(turns[0], *(replace(turn, prompt_ids=()) for turn in turns[1:])))
+    assert encode(partly, chat, "Ask.") == rewrite(trajectory, chat, "Ask.") == row
     with torch.no_grad():
         computed = reply_logprobs(model, layout.collate([row])).tolist()
     recorded = [logprob for turn in turns for logprob in turn.logprobs]
@@ -87,3 +92,12 @@ def outcome(name: str) -> str:
 def test_a_row_is_true(name: str) -> None:
     end, lines = outcome(name), PAGE.read_text(encoding="utf-8").splitlines()
     assert any(name in line and line.endswith(end) for line in lines), end
+
+
+def test_every_family_has_settings_to_start_from() -> None:
+    _, _, table = PAGE.read_text(encoding="utf-8").partition("| models | `params.yaml` |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    assert [name for name in NAMED if not any(name in row for row in rows)] == []
+    for row in rows:
+        values = parse_yaml("\n".join(re.findall(r"`(\w+: .*?)`", row)), row) or {}
+        assert (parse_settings(values, row) == Settings()) == row.endswith("no advice |"), row

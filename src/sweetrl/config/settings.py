@@ -71,7 +71,7 @@ class ModelSettings(Section):
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
     template_options: dict[str, Any] = Field(default_factory=dict)
-    """What the chat template is told besides the messages, as its authors say: `{enable_thinking: false}`."""
+    """What the chat template, here or at the agent's server, is told beside messages: `{enable_thinking: false}`."""
     thought_marks: str = ""
     """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
 

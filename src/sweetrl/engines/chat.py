@@ -58,7 +58,8 @@ class ChatFormat:
         self._texts: dict[Shape, dict[str, str]] = {}
         mixtures = (mixture for turns in range(UPFRONT + 1) for mixture in product((False, True), repeat=turns))
         self._render(product((False, True), mixtures))
-        self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
+        tokens = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._special = tuple(sorted(token for token in tokens if token.strip()))  # runs of blanks are words
         self._structure = self._structure_ids()
         self._count_in = lru_cache(maxsize=256)(lambda text: self._count(self._ids(text)))
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
@@ -241,8 +242,7 @@ class ChatFormat:
     def _defused(self, text: str) -> str:
         """Break special tokens written out in a system prompt: they are words there, not structure."""
         for token in self._special:
-            if token and not token.isspace():
-                text = text.replace(token, token[0] + "\u200b" + token[1:])
+            text = text.replace(token, token[0] + "\u200b" + token[1:])
         return text
 
     def _encode(self, before: str, content: str = "", after: str = "") -> tuple[int, ...]:
@@ -279,10 +279,9 @@ class ChatFormat:
     def _structure_ids(self) -> set[int]:
         """Return the ids of special tokens, and of added ones that the template writes; an unknown letter is a word."""
         tokenizer, texts = self.tokenizer, [rendered.get("text", "") for rendered in self._texts.values()]
-        marks = {mark: id_ for mark, id_ in tokenizer.get_added_vocab().items() if not mark.isspace()}
         unknown = {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id}
-        written = {id_ for mark, id_ in marks.items() if any(mark in text for text in texts)}
-        return {*tokenizer.all_special_ids} - unknown | written
+        written = self._ids_of(token for token in self._special if any(token in text for text in texts))
+        return {*tokenizer.all_special_ids} - unknown | {*written}
 
     def _refusal(self, reason: str) -> UserError:
         return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another.")

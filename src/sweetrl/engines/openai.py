@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,12 +53,13 @@ class OpenAIEngine(RemoteEngine):
     """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason.
 
     Several replies to a prompt are one request. Where a server refuses that, or gives fewer, each is asked for by
-    itself from then on, with the prompt's seed counted up, as servers of several replies do.
+    itself from then on, with the prompt's seed counted up, as servers of several replies do. `template_options` go to
+    the server's chat template, as vLLM, SGLang and llama.cpp take them; others may refuse or ignore them.
     """
 
     speaks_tokens = False
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, template_options: Mapping[str, Any] = {}) -> None:
         if not settings.addresses:
             raise UserError("engine openai: `urls` is empty; name the server, as in http://localhost:8000/v1.")
         if not settings.model:
@@ -65,6 +67,7 @@ class OpenAIEngine(RemoteEngine):
         super().__init__(settings)
         self._refused: set[str] = set()  # what the server does not take in a request
         self._together = True
+        self._template_options = dict(template_options)
 
     async def _ask_patiently(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         if sampling.n == 1 or self._together:
@@ -108,6 +111,8 @@ class OpenAIEngine(RemoteEngine):
             body["top_p"] = sampling.top_p
         if sampling.n != 1:
             body["n"] = sampling.n
+        if self._template_options:  # no key of OpenAI's own API, which refuses it
+            body["chat_template_kwargs"] = self._template_options
         return body
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:

@@ -102,7 +102,7 @@ class Policy:
                 "vllm`, or serve the trained model under a name of its own and evaluate that with `sweetrl evaluate "
                 "--tasks`."
             )
-        return Agent(OpenAIEngine(engine), None)
+        return Agent(OpenAIEngine(engine, model.template_options), None)
 
 
 @contextmanager

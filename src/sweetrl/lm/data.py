@@ -30,9 +30,9 @@ Value = TypeVar("Value")
 def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
     """Lay out a dialogue as the engine saw it: every prompt that it was sent, and every reply's own sampled ids.
 
-    Where no prompts were recorded (imports, text engines), they are written as `rewrite` does.
+    Where a turn has no recorded prompt (imports, text engines), all are written as `rewrite` does.
     """
-    if not trajectory.turns or not trajectory.turns[0].prompt_ids:
+    if not (trajectory.turns and all(turn.prompt_ids for turn in trajectory.turns)):
         return rewrite(trajectory, chat, system)
     turns, before = list[tuple[tuple[int, ...], tuple[int, ...]]](), tuple[int, ...]()
     for turn in trajectory.turns:

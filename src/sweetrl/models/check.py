@@ -32,7 +32,8 @@ ADAPTER = "adapter_config.json"
 ADAPTER_BYTES = 4 * MIB
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TEMPLATE_BYTES = MIB // 4
-LAYERS = 4096
+LAYERS, EXPERTS = 512, 4096  # several times what the largest models have
+COUNTED = ("layers", "n_layer", "depth", "blocks", "experts")
 KERNELS = ("attn_implementation", "attn_implementation_internal", "experts_implementation")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -73,8 +74,9 @@ def check_weights(model: Path | str, causal: bool = True) -> None:
     config = contents.get("config.json", {})
     for place, value in _values(config):
         # Layers are built before weights are looked at; an attention with a slash in its name is code of the hub.
-        if isinstance(value, int) and place.endswith(("layers", "n_layer", "experts")) and value > LAYERS:
-            raise UserError(f"{model}: config.json: `{place}` is {value}; no model has more than {LAYERS}.")
+        most = EXPERTS if place.endswith("experts") else LAYERS
+        if isinstance(value, int) and place.endswith(COUNTED) and value > most:
+            raise UserError(f"{model}: config.json: `{place}` is {value}; no model has more than {most}.")
         if isinstance(value, str) and "/" in value and any(key.endswith(KERNELS) for key in place.split(".")):
             raise UserError(
                 f"{model}: config.json: `{place}` names the kernel {value!r} of the hub, which is code; remove the key."

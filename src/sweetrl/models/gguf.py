@@ -18,7 +18,7 @@ from typing import Any
 from sweetrl.bounded import MIB
 from sweetrl.errors import UserError, extras
 from sweetrl.io import private_folder, usual_mode
-from sweetrl.models.check import LAYERS, check_weights
+from sweetrl.models.check import EXPERTS, LAYERS, check_weights
 from sweetrl.models.load import SLACK, context_limit, load_tokenizer
 
 logger = logging.getLogger("sweetrl")
@@ -191,11 +191,9 @@ def _check_model(file: Path, header: Header) -> None:
         )
     if not header.values.get("tokenizer.ggml.tokens"):
         raise UserError(f"{file}: the model has no tokenizer; take its safetensors, or another file.")
-    for key in ("block_count", "expert_count"):
-        if (value := header.own(key)) is not None and not (isinstance(value, int) and 0 <= value <= LAYERS):
-            raise UserError(
-                f"{file}: `{header.architecture}.{key}` is {value}, and {LAYERS} is the most; fetch it again."
-            )
+    for key, most in (("block_count", LAYERS), ("expert_count", EXPERTS)):
+        if (value := header.own(key)) is not None and not (isinstance(value, int) and 0 <= value <= most):
+            raise UserError(f"{file}: `{header.architecture}.{key}` is {value}, and {most} is the most; fetch again.")
 
 
 def _letters(name: str) -> str:
