@@ -282,10 +282,9 @@ def test_a_tokenizer_that_blows_texts_up_is_refused(folder: Path, name: str) -> 
 )
 def test_a_config_that_asks_for_more_than_the_weights_hold_is_refused(folder: Path, key: str, value: int) -> None:
     change(folder / "config.json", **{key: value})
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with pytest.raises(UserError, match=r"config\.json"):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"config\.json: .* no model has more" if "num" in key else r"config\.json"):
         load(folder)
-    assert time.process_time() - started < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 2**10
 
 
