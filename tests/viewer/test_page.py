@@ -209,6 +209,8 @@ def test_hostile_words_stay_text(tab: Tab) -> None:
     )
     tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
     tab.settle()
+    assert "Prompt: 2 tokens, 2 new\n" in (text := tab.text("main"))
+    assert "Prompt: 5 tokens, 3 new; earlier messages were written anew\n" in text, "its reply has left the prompt"
     shown = tab.js("document.querySelectorAll('.message.user .words')[0].textContent")
     assert shown.startswith('<img src=x onerror="window.pwned=1"><script>window.pwned=1</script></script>')
     assert "\ufffdgnp.exe\ufffd \ufffd[31mred\ufffd" in shown and "\U0001f600" in shown
