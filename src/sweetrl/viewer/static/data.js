@@ -208,8 +208,8 @@
   }
 
   /**
-   * What is computed when it is asked for: `run` (tests), `heat` (tokens), `prompts`, `pictures` (pages). In an exported folder it
-   * is there for a sample.
+   * What is computed when it is asked for: `run` (tests), `heat` (tokens), `prompts`, `pictures` (pages). In an
+   * exported folder it is there for a sample.
    * @param {any} dialogue @param {"run" | "heat" | "prompts" | "pictures"} what
    */
   data.compute = async (dialogue, what) => {

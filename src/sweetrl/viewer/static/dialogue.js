@@ -251,7 +251,7 @@
     return chat;
   }
 
-  /** The prompt of a turn as it was sent, folded; what is new in it is read when it is opened. @param {any} turn @param {any} dialogue */
+  /** The prompt of a turn as it was sent; what is new in it is read when it is opened. @param {any} turn @param {any} dialogue */
   function prompt(turn, dialogue) {
     if (!turn.prompt) return null;
     const anew = turn.prompt.anew ? "; earlier messages were written anew" : "";
