@@ -7,6 +7,7 @@ from sweetrl.backend import Backend
 from sweetrl.config.settings import Settings
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import VIEWER, example_states, examples, headline, level, render, verdict, without_viewer
+from sweetrl.rollout.scored import THOUGHTS
 from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
 from tests.html_checker import Checker
 
@@ -82,6 +83,15 @@ def test_everything_from_outside_is_escaped(html):
 
 def test_equal_evaluations_give_equal_bytes(report, html):
     assert render(report) == html
+
+
+def test_tokens_of_thoughts_stand_beside_the_turns(report, html):
+    assert "<h3>Turns: 3.0 before, 5.0 after on average</h3>" in html
+    policies = report.comparison["policies"]
+    trained = {**policies["trained"], THOUGHTS: {"value": 12.34}}
+    thinking = {**report.comparison, "policies": {**policies, "trained": trained}}
+    shown = "5.0 after on average; tokens of thoughts a reply: 0.0 before, 12.3 after on average</h3>"
+    assert shown in render(replace(report, comparison=thinking))
 
 
 def test_the_headline_and_the_verdict(report, html):

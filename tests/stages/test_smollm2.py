@@ -1,17 +1,32 @@
-"""`make smollm2`: a pretrained model from a package's file, as a folder like any other."""
+"""`make smollm2`: a pretrained model from a package's file, as a folder like any other; and one that thinks."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import sweetrl
+from sweetrl.backend import Backend
+from sweetrl.config.settings import parse_settings
+from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
+from sweetrl.lm.data import Row, encode, rewrite
+from sweetrl.lm.passes import model_layout
+from sweetrl.lm.recorded import Recorded, compare, recorded_rows
 from sweetrl.models.load import load_tokenizer, load_weights
+from sweetrl.rollout.scored import THOUGHTS
+from sweetrl.stages.evaluate import report
+from sweetrl.stages.warm_start import warm_start
+from sweetrl.thoughts import split_thoughts
+from sweetrl.types import Message, Trajectory
 
 script = Path(__file__).parents[2] / "reproduce/smollm2/model.py"
 spec = importlib.util.spec_from_file_location("smollm2", script)
@@ -79,3 +94,66 @@ def test_where_it_comes_from_is_written_down_and_equal_files_give_equal_bytes(fo
     assert "model.safetensors" in names and names == sorted(one.name for one in again.iterdir())
     assert all((folder / name).read_bytes() == (again / name).read_bytes() for name in names)
     assert (folder.stat().st_mode & 0o055) == 0o055, "others may read it"
+
+
+@needs_package
+def test_a_thinking_agent_learns_from_the_prompts_that_it_was_sent(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its demonstrators think before each reply, its template leaves earlier thoughts out: every stage follows."""
+
+    def demonstrate(self: Any, *given: Any, scripted: Any = Backend.demonstrate) -> Any:
+        def thoughtful(message: Message) -> Message:
+            thought = "I know enough." if self.answers(message.content) else "Something is missing."
+            return replace(message, content=f"<think>\n{thought}\n</think>\n\n{message.content}")
+
+        shown = scripted(self, *given)
+        return replace(shown, messages=tuple(thoughtful(m) if m.role == "assistant" else m for m in shown.messages))
+
+    monkeypatch.setattr(Backend, "demonstrate", demonstrate)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, "pretrained")
+    keeping, dropping = load_tokenizer("pretrained"), load_tokenizer("pretrained")
+    words = "message['content']"
+    dropping.chat_template = keeping.chat_template.replace(f"{words} +", f"{words}.split('</think>')[-1].lstrip() +")
+    dropping.save_pretrained("pretrained")
+    Path("params.yaml").write_text("seed: 7\n")
+    agent = {"max_turns": 3, "max_new_tokens": 64, "max_thought_tokens": 16}
+    common = {"suite_options": {"hints": "plain"}, "tasks": {"difficulty": 1}, "agent": agent}
+    learning = {"dialogues": 32, "learning_rate": 3e-3, "batch_size": 2, "micro_batch_size": 2}
+    start = {"model": {"base": "models/warm", "threads": 2}, "warm_start": {"base": "pretrained", **learning}}
+    warm_start(parse_settings(common | start))
+
+    env, policy = sweetrl.domain("backend", **common), sweetrl.Policy.load("models/warm", threads=2)
+    dialogues = list(sweetrl.collect(env, policy, tasks=3, attempts=4, seed=7))
+    turns = [turn for one in dialogues for turn in one.turns]
+    assert sum(bool(split_thoughts(turn.raw)[0]) for turn in turns) > len(turns) / 2
+    assert not any("think>" in message.content for one in dialogues for message in one.messages), "nobody hears them"
+
+    chat, system = ChatFormat(dropping), env.system_prompt(env.settings.agent.prompt)
+    model = load_weights("models/warm", "float32")
+
+    def rows(lay_out: Callable[[Trajectory], Row]) -> list[Recorded]:
+        return [row for one in dialogues for row in recorded_rows([one], policy.name, lay_out, 0)]
+
+    sent = rows(lambda one: encode(one, chat, None))
+    assert [each.row for each in sent] == [rewrite(one, chat, system) for one in dialogues]
+    assert sum(len(each.row.starts) for each in sent) > len(dialogues), "earlier messages are written anew"
+    for layout in ("trees", "flat"):
+        apart = compare(model, sent, model_layout(model, layout))
+        assert apart["recorded_worst_difference"] < 1e-3
+        assert apart["recorded_tokens"] == sum(len(turn.token_ids) for turn in turns), "at every turn"
+    with pytest.raises(UserError, match="not in first replies: the chat template"):
+        kept = rows(lambda one: rewrite(one, ChatFormat(keeping), system))
+        compare(model, kept, model_layout(model, "trees"))
+
+    # After so few demonstrations it solves nothing; here it is worth something to go on asking.
+    valued = [replace(one, reward=len(one.turns) / 3) for one in dialogues]
+    small = {"epochs": 1, "batch_size": 4, "micro_batch_size": 4}
+    critic = sweetrl.train_critic(env, policy, valued, pairs="all", **small)
+    ranking = sweetrl.rank(env, policy, critic, valued, share=0.3, candidates=4, seed=7)
+    assert ranking.metrics["recorded_worst_difference"] < 1e-3
+    trained = sweetrl.train("sweet", env, policy, ranking=ranking, **small)
+    evaluation = sweetrl.evaluate(env, [policy, trained], 2, seed=7)
+    assert all(summary[THOUGHTS]["value"] > 1 for summary in evaluation.summaries.values())
+    assert "tokens of thoughts a reply: " in report(env, evaluation)

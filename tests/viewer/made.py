@@ -157,12 +157,14 @@ def make_project(root: Path) -> Path:
 
 
 def with_words(one: Trajectory, words: str) -> Trajectory:
-    """The same dialogue, in which the user's first reply and the agent's raw words are others."""
+    """The same dialogue, in which the user's first reply and the agent's raw words are others, and prompts are kept."""
     messages = list(one.messages)
     messages[2] = Message("user", words)
+    raw = f"<think>{words}</think>{words} OUTPUT: {one.messages[1].content}"
     turns = (
-        replace(one.turns[0], raw=f"<think>{words}</think>{words} OUTPUT: {one.messages[1].content}"),
-        *one.turns[1:],
+        replace(one.turns[0], raw=raw, prompt_ids=(7, 8)),
+        replace(one.turns[1], prompt_kept=2, prompt_ids=(9, 10, 11)),
+        *one.turns[2:],
     )
     return replace(
         one,

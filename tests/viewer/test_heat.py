@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,11 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
+from sweetrl.models.load import load_tokenizer
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
+from sweetrl.viewer.dialogue import plain
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
@@ -56,6 +59,23 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     assert heat.ratios(one) == found
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
+
+
+def test_prompts_are_shown_as_they_were_sent(settings: Settings, tiny_model: Path, tmp_path: Path) -> None:
+    chosen, tokenizer = small(settings, tiny_model), load_tokenizer(tiny_model)
+    one = dialogue(TESTS[0], ["zero", "rate", "rate"], TESTS[0].ground_truth, 3, "base")
+    texts = ["<|user|>What is the rate?<|end|>", "<|user|>7.<|end|>", " rate", "<|end|><|user|>7.<|end|>"]
+    new = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+    turns, read = [], 0  # the second goes on, the third leaves out the last reply, the fourth ends it with another id
+    for turn, ids, lost in zip(one.turns, new, (0, 0, len(one.turns[1].token_ids), 1), strict=True):
+        turns.append(replace(turn, prompt_kept=read - lost, prompt_ids=ids))
+        read += len(ids) - lost + len(turn.token_ids)
+    shown = [turn["prompt"] for turn in plain(replace(one, turns=tuple(turns)), load_domain(chosen))["turns"]]
+    assert [each["new"] for each in shown] == [len(ids) for ids in new]
+    assert [each["anew"] for each in shown] == [False, False, True, False]
+    assert shown[-1]["tokens"] + len(turns[-1].token_ids) == read
+    assert Heat(Domains(chosen), tmp_path).prompts(replace(one, turns=tuple(turns))) == texts
+    assert plain(one, load_domain(chosen))["turns"][0]["prompt"] is None, "not recorded"
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(

@@ -200,7 +200,8 @@ def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: l
         assert tab.js("window.pwned") is None
 
 
-def test_hostile_words_stay_text(tab: Tab) -> None:
+def test_hostile_words_stay_text(tab: Tab, viewer: Viewer) -> None:
+    prompts = viewer.heat.prompts(viewer.dialogues.read(27)[0])
     tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0")
     tab.until("document.querySelectorAll('.message').length > 2")
     thoughts = "document.querySelector('.message.assistant .sampled + .bubble').previousSibling"
@@ -209,6 +210,12 @@ def test_hostile_words_stay_text(tab: Tab) -> None:
     )
     tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
     tab.settle()
+    assert "Prompt: 2 tokens, 2 new\n" in (text := tab.text("main"))
+    assert "Prompt: 5 tokens, 3 new; earlier messages were written anew\n" in text, "its reply has left the prompt"
+    if tab.js("sweetrl.data.meta.server"):  # which has the base's tokenizer at hand
+        tab.until("document.querySelectorAll('.message > .sampled pre').length == 3")  # one is of thoughts
+        opened = tab.js("document.querySelectorAll('.message > .sampled pre')[2].textContent")
+        assert opened == prompts[1] != ""
     shown = tab.js("document.querySelectorAll('.message.user .words')[0].textContent")
     assert shown.startswith('<img src=x onerror="window.pwned=1"><script>window.pwned=1</script></script>')
     assert "\ufffdgnp.exe\ufffd \ufffd[31mred\ufffd" in shown and "\U0001f600" in shown

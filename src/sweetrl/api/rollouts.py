@@ -158,7 +158,7 @@ def evaluate(
         for name in policies
     }
     with attempted(env, policies, [(task, 0) for task in chosen], stores) as environment:
-        return summarise(env, stores, environment)
+        return summarise(env, policies, stores, environment)
 
 
 @contextmanager
@@ -187,15 +187,20 @@ def attempted(
         yield world
 
 
-def summarise(env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment) -> Evaluation:
+def summarise(
+    env: Domain,
+    policies: Mapping[str, Policy],
+    stores: Mapping[str, TrajectoryStore],
+    environment: OpenEnvironment,
+) -> Evaluation:
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
     evaluate = settings_of(env).evaluate
     ruler = evaluate.confidence, evaluate.resamples, env.settings.seed
     dialogues = {name: list(store) for name, store in stores.items()}
     results = results_of(dialogues, env, env.settings.agent.max_turns)
-    summaries, count = {}, thought_counter(env.settings.model)
-    thoughts: dict[str, dict[str, Any]] = {}
+    summaries, thoughts = {}, dict[str, dict[str, Any]]()
     for name, spoken in dialogues.items():
+        count = thought_counter(policies[name].model)
         tokens, replies = sum(map(count, spoken)), sum(len(each.turns) for each in spoken)
         thoughts[name] = {THOUGHTS: {"value": tokens / replies}} if tokens else {}
         if scored := [result for result in results if result.policy == name and result.reward is not None]:

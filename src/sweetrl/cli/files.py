@@ -123,6 +123,7 @@ def evaluate(
 
     What is not given is as params.yaml says. Several temperatures are compared.
     """
+    from sweetrl.rollout.scored import THOUGHTS
     from sweetrl.stages.standalone import evaluate_standalone, with_choices
 
     choices = engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p
@@ -134,8 +135,10 @@ def evaluate(
         first = result.get("intervals", {})  # what one looks for first
         print_facts("evaluate", facts({**first, **rest}), result if as_json else None)
         return
-    columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
-    rows = [[in_words({**row, **row["intervals"]}[name]) for name in columns] for row in result["temperatures"]]
+    measured = [{**row, **row["intervals"]} for row in result["temperatures"]]
+    columns = ["temperature", "success", "reward", "turns", "questions", "success_per_question"]
+    columns += [THOUGHTS] * any(THOUGHTS in row for row in measured)
+    rows = [[in_words(row.get(name)) for name in columns] for row in measured]
     title = f"evaluate {result['agent']} on {result['tasks']} tasks (best: temperature {result['temperature']:g})"
     print_table(title, [name.replace("_", " ") for name in columns], rows)
 

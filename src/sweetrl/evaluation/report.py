@@ -17,6 +17,7 @@ from urllib.parse import quote
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.paths import EVALUATION_DIALOGUES
+from sweetrl.rollout.scored import THOUGHTS
 from sweetrl.types import Outcome, RankedState, Report, Result, Trajectory
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def page(report: Report) -> dict[str, Any]:
         "verdict": verdict(comparison),
         "tone": tone(comparison["difference"]["success"], comparison["confidence"]),
         "headline": [headline(comparison, key, getattr(labels, key)) for key in ("success", "reward")],
-        "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
+        "turns": mean_turns(comparison["policies"]),
         "outcomes": paired_outcomes(before, after),
         "reward_chart": reward_chart(before, after, labels.reward_axis),
         "turn_chart": turn_chart(before, after),
@@ -167,6 +168,17 @@ def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str) -
     tenths = [[min(10, max(0, round((one.reward or 0.0) * 10))) for one in results] for results in (before, after)]
     shares = [_shares(values, range(11)) for values in tenths]
     return charts.bars([f"{tenth * 10}" for tenth in range(11)], shares[0], shares[1], axis, "rewards")
+
+
+def mean_turns(policies: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the mean turns of dialogues as the page says them, and the mean tokens of thoughts where there are any."""
+
+    def means(key: str) -> str:
+        before, after = (policies[name].get(key, {"value": 0.0})["value"] for name in (BEFORE, AFTER))
+        return f"{before:.1f} before, {after:.1f} after on average"
+
+    thinking = any(THOUGHTS in policies[name] for name in (BEFORE, AFTER))
+    return means("turns") + (f"; tokens of thoughts a reply: {means(THOUGHTS)}" if thinking else "")
 
 
 def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:

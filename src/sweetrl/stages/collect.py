@@ -15,7 +15,7 @@ from sweetrl.engines.policy import Policy
 from sweetrl.io import publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.rollout.run import batch_of
-from sweetrl.rollout.scored import summarize, thought_counter
+from sweetrl.rollout.scored import THOUGHTS, summarize, thought_counter
 from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
@@ -34,9 +34,10 @@ def collect(settings: Settings) -> None:
         run.log_metrics(metrics | counts)
         if sampled:
             run.log_costs(store.folder.parent)
+        thoughts = f", {metrics[THOUGHTS]:.1f} tokens of thoughts a reply" if THOUGHTS in metrics else ""
         run.summary = (
             f"{len(store)} dialogues on {origin}, success {metrics['success']:.1%}, mean reward "
-            f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
+            f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns{thoughts}"
         )
 
 

@@ -61,7 +61,7 @@ def evaluate(settings: Settings) -> None:
         with rollouts.attempted(domain, policies, [(task, 0) for task in tasks], stores, running) as environment:
             if not run.share.whole:
                 return
-            result = rollouts.summarise(domain, stores, environment)
+            result = rollouts.summarise(domain, policies, stores, environment)
         for name in policies:
             run.log_costs(scratch, name)
         log_dialogues(run.log, stores, settings.tracking, settings.seed)

@@ -99,9 +99,13 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
     """The agent's turns: what each cost, and what it was worth."""
     known = {turn.message_index: turn for turn in one.turns}
     places = [index for index, message in enumerate(one.messages) if message.role == "assistant"]
-    found: list[dict[str, Any]] = []
+    found, read = list[dict[str, Any]](), 0
     for index, judgment in zip(places, verdicts(one, domain), strict=True):
         turn = known.get(index) or AgentTurn(index, one.messages[index].content)
+        tokens = turn.prompt_kept + len(turn.prompt_ids)
+        # The last token of a reply that goes on may be another: a model's stop id in place of the template's.
+        prompt = {"tokens": tokens, "new": len(turn.prompt_ids), "anew": turn.prompt_kept < read - 1}
+        read = tokens + len(turn.token_ids)
         thoughts, said = split_thoughts(turn.raw, domain.settings.model.marks)
         found.append(
             {
@@ -109,6 +113,7 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
                 "thoughts": thoughts or None,
                 "raw": None if said == one.messages[index].content else turn.raw,
                 **_judged(turn.raw, judgment, domain),
+                "prompt": prompt if turn.prompt_ids else None,
                 "tokens": len(turn.token_ids),
                 "perplexity": turn.perplexity,
                 "cut": turn.finish_reason == "length",

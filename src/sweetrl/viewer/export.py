@@ -31,7 +31,7 @@ def export(viewer: Viewer, out: Path, sample: int) -> int:
     """Write the viewer with all its dialogues into the folder `out`; return how many there are.
 
     Of `sample` dialogues, spread over all, the folder also holds what the server computes when it is asked: test runs
-    with all values, pictures of pages, log-ratios of tokens. `out` may be an earlier export, which is replaced.
+    with all values, pictures, log-ratios of tokens, prompts. `out` may be an earlier export, which is replaced.
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / META).exists())):
         raise UserError(f"{out}: this is no earlier export; name another folder, or remove it.")
@@ -75,6 +75,7 @@ def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
     """What the server says when it is asked: about one dialogue, for the folder. What cannot be had is left out."""
     domain = viewer.dialogues.catalogue.domains.of(one.task.suite)
     possible = {"run": can_run(one), "pictures": any(pages_of(one, domain)), "heat": viewer.heat.there and one.turns}
+    possible["prompts"] = viewer.heat.base_there and any(turn.prompt_ids for turn in one.turns)
     return {what: viewer.compute(what, one, domain) for what, there in possible.items() if there}
 
 

@@ -1,7 +1,7 @@
 """What a log-ratio critic's advantage is made of: for every token of a reply, log pi_theta - log pi_ref (Eq. 3).
 
 The stage `rank` stores them for a sample (sweetrl.viewer.ranked). Those of others are computed when they are asked for,
-where the critic and its base are at hand.
+where the critic and its base are at hand; so are prompts as texts, by the base's tokenizer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ class Heat:
         """Whether there is a trained critic of the kind that has ratios, and the base it was trained on."""
         settings = self.domains.settings
         kind = settings.critic.parameterization == "log-ratio"
-        return kind and (self.folder / "adapter_config.json").exists() and Path(settings.model.base).exists()
+        return kind and (self.folder / "adapter_config.json").exists() and self.base_there
+
+    @property
+    def base_there(self) -> bool:
+        """Whether the base is a folder here."""
+        return Path(self.domains.settings.model.base).exists()
 
     def ratios(self, one: Trajectory) -> list[list[list[Any]]]:
         """Return for each agent turn its tokens as [text, log-ratio]; UserError where there is no critic."""
@@ -44,6 +49,16 @@ class Heat:
         with self._lock:
             _, by_turn = token_ratios(self._critic, one, own_replies(one, self._critic.chat))
         return [shown_tokens(reply) for turn in by_turn for reply in turn.replies]
+
+    def prompts(self, one: Trajectory) -> list[str]:
+        """Return for each agent turn what its prompt had more than was read before; UserError without a base."""
+        return [self._tokenizer.decode(list(turn.prompt_ids)) for turn in one.turns]
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from sweetrl.models.load import load_tokenizer
+
+        return load_tokenizer(self.domains.settings.model.base)
 
     @cached_property
     def _critic(self) -> LogRatioCritic:

@@ -52,9 +52,11 @@ class Viewer:
     heat: Heat
 
     def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
-        """Return what is computed of a dialogue on demand: "run" (tests), "heat" (token log-ratios), or "pictures"."""
+        """Compute of a dialogue what is asked for: "run" (tests), "heat" (log-ratios), "prompts" or "pictures"."""
         if what == "heat":
             return self.heat.ratios(one)
+        if what == "prompts":
+            return self.heat.prompts(one)
         if what == "pictures":
             return pictures(one, domain)
         return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
@@ -113,7 +115,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         return JSONResponse(viewer.dialogues.describe(row))
 
     @app.post("/api/dialogue/{row}/{what}")
-    def computed(row: int, what: Literal["run", "heat", "pictures"]) -> Any:
+    def computed(row: int, what: Literal["run", "heat", "prompts", "pictures"]) -> Any:
         return viewer.compute(what, *viewer.dialogues.read(row))
 
     return app

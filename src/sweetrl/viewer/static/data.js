@@ -208,9 +208,9 @@
   }
 
   /**
-   * What is computed when it is asked for: `run` (tests), `heat` (tokens), `pictures` (pages). In an exported folder it
-   * is there for a sample.
-   * @param {any} dialogue @param {"run" | "heat" | "pictures"} what
+   * What is computed when it is asked for: `run` (tests), `heat` (tokens), `prompts`, `pictures` (pages). In an
+   * exported folder it is there for a sample.
+   * @param {any} dialogue @param {"run" | "heat" | "prompts" | "pictures"} what
    */
   data.compute = async (dialogue, what) => {
     dialogue.computed = dialogue.computed || {};
@@ -218,7 +218,7 @@
     return dialogue.computed[what];
   };
 
-  /** Whether that can be had. @param {any} dialogue @param {"run" | "heat" | "pictures"} what */
+  /** Whether that can be had. @param {any} dialogue @param {"run" | "heat" | "prompts" | "pictures"} what */
   data.computable = (dialogue, what) =>
     Boolean((dialogue.computed && dialogue.computed[what]) || (data.meta.server && dialogue.row >= 0));
 

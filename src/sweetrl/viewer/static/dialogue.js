@@ -240,7 +240,7 @@
             turn && parts.verdictTag(turn.verdict, turn.fault),
             button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
           ),
-          turn ? parts.thoughts(turn.thoughts) : null,
+          turn ? [prompt(turn, dialogue), parts.thoughts(turn.thoughts)] : null,
           h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
           turn ? below(turn, scale) : null,
         ),
@@ -249,6 +249,22 @@
     if (dialogue.error)
       chat.append(h("li", { class: "message system" }, h("div", { class: "bubble" }, `Lost: ${dialogue.error}`)));
     return chat;
+  }
+
+  /** The prompt of a turn as it was sent; what is new in it is read when it is opened. @param {any} turn @param {any} dialogue */
+  function prompt(turn, dialogue) {
+    if (!turn.prompt) return null;
+    const anew = turn.prompt.anew ? "; earlier messages were written anew" : "";
+    const title = `Prompt: ${plural(turn.prompt.tokens, "token")}, ${sweetrl.count(turn.prompt.new)} new${anew}`;
+    if (!data.computable(dialogue, "prompts")) return h("p", { class: "cost" }, title);
+    const folded = h("details", { class: "sampled" }, h("summary", {}, title));
+    const read = async () => {
+      const texts = data.compute(dialogue, "prompts");
+      const words = await texts.then((all) => all[turn.number]).catch((error) => error.message);
+      folded.append(h("pre", { class: "plain" }, words));
+    };
+    folded.addEventListener("toggle", read, { once: true });
+    return folded;
   }
 
   /** What is known of one turn of the agent. @param {any} turn @param {number} scale */
