@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from flows.console import program, show_outcome, show_plan
 from sweetrl.cli import options as opt
 from sweetrl.config.overrides import differences, parse_changes, profile_changes, with_changes
+from sweetrl.config.settings import load_settings
 from sweetrl.config.yaml_files import read_yaml
-from sweetrl.console.logs import QUIET
+from sweetrl.console.logs import QUIET, quiet
 from sweetrl.console.printing import note
-from tasks.pipeline import Selection
+from sweetrl.errors import UserError
+from tasks.pipeline import Selection, stage_environment
 from tasks.training import Outcome, at_rest, check_stage, plan
 from tasks.workspace import change_parameters, only_run
+
+FEW = 256  # dialogues that are sampled as quickly as checked
 
 
 def run_here(root: Path, selection: Selection | None = None) -> Outcome:
@@ -29,10 +35,24 @@ def run_here(root: Path, selection: Selection | None = None) -> Outcome:
         outcome = at_rest(root, selection)
     if outcome is not None:
         return outcome
+    check_first(root, selection)
     note("loading Prefect and MLflow ...")
     from flows.train import train
 
     return train(str(root), begin=selection.begin or "", until=selection.until or "")
+
+
+def check_first(root: Path, selection: Selection) -> None:
+    """Before dialogues are sampled for long, let `sweetrl check` say what they would come to."""
+    how = load_settings(root / "params.yaml").collect
+    if how.source == "files" or how.tasks * how.attempts <= FEW:
+        return
+    if not any(stage.stage == "collect" and stage.would in ("run", "perhaps") for stage in plan(root, selection)):
+        return
+    command = [sys.executable, "-m", "sweetrl.cli", "check"]
+    shown = subprocess.DEVNULL if quiet() else 2  # stdout is for the run's own result
+    if subprocess.run(command, cwd=root, env=stage_environment(root), stdout=shown).returncode:
+        raise UserError("nothing was run: put right first what `sweetrl check` says.")
 
 
 @program

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from sweetrl.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("prefect", "mlflow", "torch", "transformers", "sqlalchemy", "great_expectations", "dvc.repo")
@@ -44,3 +48,18 @@ def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name, raising=False)
     done = python("-c", asked)
     assert done.stdout.strip() == f"uid-{os.getuid()}", done.stderr
+
+
+@pytest.mark.parametrize(("attempts", "would", "stops"), [(4, "run", True), (2, "run", False), (4, "left", False)])
+def test_before_dialogues_are_sampled_for_long_the_project_is_checked(
+    attempts: int, would: Any, stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    from flows import run
+    from tasks.training import PlannedStage
+
+    monkeypatch.setattr(run, "plan", lambda root, selection: [PlannedStage("collect", would)])
+    (tmp_path / "params.yaml").write_text(f"model: {{base: gone}}\ncollect: {{tasks: 100, attempts: {attempts}}}\n")
+    with pytest.raises(UserError, match="nothing was run") if stops else nullcontext():
+        run.check_first(tmp_path, run.Selection())
+    out, shown = capfd.readouterr()
+    assert out == "" and ("base model\tgone: no config.json" in shown) == stops

@@ -6,21 +6,16 @@ import os
 import platform
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from sweetrl.browser import Renderer
+from sweetrl.cli.check import GIB, Check, Status, rehearse
 from sweetrl.config.settings import Settings, load_settings
-from sweetrl.console.printing import print_table
 from sweetrl.errors import UserError
 from sweetrl.models.check import check_tokenizer, check_weights
 from sweetrl.text import without_login
-
-Status = Literal["ok", "warn", "fail"]
 
 # The large packages: how it stands where one is not there, and what brings it.
 TOOLS: tuple[tuple[str, Status, str], ...] = (
@@ -28,39 +23,20 @@ TOOLS: tuple[tuple[str, Status, str], ...] = (
     *((name, "warn", "'sweetrl[pipeline]'") for name in ("dvc", "mlflow", "prefect", "great_expectations")),
 )
 LOCK = Path("requirements.lock")
-GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Check:
-    """One finding: what was looked at, how it stands, what was seen, and what to do unless all is well."""
-
-    name: str
-    status: Status
-    seen: str
-    advice: str = ""
-
-
-def examine() -> list[Check]:
-    """Run every check in turn; one that fails to run is itself a finding."""
+def examine(*looks: Callable[[], Iterator[Check]]) -> list[Check]:
+    """Run the checks `looks` (default: every one) in turn; one that fails to run is itself a finding."""
     checks: list[Check] = []
-    for look in (python, packages, git, machine, torch, isolation, project, browser, services):
+    for look in looks or (python, packages, git, machine, torch, isolation, browser, services, project):
         try:
             checks.extend(look())
         except UserError as error:
             checks.append(Check(look.__name__, "fail", str(error)))
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            checks.append(Check(look.__name__, "fail", why, "repair the installation: `make run`"))
+            why, notes = f"{type(error).__name__}: {error}", " ".join(getattr(error, "__notes__", ()))
+            checks.append(Check(look.__name__, "fail", why, notes or "repair the installation: `make run`"))
     return checks
-
-
-def report(checks: list[Check]) -> None:
-    """Print the findings for people."""
-    rows = [(check.status.replace("fail", "FAIL"), check.name, check.seen, check.advice) for check in checks]
-    print_table("doctor", ("", "what", "seen", "what to do"), rows)
-    count = Counter(check.status for check in checks)
-    print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
 
 
 def python() -> Iterator[Check]:
@@ -154,7 +130,7 @@ def isolation() -> Iterator[Check]:
 
 
 def project() -> Iterator[Check]:
-    """The parameters, the base model and the results, where we stand in a project."""
+    """The parameters, the base model, and what a run of the project would come to, where we stand in one."""
     if not Path("params.yaml").exists():
         yield Check("project", "warn", f"no params.yaml in {Path.cwd()}", "run `sweetrl` from the project's root")
         return
@@ -164,9 +140,12 @@ def project() -> Iterator[Check]:
         yield Check("params.yaml", "fail", str(error), "docs/parameters.md explains every key")
         return
     yield Check("params.yaml", "ok", "every key is known")
-    yield _base(settings.model.base)
+    base = _base(settings.model.base)
+    yield base
     trained = (Path("models/policy") / "adapter_config.json").exists()
     yield Check("policy", "ok", "models/policy" if trained else "not trained yet: `make run` or `sweetrl run`")
+    if base.status == "ok":
+        yield from rehearse(settings)
 
 
 def _base(base: str) -> Check:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -22,6 +23,9 @@ from sweetrl.console.logs import work_alone
 from sweetrl.console.printing import print_facts, print_json
 from sweetrl.console.progress import wait_briefly
 from sweetrl.errors import EXTRAS, UserError
+
+if TYPE_CHECKING:
+    from sweetrl.cli.check import Check
 
 PROJECT = (Path("dvc.yaml"), Path("params.yaml"), Path("flows"))  # what a project's root has
 KEPT = "finished dialogues are kept: give the same command again to go on"
@@ -266,15 +270,28 @@ def serve(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
-    """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
-    from sweetrl.cli.doctor import examine, report
+def check(as_json: Json = False) -> None:
+    """Say in a minute whether a run would come to anything: tasks, references, rewards, pairs, time, room."""
+    from sweetrl.cli.doctor import project
 
-    checks = examine()
+    _findings("check", as_json, project)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check this machine and the project: packages, torch, isolation, browser, services, and what `check` looks at."""
+    _findings("doctor", as_json)
+
+
+def _findings(title: str, as_json: bool, *looks: Callable[[], Iterator[Check]]) -> None:
+    from sweetrl.cli.check import report
+    from sweetrl.cli.doctor import examine
+
+    checks = examine(*looks)
     if as_json:
         print_json([asdict(check) for check in checks])
     else:
-        report(checks)
+        report(checks, title)
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 
