@@ -20,7 +20,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import level, measure_labels, verdicts
+from sweetrl.evaluation.report import level, verdicts
 from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
 from tasks.training import Harm, Outcome, PlannedStage, Result
@@ -198,12 +198,11 @@ def registration_line(outcome: Outcome) -> str:
 def evaluation_table(evaluation: dict[str, Any]) -> Any:
     """Return the held-out results before and after training, with their intervals, as a table of 80 columns."""
     rows = []
-    for key, _, _ in verdicts(evaluation):
-        name = measure_labels(evaluation)[key]
+    for key, label, *_ in verdicts(evaluation):
         before, after = (estimate(evaluation["policies"][policy][key]) for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
         change = estimate(difference, signed=True)
-        rows.append((name[:1].lower() + name[1:], before, after, change, f"{difference['p_value']:.2g}"))
+        rows.append((label, before, after, change, f"{difference['p_value']:.2g}"))
     header = (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")
     caption = f"held-out tasks; in brackets: {level(evaluation)} interval"
     narrow = {"padding": (0, 1), "pad_edge": False, "collapse_padding": True}

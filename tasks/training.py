@@ -102,9 +102,7 @@ class Outcome:
     def harm(self) -> str:
         """In which measures the policy is worse than its base; "" where in none, or where it is the champion."""
         version, gate = self.registration, self.gate
-        champion = version is not None and (
-            gate.champion == version.version if gate is not None else CHAMPION in version.aliases
-        )
+        champion = version and (gate.champion == version.version if gate else CHAMPION in version.aliases)
         return "" if champion else harm(self.evaluation)
 
 

@@ -94,9 +94,10 @@ def page(report: Report) -> dict[str, Any]:
 
 
 class Verdict(NamedTuple):
-    """What a comparison shows of one measure, and the change in numbers."""
+    """What a comparison shows of one measure, what the domain calls it, and the change in numbers."""
 
     measure: str
+    label: str
     tone: Tone
     change: str
 
@@ -112,15 +113,15 @@ def verdicts(comparison: Mapping[str, Any]) -> list[Verdict]:
 
     Each measure has a chance of error of its own: 1 - confidence, two-sided.
     """
-    found = []
+    found, labels = [], comparison.get("labels", {"success": "success rate", "reward": "mean reward"})
     for measure, gain in comparison.get("difference", {}).items():
-        label = measure_labels(comparison)[measure]
+        label = labels[measure][:1].lower() + labels[measure][1:]
         change = (
-            f"{label[:1].lower()}{label[1:]} changed by {points(gain['value'])} points on {comparison['tasks']:,} "
-            f"held-out tasks ({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
+            f"{label} changed by {points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
+            f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
             f"{gain['test']} {p_value(gain['p_value'])})"
         )
-        found.append(Verdict(measure, tone(gain, comparison["confidence"]), change))
+        found.append(Verdict(measure, label, tone(gain, comparison["confidence"]), change))
     first = comparison.get("measure", "success")
     return sorted(found, key=lambda each: (each.tone != "worse", each.measure != first))
 
@@ -128,12 +129,6 @@ def verdicts(comparison: Mapping[str, Any]) -> list[Verdict]:
 def harm(comparison: Mapping[str, Any]) -> str:
     """Return the changes of the measures in which the trained policy is worse than its base; "" where in none."""
     return "; ".join(each.change for each in verdicts(comparison) if each.tone == "worse")
-
-
-def measure_labels(comparison: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return measure -> what it is called, by the domain where the evaluation names it."""
-    labels: Mapping[str, str] = comparison.get("labels", {"success": "Success rate", "reward": "Mean reward"})
-    return labels
 
 
 def level(comparison: Mapping[str, Any]) -> str:

@@ -114,12 +114,12 @@ def flat(comparison: Mapping[str, Any]) -> dict[str, float]:
 def headline(comparison: Mapping[str, Any]) -> str:
     """Return the comparison in one sentence: success and mean reward, harm first, then what the domain is about."""
     parts = []
-    for name, tone, _ in verdicts(comparison):
-        label, change = comparison["labels"][name], comparison["difference"][name]
+    for name, label, tone, _ in verdicts(comparison):
+        change = comparison["difference"][name]
         before, after = comparison[f"{name}_before"], comparison[f"{name}_after"]
         worse = "worse: " if tone == "worse" else ""
         parts.append(
-            f"{worse}{label[:1].lower()}{label[1:]} {before:.1%} before and {after:.1%} after training "
+            f"{worse}{label} {before:.1%} before and {after:.1%} after training "
             f"({change['value']:+.1%}, interval {change['low']:+.1%} to {change['high']:+.1%}, "
             f"p = {change['p_value']:.2g})"
         )
