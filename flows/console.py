@@ -20,9 +20,10 @@ from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
+from sweetrl.evaluation.report import level, verdicts
 from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
-from tasks.training import Outcome, PlannedStage
+from tasks.training import Harm, Outcome, PlannedStage, Result
 
 # What Prefect does by itself, which it logs for everybody.
 OWN_WORDS = ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
@@ -123,6 +124,16 @@ def _silence_traces() -> None:
     logging.raiseExceptions = False
 
 
+def show_all(run: Callable[[], Result], show: Callable[[Result], object]) -> None:
+    """Run a flow and show what it did, also where that was harm."""
+    try:
+        done = run()
+    except Harm as harm:
+        show(harm.result)
+        raise
+    show(done)
+
+
 def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
     """Print what a run would do with each stage, and why; a stage that is left although it has changed is named."""
     if as_json:
@@ -140,9 +151,11 @@ def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
 def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = False) -> None:
     """Print the summary of a pipeline run; with `as_json` all that is known of it, for other programs."""
     if as_json:
-        print_json(asdict(outcome))
+        print_json(asdict(outcome) | {"harm": outcome.harm})
         return
     console, registration = Screen(soft_wrap=False), outcome.registration
+    if outcome.harm:
+        console.print(f"HARM: worse than its base: {outcome.harm}", "", sep="\n", style="bold red")
     rows = [
         (stage.stage, stage.status, f"{stage.seconds:.0f} s" if stage.seconds else "", stage.summary)
         for stage in outcome.stages
@@ -153,7 +166,8 @@ def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = F
     if registration is not None:
         console.print(registration_line(outcome))
         if outcome.gate is not None:
-            console.print(f"gate: {outcome.gate.reason}")
+            worse = outcome.gate.decision is not None and outcome.gate.decision.tone == "worse"
+            console.print(f"gate: {outcome.gate.reason}", style="red" if worse else None)
     if outcome.stale:
         console.print(f"not registered: {', '.join(outcome.stale)} left although changed; `sweetrl run` makes the rest")
     console.print()
@@ -184,14 +198,13 @@ def registration_line(outcome: Outcome) -> str:
 def evaluation_table(evaluation: dict[str, Any]) -> Any:
     """Return the held-out results before and after training, with their intervals, as a table of 80 columns."""
     rows = []
-    labels = evaluation.get("labels", {"success": "Success rate", "reward": "Mean reward"})
-    for key, name in sorted(labels.items(), key=lambda item: item[0] != evaluation.get("measure", "success")):
+    for key, label, *_ in verdicts(evaluation):
         before, after = (estimate(evaluation["policies"][policy][key]) for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
         change = estimate(difference, signed=True)
-        rows.append((name[:1].lower() + name[1:], before, after, change, f"{difference['p_value']:.2g}"))
+        rows.append((label, before, after, change, f"{difference['p_value']:.2g}"))
     header = (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")
-    caption = f"held-out tasks; in brackets: {evaluation['confidence']:.0%} interval"
+    caption = f"held-out tasks; in brackets: {level(evaluation)} interval"
     narrow = {"padding": (0, 1), "pad_edge": False, "collapse_padding": True}
     return table(header, rows, caption=caption, caption_justify="left", **narrow)
 

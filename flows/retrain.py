@@ -7,13 +7,14 @@ What an earlier run has left unfinished is finished first, and then no new batch
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow
 from typer import Argument, Option
 
-from flows.console import program, show_outcome
+from flows.console import program, show_all, show_outcome
 from flows.spread import run_stage
 from flows.train import announce_outcome
 from sweetrl.config.overrides import parse_changes
@@ -21,6 +22,7 @@ from sweetrl.errors import UserError
 from tasks import retraining
 from tasks.retraining import Retraining
 from tasks.steps import prefect_steps
+from tasks.training import unless_harmful
 
 
 @flow(name="retrain", validate_parameters=False)
@@ -33,7 +35,8 @@ def retrain(
 ) -> list[Retraining]:
     """Train on the next batch, or finish what was left; with `unfinished_only` no new batch is taken.
 
-    `changes` sets more parameters; without `push` nothing leaves this machine.
+    `changes` sets more parameters; without `push` nothing leaves this machine. A new version that is
+    worse than its base is the error `Harm`, once all is done.
     """
     home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:
@@ -43,7 +46,7 @@ def retrain(
     for retrained in done:
         announce_outcome(retrained.outcome)
         steps.say(f"branch {retrained.branch}: {retrained.left or retrained.merged or 'nothing is merged'}")
-    return done
+    return unless_harmful(done, "; ".join(filter(None, (retrained.outcome.harm for retrained in done))))
 
 
 @program
@@ -64,7 +67,11 @@ def main(
         for sentence in retraining.withdraw(Path.cwd()):
             print(sentence)
         return
-    done = retrain(".", values, not no_merge, not no_push, go_on)
+    show_all(lambda: retrain(".", values, not no_merge, not no_push, go_on), partial(show_retrainings, go_on=go_on))
+
+
+def show_retrainings(done: list[Retraining], go_on: bool) -> None:
+    """Print what each retraining did; `go_on` says that no new batch was asked for."""
     for retrained in done:
         show_outcome(retrained.outcome)
         print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flows.console import program, show_outcome, show_plan
+from flows.console import program, show_all, show_outcome, show_plan
 from sweetrl.cli import options as opt
 from sweetrl.config.overrides import differences, parse_changes, profile_changes, with_changes
 from sweetrl.config.settings import load_settings
@@ -21,20 +21,20 @@ from sweetrl.console.logs import QUIET, quiet
 from sweetrl.console.printing import note
 from sweetrl.errors import UserError
 from tasks.pipeline import Selection, stage_environment
-from tasks.training import Outcome, at_rest, check_stage, plan
+from tasks.training import Outcome, at_rest, check_stage, plan, unless_harmful
 from tasks.workspace import change_parameters, only_run
 
 FEW = 256  # dialogues that are sampled as quickly as checked
 
 
 def run_here(root: Path, selection: Selection | None = None) -> Outcome:
-    """Run what there is to do, as the flow `train`; where that is nothing, say so without it."""
+    """Run what there is to do, as the flow `train`; where that is nothing, say so without it. Harm is an error."""
     selection = selection or Selection()
     note("looking at what has changed (DVC) ...")
     with only_run(root):
         outcome = at_rest(root, selection)
     if outcome is not None:
-        return outcome
+        return unless_harmful(outcome, outcome.harm)
     check_first(root, selection)
     note("loading Prefect and MLflow ...")
     from flows.train import train
@@ -65,7 +65,7 @@ def main(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run the pipeline: every stage that has something to do; 1 where a stage failed."""
+    """Run the pipeline: every stage that has something to do; 1 where a stage failed, or training has done harm."""
     root, selection = Path.cwd(), Selection(begin, until)
     if quiet:
         os.environ[QUIET] = "1"
@@ -85,7 +85,8 @@ def main(
             change_parameters(root, values)
         for key, old, new in differences(before, tree):
             note(f"params.yaml: {key}: {old} -> {new}")
-    show_outcome(run_here(root, selection), root / "reports/report.html", as_json)
+    report = root / "reports/report.html"
+    show_all(lambda: run_here(root, selection), lambda outcome: show_outcome(outcome, report, as_json))
 
 
 if __name__ == "__main__":

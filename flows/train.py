@@ -12,19 +12,22 @@ from prefect import flow
 from flows.spread import run_stage
 from tasks.pipeline import Selection
 from tasks.steps import announce, prefect_steps
-from tasks.training import Outcome, run_pipeline
+from tasks.training import Outcome, run_pipeline, unless_harmful
 from tasks.workspace import only_run
 
 
 @flow(name="train", validate_parameters=False)
 def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
-    """Bring the project at `root` up to date; with names of stages only those from `begin` to `until`."""
+    """Bring the project at `root` up to date; with names of stages only those from `begin` to `until`.
+
+    The new version being worse than its base is the error `Harm`, once all is done.
+    """
     folder = Path(root).resolve()
     with only_run(folder):
         selection = Selection(begin or None, until or None)
         outcome = run_pipeline(folder, prefect_steps(run_stage), selection=selection)
     announce_outcome(outcome)
-    return outcome
+    return unless_harmful(outcome, outcome.harm)
 
 
 def announce_outcome(outcome: Outcome) -> None:

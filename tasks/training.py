@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sweetrl.config.overrides import differences, value_of
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError, did_you_mean
+from sweetrl.evaluation.report import harm
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.stages.registration import known_registration, register_policy
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
 from sweetrl.tracking.lineage import data_hashes
-from sweetrl.tracking.registry import Registration, headline, run_note
-from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
+from sweetrl.tracking.registry import CHAMPION, Registration, headline, run_note
+from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import (
@@ -42,6 +43,7 @@ from tasks.workspace import push
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
+Result = TypeVar("Result")
 Would = Literal["run", "perhaps", "skip", "left"]
 SHOWN = 3  # reasons of one stage that are told one by one
 HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are settings, not results
@@ -95,6 +97,29 @@ class Outcome:
     def unchanged(self) -> bool:
         """Whether there was nothing to do."""
         return _unchanged(self.stages)
+
+    @property
+    def harm(self) -> str:
+        """In which measures the policy is worse than its base; "" where in none, or where it is the champion."""
+        version, gate = self.registration, self.gate
+        champion = version and (gate.champion == version.version if gate else CHAMPION in version.aliases)
+        return "" if champion else harm(self.evaluation)
+
+
+class Harm(UserError):
+    """Training has done harm: all was carried out and recorded (`result`), and whoever waits for the end must know."""
+
+    def __init__(self, sentence: str, result: Any = None):
+        self.result = result
+        super().__init__(sentence)
+
+
+def unless_harmful(result: Result, changes: str) -> Result:
+    """Return `result`; with `changes` (of measures in which a version is worse than its base) raise Harm with it."""
+    if changes:
+        accept = "`python -m flows.promote --accept REASON` makes it champion all the same"
+        raise Harm(f"the new version is worse than its base: {changes}; {accept}.", result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -331,13 +356,15 @@ class PipelineRecord:
         for name in ("dvc.lock", "params.yaml", str(REPORT), str(EVALUATION)):
             if (self.root / name).exists():
                 self.log.log_artifact(self.root / name)
-        numbers = headline(self.root / EVALUATION) if evaluated and (self.root / EVALUATION).exists() else {}
+        comparison = self.root / EVALUATION
+        numbers = headline(comparison) if evaluated and comparison.exists() else {}
         measured = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
         self.log.log_metrics({key: value for key, value in measured.items() if key not in HOW_MEASURED})
         version = f"{registration.model}/{registration.version}" if registration is not None else ""
         reason = gate.reason if gate is not None else ""
         report = REPORT.name if (self.root / REPORT).exists() else ""
         tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
+        tags[HARM_TAG] = harm(read_json(comparison)) if numbers else ""
         self.log.set_tags({key: value for key, value in tags.items() if value or key == NOTE})
         self.log.finish("FINISHED")
 

@@ -32,6 +32,7 @@ FORMS: dict[str, Any] = {
     "collect.batch": 80,
     "collect.shard": 80,
     "evaluate.tasks": 12,
+    "evaluate.confidence": 0.9999,  # as for the 8 tasks of `SMALL`: nothing is shown
     "evaluate.temperature": 1.0,  # the demonstrations' faults are noise, which greedy decoding takes out of both
 }
 BEST: dict[str, Any] = {
@@ -97,7 +98,7 @@ def test_an_own_domain_is_trained_evaluated_and_registered(
     clone, printed = forms
     for stage in ("tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate"):
         assert status(printed, stage) == "ran", stage
-    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    assert "model: sweetrl-agent version 1 registered (@challenger)" in printed
     code = code_of(clone, "1", monkeypatch)
     assert code["suite"].startswith("examples.forms:Forms ") and len(code["suite"].split()[1]) == 32
     assert code["method"] == "sweet"
@@ -148,7 +149,7 @@ def test_an_own_reward_on_backend_programming(
 ) -> None:
     clone = clone_project(tmp_path / "brief", **BRIEF)
     printed = run(clone)
-    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    assert "model: sweetrl-agent version 1 registered (@challenger)" in printed
     dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
     for one in dialogues:
         parts = dict(one["parts"])

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 def trained(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> Clone:
     clone = clone_project(tmp_path_factory.mktemp("home"))
     clone.check("flows.run")
+    clone.check("flows.promote", "--accept", "the first")
     git(clone.root, "add", "dvc.lock")
     git(clone.root, "commit", "-qm", "The first run")
     return clone
@@ -52,8 +53,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     assert second.tags["git_commit"] == git(home, "rev-parse", branch).stdout.strip()
     assert at_work(trained.root) == []
 
-    if found.aliases()["champion"] != "2":
-        done = trained.check("flows.promote", "@challenger", "--by-hand", "for the test")
+    trained.check("flows.promote", "@challenger", "--accept", "for the test")
     git(home, "merge", "-q", "--ff-only", branch)
     assert trained.run("dvc", "checkout", "-q").returncode == 0
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy

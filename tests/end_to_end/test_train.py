@@ -21,8 +21,9 @@ def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:
     _, printed = first
     for stage in STAGES:
         assert any(line.split()[:2] == [stage, "ran"] for line in printed.splitlines()), f"{stage} is not reported"
-    assert "success rate" in printed and "tests passed" in printed and "95% interval" in printed
-    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    assert "success rate" in printed and "tests passed" in printed and "99.5\u00a0% interval" in printed
+    assert "model: sweetrl-agent version 1 registered (@challenger)" in printed
+    assert "gate: not promoted: the challenger is not shown to be better than its base" in printed
     assert "mlflow ui --backend-store-uri sqlite:///" in printed
     assert "reports/report.html" in printed
     assert "Traceback" not in printed

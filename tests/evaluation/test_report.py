@@ -6,7 +6,17 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.config.settings import Settings
 from sweetrl.evaluation.metrics import compare, result_of
-from sweetrl.evaluation.report import VIEWER, example_states, examples, headline, level, render, verdict, without_viewer
+from sweetrl.evaluation.report import (
+    VIEWER,
+    example_states,
+    examples,
+    harm,
+    headline,
+    level,
+    render,
+    verdicts,
+    without_viewer,
+)
 from sweetrl.rollout.scored import THOUGHTS
 from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
 from tests.html_checker import Checker
@@ -96,13 +106,29 @@ def test_tokens_of_thoughts_stand_beside_the_turns(report, html):
 
 def test_the_headline_and_the_verdict(report, html):
     assert "37.5\u00a0%" in html and "75.0\u00a0%" in html
-    assert "No difference is shown: success changed by +37.5 points on 8 held-out tasks" in html
+    assert "No difference is shown: success rate changed by +37.5 points on 8 held-out tasks" in html
     gain = report.comparison["difference"]["success"]
     helped = {**report.comparison, "difference": {"success": {**gain, "low": 0.1, "p_value": 1e-9}}}
-    assert verdict(helped).startswith("Training helped") and "p\u00a0<\u00a00.001" in verdict(helped)
-    worse = {**gain, "value": -0.2, "low": -0.3, "high": -0.1, "p_value": 0.01}
-    hurt = {**report.comparison, "difference": {"success": worse}}
-    assert verdict(hurt).startswith("Training hurt: success changed by −20.0 points")
+    (verdict,) = verdicts(helped)
+    assert verdict.sentence.startswith("Training helped") and "p\u00a0<\u00a00.001" in verdict.sentence
+    assert harm(helped) == ""
+
+
+def test_harm_in_the_reward_alone_is_red_and_first(report):
+    """Success is 0 before and after, and the mean reward falls from 22.3 to 3.0 %."""
+    rows = [
+        Result(f"t{index:02d}", policy, "taxi", reward, False, "answered", 0, 1, 2, 1, 0)
+        for index in range(40)
+        for policy, reward in (("base", 0.2 + 0.001 * index), ("trained", 0.03))
+    ]
+    found = compare(rows, resamples=500)
+    assert [(each.measure, each.tone) for each in verdicts(found)] == [("reward", "worse"), ("success", "open")]
+    assert harm(found).startswith("mean reward changed by −18.9 points on 40 held-out tasks")
+    named = {**found, "labels": {"success": "Success rate", "reward": "Tests passed"}}
+    page = render(replace(report, comparison=named))
+    first, second = re.findall(r'<p class="verdict (\w+)">([^<]*)</p>', page)
+    assert first == ("worse", f"Training hurt: {harm(named)}.")
+    assert second[0] == "open" and re.search(r"\.verdict\.worse \{[^}]* color: var\(--bad\)", page)
 
 
 @pytest.mark.parametrize(("tasks", "gained", "lost"), [(2, 2, 0), (100, 3, 0), (500, 4, 0)])
@@ -115,7 +141,7 @@ def test_nothing_is_shown_where_the_test_does_not_agree(tasks, gained, lost):
             rows.append(row)
     found = compare(rows, resamples=500)
     assert found["difference"]["success"]["low"] > 0 and found["difference"]["success"]["p_value"] > 0.05
-    assert verdict(found).startswith("No difference is shown")
+    assert verdicts(found)[0].sentence.startswith("No difference is shown: success rate")
     assert headline(found, "success", "Success")["tone"] == "open"
 
 

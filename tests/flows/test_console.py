@@ -18,7 +18,7 @@ from tasks.promotion import GateResult
 from tasks.training import Outcome
 
 
-def estimate(value: float, low: float, high: float, **more: float) -> dict:
+def estimate(value: float, low: float, high: float, **more: float | str) -> dict:
     return {"value": value, "low": low, "high": high, "n": 1000, "confidence": 0.95, **more}
 
 
@@ -30,8 +30,8 @@ EVALUATION = {
         "trained": {"success": estimate(0.402, 0.372, 0.433), "reward": estimate(0.55, 0.52, 0.58)},
     },
     "difference": {
-        "success": estimate(0.141, 0.11, 0.172, p_value=1e-5),
-        "reward": estimate(0.11, 0.08, 0.14, p_value=2e-4),
+        "success": estimate(0.141, 0.11, 0.172, p_value=1e-5, test="exact McNemar"),
+        "reward": estimate(0.11, 0.08, 0.14, p_value=2e-4, test="sign-flip permutation"),
     },
 }
 
@@ -44,12 +44,12 @@ def outcome(status: str, created: bool, gate: GateResult | None) -> Outcome:
 
 
 def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
-    decision = first_decision(Measured({"a": 1.0, "b": 0.0}))
+    decision = first_decision(Measured({"a": 1.0, "b": 0.0}, evaluation=EVALUATION))
     gate = GateResult("2", True, "2", None, decision.reason, decision)
     show_outcome(outcome("ran", True, gate), Path("/x/reports/report.html"))
     printed = capsys.readouterr().out
     assert "26.1% [23.4, 28.9]" in printed and "40.2% [37.2, 43.3]" in printed
-    assert "+14.1 [+11.0, +17.2]" in printed and "95% interval" in printed
+    assert "+14.1 [+11.0, +17.2]" in printed and "95\u00a0% interval" in printed
     assert "model: sweetrl-agent version 2 registered (@champion)" in printed
     assert "gate: promoted: there is no champion yet" in printed
     assert "mlflow ui --backend-store-uri sqlite:////x/mlflow.db" in printed

@@ -172,5 +172,5 @@ def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
     assert html.count("<img ") == 4 + 2 * 8 - 2  # page-05 has none before training
     assert "no page was shown" in html and "[SEE RENDERED HTML]" in html and "Not so &lt;script&gt;" in html
     assert "Likeness to the reference (layout)" in html and "rival.jsonl" in html
-    assert "No difference is shown: the mean reward (layout) changed by +13.3 points" in html
+    assert "No difference is shown: mean reward changed by +13.3 points" in html
     assert render(report, pages) == html

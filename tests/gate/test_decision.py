@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,27 @@ from sweetrl.gate.decision import Decision, Measured, decide, first_decision, pa
 from sweetrl.gate.power import level
 
 PLAIN = GateSettings(slices=[], spending="none")
+Ends = tuple[float, float, float]
+
+
+def against_base(**measures: Ends) -> dict[str, Any]:
+    """An evaluation.json with the low end, high end and p of each measure's difference."""
+    known = {
+        name: {"value": (low + high) / 2, "low": low, "high": high, "p_value": p, "test": "a test"}
+        for name, (low, high, p) in measures.items()
+    }
+    return {"tasks": 300, "confidence": 0.95, "difference": known}
+
+
+SAME, BETTER, WORSE = (-0.1, 0.1, 0.9), (0.1, 0.2, 0.001), (-0.2, -0.1, 0.001)
+LEARNT = against_base(success=SAME, reward=BETTER)
+# 300 tasks, 34 of them won and 16 lost: p = 0.015
+BEFORE = [0.0] * 34 + [1.0] * 16 + [0.5] * 250
+AFTER = [1.0] * 34 + [0.0] * 16 + [0.5] * 250
 
 
 def measured(values: Iterable[float], **more: Iterable[float]) -> Measured:
-    return Measured(by_task(values), **{name: by_task(one) for name, one in more.items()})
+    return Measured(by_task(values), **{name: by_task(one) for name, one in more.items()}, evaluation=LEARNT)
 
 
 def by_task(values: Iterable[float]) -> dict[str, float]:
@@ -64,9 +83,37 @@ def test_three_lucky_tasks_promote_nobody() -> None:
     assert not decision.promote
 
 
-def test_without_a_champion_the_challenger_is_promoted() -> None:
-    decision = first_decision(Measured({"a": 0.5, "b": 1.0}))
-    assert decision.promote and "no champion" in decision.reason and decision.challenger_mean == 0.75
+@pytest.mark.parametrize(
+    ("success", "reward", "tone", "says"),
+    [
+        (SAME, BETTER, "better", ""),
+        (SAME, SAME, "open", "not shown to be better than its base (mean reward changed by 0.0 points"),
+        (BETTER, SAME, "open", "not shown to be better than its base (mean reward changed by 0.0 points"),
+        (SAME, WORSE, "worse", "worse than its base: mean reward changed by −15.0 points"),
+        (WORSE, BETTER, "worse", "worse than its base: success rate changed by −15.0 points"),
+    ],
+)
+def test_the_base_is_the_first_opponent(success: Ends, reward: Ends, tone: str, says: str) -> None:
+    """Where there is no champion, and where there is one that the challenger beats."""
+    evaluation = against_base(success=success, reward=reward)
+    first = first_decision(Measured({"a": 0.5, "b": 1.0}, evaluation=evaluation))
+    assert "here is no champion yet" in first.verdict and first.challenger_mean == 0.75
+    beaten = decide(pair_versions(measured(BEFORE), replace(measured(AFTER), evaluation=evaluation), PLAIN), PLAIN)
+    assert "he challenger beats the champion (mean reward +0.060" in beaten.verdict
+    for decision in (first, beaten):
+        assert (decision.promote, decision.tone, bool(decision.harm)) == (not says, tone, tone == "worse")
+        assert decision.reason.startswith(f"not promoted: the challenger is {says}" if says else "promoted: ")
+        assert ("--accept" in decision.reason) is bool(says)
+    assert f'class="verdict {tone}"' in render(beaten, PLAIN, "3", "2")
+
+
+def test_who_loses_to_the_champion_is_told_about_the_base_all_the_same() -> None:
+    harmful = Measured(by_task(BEFORE), evaluation=against_base(reward=WORSE))
+    lost = decide(pair_versions(measured(AFTER), harmful, PLAIN), PLAIN)
+    assert lost.reason.startswith("not promoted: the challenger is worse than its base: mean reward")
+    assert lost.notes[0].startswith("The challenger is worse than the champion (mean reward -0.060")
+    assert decision_of(AFTER, BEFORE).notes[0].startswith("The challenger is better than its base (mean reward changed")
+    assert decision_of(AFTER, BEFORE).tone == "worse" and decision_of(AFTER, AFTER).tone == "open"
 
 
 def test_a_lost_dialogues_task_is_left_out_and_other_tasks_are_refused() -> None:
@@ -74,11 +121,6 @@ def test_a_lost_dialogues_task_is_left_out_and_other_tasks_are_refused() -> None
     assert (paired.before, paired.after, paired.discordance) == ([1.0, 0.0], [0.0, 1.0], 1.0)
     with pytest.raises(UserError, match="no test task that champion and challenger both finished"):
         pair_versions(Measured({"a": 1.0}), Measured({"x": 1.0}), PLAIN)
-
-
-# 300 tasks, 34 of them won and 16 lost: p = 0.015
-BEFORE = [0.0] * 34 + [1.0] * 16 + [0.5] * 250
-AFTER = [1.0] * 34 + [0.0] * 16 + [0.5] * 250
 
 
 def test_what_wins_the_first_time_does_not_win_the_third_time() -> None:
@@ -106,7 +148,7 @@ def sliced(rules: GateSettings) -> Decision:
     topics = ["plain"] * 60 + ["boat"] * 12 + ["boat"] * 28 + ["rare"] * 5 + ["plain"] * 200
     groups = {"topic": {f"t{index:04d}": topic for index, topic in enumerate(topics)}}
     old, new = measured(before), measured(after)
-    return decide(pair_versions(old, Measured(new.rewards, groups=groups), rules), rules)
+    return decide(pair_versions(old, Measured(new.rewards, groups=groups, evaluation=LEARNT), rules), rules)
 
 
 def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:

@@ -12,6 +12,7 @@ from sweetrl.config.settings import GateSettings
 from sweetrl.gate.decision import Decision, Measured, compare_means, decide, pair_versions
 from sweetrl.gate.drift import look
 from sweetrl.gate.power import MOST_RESAMPLES, level, resamples_for, share
+from tests.gate.test_decision import LEARNT
 
 ALPHA, TRIES, TASKS = 0.05, 20, 80
 
@@ -38,8 +39,8 @@ def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: py
     assert level(GateSettings(), 0.95, 124) < 2 / (MOST_RESAMPLES + 1) < level(GateSettings(), 0.95, 123)
     monkeypatch.setattr("sweetrl.gate.power.MOST_RESAMPLES", 2000)
     rules, names = GateSettings(slices=[]), [f"t{number:02d}" for number in range(40)]
-    loser, winner = (Measured(dict.fromkeys(names, value)) for value in (0.0, 1.0))
-    few = Measured({name: float(place < 8) for place, name in enumerate(names)})
+    loser, winner = (Measured(dict.fromkeys(names, value), evaluation=LEARNT) for value in (0.0, 1.0))
+    few = Measured({name: float(place < 8) for place, name in enumerate(names)}, evaluation=LEARNT)
 
     def decided(champion: Measured, challenger: Measured) -> Decision:
         return decide(pair_versions(champion, challenger, rules), rules, resamples=1000, number=10)
@@ -78,7 +79,10 @@ def promoted() -> dict[str, float]:
             challenger = (rng.random(TASKS) < chance).astype(float)
             gaps = challenger - champion
             errors = gaps.sum() / math.sqrt((gaps**2).sum())
-            sides = [Measured(dict(zip(names, side.tolist(), strict=True))) for side in (champion, challenger)]
+            sides = [
+                Measured(dict(zip(names, side.tolist(), strict=True)), evaluation=LEARNT)
+                for side in (champion, challenger)
+            ]
             for spending in found:  # first without the guard
                 rules = GateSettings(spending=spending, slices=[])  # type: ignore[arg-type]
                 if errors < 0.92 * norm.isf(level(rules, 1 - ALPHA, number) / 2):

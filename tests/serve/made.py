@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -38,21 +39,32 @@ def make_project(root: Path, base: Path) -> None:
     (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
 
 
-def write_rewards(root: Path, rewards: Mapping[str, float | None]) -> None:
-    """Write what a trained policy has earned on each task, and the mean."""
+def write_rewards(root: Path, rewards: Mapping[str, float | None], base: float = 0.0) -> None:
+    """Write what a trained policy has earned on each task, the mean, and how it differs from `base` on all of them."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    # Columns that slices and costs are taken from; the base earns nothing.
+    from sweetrl.evaluation.statistics import paired_p_value
+
+    # Columns that slices and costs are taken from.
     known = {"topic": "boat", "held_out": False, "turns": 3}
     rows = [{"task_id": task, "policy": "trained", "reward": value, **known} for task, value in rewards.items()]
-    rows += [{"task_id": task, "policy": "base", "reward": 0.0, **known} for task in rewards]
+    rows += [{"task_id": task, "policy": "base", "reward": base, **known} for task in rewards]
     for row in rows[: 3 * len(rewards) // 4]:
         row["topic"] = "taxi"
     (root / "reports").mkdir(exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
     scored = [value for value in rewards.values() if value is not None]
-    write_json(root / "reports/evaluation.json", {"tasks": len(rewards), "mean": sum(scored) / len(scored)})
+    mean = sum(scored) / len(scored)
+    difference: dict[str, Any] = dict.fromkeys(("value", "low", "high"), mean - base)
+    difference |= {"p_value": paired_p_value([base] * len(scored), scored), "test": "sign-flip permutation"}
+    report: dict[str, Any] = {
+        "tasks": len(rewards),
+        "mean": mean,
+        "confidence": 0.95,
+        "difference": {"reward": difference},
+    }
+    write_json(root / "reports/evaluation.json", report)
 
 
 def write_results(root: Path, reward: float) -> None:
@@ -66,7 +78,12 @@ def write_results(root: Path, reward: float) -> None:
         name: {"success": estimate(v), "reward": estimate(v)} for name, v in (("base", 0.2), ("trained", reward))
     }
     difference = {**estimate(reward - 0.2), "p_value": 0.0001, "test": "exact McNemar"}
-    report = {"confidence": 0.9, "policies": measured, "difference": {"success": difference, "reward": difference}}
+    report: dict[str, Any] = {
+        "tasks": 4,
+        "confidence": 0.9,
+        "policies": measured,
+        "difference": {"success": difference, "reward": difference},
+    }
     report["labels"] = {"success": "success", "reward": "reward"}
     write_json(root / "reports/evaluation.json", report)
     outs = [{"path": path, "md5": dvc_hash(root / path)} for path in ("models/policy", "reports/evaluation.json")]

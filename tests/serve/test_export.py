@@ -93,7 +93,7 @@ def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, setting
     assert metadata(card)["library_name"] == "peft" and metadata(card)["license"] == "unknown"
     assert dvc_hash(project / "models/policy") in card and dvc_hash(project / "models/base") in card
     assert "data/trajectories | 0123abcd.dir" in card
-    assert "0.500 [0.400, 0.600]" in card and "90% intervals" in card and "p < 0.001 (exact McNemar)" in card
+    assert "0.500 [0.400, 0.600]" in card and "90\u00a0% intervals" in card and "p < 0.001 (exact McNemar)" in card
     assert "licence of the base | unknown: the base's folder states none" in card
     assert "suite `backend` and method `sweet`" in card and "eprint        = {2503.15478}" in card
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import promote
 from sweetrl.config.settings import GateSettings, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.stages.registration import register_policy
@@ -20,7 +21,7 @@ from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
-from tasks.training import Steps
+from tasks.training import Harm, Steps
 from tests.serve.made import write_rewards
 from tests.tasks.fake_project import quiet
 
@@ -33,11 +34,11 @@ class Project:
     def __init__(self, root: Path, settings: Settings):
         self.root, self.settings = root, settings
 
-    def train(self, name: str, rewards: Mapping[str, float | None]) -> str:
+    def train(self, name: str, rewards: Mapping[str, float | None], base: float = 0.0) -> str:
         """Write a policy with its results and register it; return the version."""
         (self.root / "models/policy").mkdir(parents=True, exist_ok=True)
         (self.root / "models/policy/adapter_config.json").write_text(name)
-        write_rewards(self.root, rewards)
+        write_rewards(self.root, rewards, base)
         return register_policy(self.settings, self.root).version
 
     def champion(self, name: str, rewards: Mapping[str, float | None]) -> str:
@@ -112,6 +113,27 @@ def test_a_better_challenger_becomes_champion_and_a_lucky_one_does_not(project: 
     assert result.decision is not None and result.decision.n == len(TASKS) - 1, "a lost dialogue's task is left out"
     assert registry.aliases()["champion"] == third
     assert [entry.version for entry in registry.history()] == [first, third]
+
+
+def test_who_is_not_better_than_its_base_is_champion_only_where_it_is_accepted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mean reward fell, the gate promoted it as the first, and the run ended with 0."""
+    registry = Registry(project.settings.tracking, project.root)
+    for name, base, says in (("same", 0.5, "not shown to be better than"), ("harmful", 0.9, "worse than")):
+        version = project.train(name, rewards(0.5, 1), base)
+        result = decide(project.settings, project.root, version)
+        assert result.reason.startswith(f"not promoted: the challenger is {says} its base")
+        assert not result.promoted and registry.aliases() == {"challenger": version}
+        assert registry.get(version).description.startswith(f"**Gate:** {result.reason}")
+    monkeypatch.setattr(promote, "prefect_steps", lambda: Steps(say=quiet))
+    monkeypatch.setattr(promote, "announce", lambda *arguments: None)
+    with pytest.raises(Harm, match="the new version is worse than its base: mean reward changed by −") as error:
+        promote.promote.fn(root=str(project.root))
+    assert error.value.result.reason == result.reason
+    accepted = promote.promote.fn(reason="a demo", root=str(project.root))
+    assert accepted.promoted and registry.aliases() == {"champion": version}
+    assert registry.history()[-1].reason == "accepted: a demo"
 
 
 def test_a_champion_measured_on_other_tasks_is_measured_again_first(

@@ -41,6 +41,7 @@ def write_rows(folder: Path) -> None:
         {"task_id": "a", "policy": "base", "reward": 0.0, "turns": 9, "topic": "boat", "held_out": True},
     ]
     parquet.write_table(pa.Table.from_pylist(rows), folder / "results.parquet")
+    (folder / "evaluation.json").write_text("{}")
 
 
 def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> None:

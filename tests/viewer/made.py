@@ -12,6 +12,8 @@ from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.details import BY_NAME
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.io import write_json
+from sweetrl.paths import EVALUATION
 from sweetrl.sweet.preferences import (
     CANDIDATES,
     PREFERENCES,
@@ -152,6 +154,8 @@ def make_project(root: Path) -> Path:
     write_table(root / "data/preferences" / TOKEN_RATIOS, TokenRatios, sample)
     (root / "reports").mkdir()
     (root / "reports/report.html").write_text("<html><body><main>\n<h1>Report</h1></main></body></html>")
+    worse = {"value": -0.19, "low": -0.2, "high": -0.18, "p_value": 0.001, "test": "a test"}
+    write_json(root / EVALUATION, {"tasks": 24, "confidence": 0.95, "difference": {"reward": worse}})
     (root / "params.yaml").write_text("suite: backend\nagent: {max_turns: 7}\n")
     return root
 

@@ -231,6 +231,7 @@ def test_the_overview_says_what_the_rows_say(tab: Tab, rows: list[Row]) -> None:
     evaluated = [row for row in rows if row["stage"] == "evaluate"]
     trained = [row["success"] for row in evaluated if row["method"] == "trained"]
     assert f"{100 * sum(trained) / len(trained):.1f}\u00a0% after" in text
+    assert text.startswith("Overview\n\nTraining hurt: mean reward changed by −19.0 points on 24 held-out tasks")
     for title in ("Success by method", "By domain", "Success against questions asked", "What goes wrong"):
         assert title in text
     assert "From the first fault to the outcome" in text and "What the critic knows" in text

@@ -76,6 +76,7 @@ def test_other_sites_change_nothing(client: httpx.Client, headers: dict[str, str
 def test_the_table_dialogues_and_searches_are_json(client: httpx.Client, viewer: Viewer) -> None:
     meta = client.get("/api/meta").json()
     assert meta["count"] == 64 and meta["shard"] == SHARD and meta["server"] and meta["report"]
+    assert meta["harm"].startswith("mean reward changed by −19.0 points")
     assert meta["words"]["method"] == ["base", "models/base", "trained"]
     assert client.get("/api/rows/0").json() == viewer.dialogues.catalogue.rows(0)
     assert client.get("/api/dialogue/5").json() == json.loads(json.dumps(viewer.dialogues.describe(5)))

@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.lineage import RunFacts
-from sweetrl.viewer.overview import TrackedRuns
+from sweetrl.viewer.overview import TrackedRuns, recorded_harm
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
 
@@ -106,3 +106,10 @@ def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatc
     tracked = TrackedRuns(settings, RUNS)
     assert tracked.runs() == [] and tracked.costs() == [] and tracked.parameters() == {}
     assert not list(TrackedRuns(settings, {"train-critic": "a"}).curves())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"difference": 3}', '{"difference": {"reward": {"value": "x"}}}'])
+def test_an_evaluation_that_is_none_of_ours_shows_no_harm(tmp_path: Path, text: str) -> None:
+    assert recorded_harm(tmp_path / "evaluation.json") == ""
+    (tmp_path / "evaluation.json").write_text(text)
+    assert recorded_harm(tmp_path / "evaluation.json") == ""

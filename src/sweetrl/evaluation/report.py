@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from sweetrl.evaluation import charts
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 
+Tone = Literal["better", "worse", "open"]
 VIEWER = "http://127.0.0.1:8010/"  # where `sweetrl view` answers; its own copies of the report lead to themselves
 EXAMPLE_STATES = 3
 MOST_TOPICS = 60  # in a chart; tasks with names of their own are a topic each, thousands in a file
@@ -77,8 +78,7 @@ def page(report: Report) -> dict[str, Any]:
         "labels": labels,
         "comparison": comparison,
         "level": level(comparison),
-        "verdict": verdict(comparison),
-        "tone": tone(comparison["difference"]["success"], comparison["confidence"]),
+        "verdicts": verdicts(comparison),
         "headline": [headline(comparison, key, getattr(labels, key)) for key in ("success", "reward")],
         "turns": mean_turns(comparison["policies"]),
         "outcomes": paired_outcomes(before, after),
@@ -94,16 +94,42 @@ def page(report: Report) -> dict[str, Any]:
     }
 
 
-def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
-    """Say in one sentence what the comparison shows about success, or about another difference."""
-    gain = comparison["difference"][key]
-    numbers = (
-        f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
-        f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
-        f"{gain['test']} {p_value(gain['p_value'])})"
-    )
-    words = {"better": "Training helped", "worse": "Training hurt", "open": "No difference is shown"}
-    return f"{words[tone(gain, comparison['confidence'])]}: {what} changed by {numbers}."
+class Verdict(NamedTuple):
+    """What a comparison shows of one measure, what the domain calls it, and the change in numbers."""
+
+    measure: str
+    label: str
+    tone: Tone
+    change: str
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as the report has it."""
+        words = {"better": "Training helped", "worse": "Training hurt", "open": "No difference is shown"}
+        return f"{words[self.tone]}: {self.change}."
+
+
+def verdicts(comparison: Mapping[str, Any]) -> list[Verdict]:
+    """Say of each measure of evaluation.json what it shows: harm first, then what the domain is about.
+
+    Each measure has a chance of error of its own: 1 - confidence, two-sided.
+    """
+    found, labels = [], comparison.get("labels", {"success": "success rate", "reward": "mean reward"})
+    for measure, gain in comparison.get("difference", {}).items():
+        label = labels[measure][:1].lower() + labels[measure][1:]
+        change = (
+            f"{label} changed by {points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
+            f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
+            f"{gain['test']} {p_value(gain['p_value'])})"
+        )
+        found.append(Verdict(measure, label, tone(gain, comparison["confidence"]), change))
+    first = comparison.get("measure", "success")
+    return sorted(found, key=lambda each: (each.tone != "worse", each.measure != first))
+
+
+def harm(comparison: Mapping[str, Any]) -> str:
+    """Return the changes of the measures in which the trained policy is worse than its base; "" where in none."""
+    return "; ".join(each.change for each in verdicts(comparison) if each.tone == "worse")
 
 
 def level(comparison: Mapping[str, Any]) -> str:
@@ -111,7 +137,7 @@ def level(comparison: Mapping[str, Any]) -> str:
     return f"{100 * comparison['confidence']:.6g}\u00a0%"
 
 
-def tone(difference: Mapping[str, Any], confidence: float) -> str:
+def tone(difference: Mapping[str, Any], confidence: float) -> Tone:
     """Whether a difference is shown: its interval lies on one side of zero, and its test agrees, as at the gate.
 
     On few tasks that differ a bootstrap alone is too sure.

@@ -28,9 +28,8 @@ from sweetrl.evaluation.report import (
     level,
     mean_turns,
     reward_chart,
-    tone,
     turn_chart,
-    verdict,
+    verdicts,
 )
 from sweetrl.evaluation.statistics import Estimate, bootstrap_mean, paired_difference, wilson_interval
 from sweetrl.frontend.pages import last_page, pages_of, without_pages
@@ -258,7 +257,6 @@ def render(report: Report, pages: Pages) -> str:
     """Return the report as HTML: what its template shows, as plain values, charts and pictures."""
     comparison = report.comparison
     before, after = paired(report.results)
-    change = comparison["difference"]["reward"]
     policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
     shown = [
         {
@@ -275,8 +273,7 @@ def render(report: Report, pages: Pages) -> str:
         "level": level(comparison),
         "reward": pages.reward,
         "rival": pages.rival,
-        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})"),
-        "tone": tone(change, comparison["confidence"]),
+        "verdicts": verdicts(comparison),
         "headline": [
             headline(comparison, "reward", f"Likeness to the reference ({pages.reward})"),
             headline(comparison, "success", "Equal to the reference"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweetrl.config.settings import GateSettings
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import fill
+from sweetrl.evaluation.report import Tone, fill, harm, verdicts
 from sweetrl.evaluation.statistics import Estimate, paired_difference, paired_p_value, sign_flip_bound, t_interval
 from sweetrl.gate import slices
 from sweetrl.gate.power import detectable_difference, level, required_tasks, resamples_for
@@ -22,12 +22,14 @@ class Measured:
     """One version on the test tasks, everything by task id: `rewards`, `turns` (the agent's), `tokens` (its own).
 
     `turns` and `tokens` are empty where they are not known. `groups`: column -> task id -> group, what can be sliced.
+    `evaluation` is its evaluation.json, which compares it with its base.
     """
 
     rewards: Mapping[str, float]
     turns: Mapping[str, float] = field(default_factory=dict)
     tokens: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Decision:
 
     `difference` is the mean reward of challenger minus champion over the `n` tasks that both attempted, `interval` its
     two-sided BCa interval at `confidence`, `p_value` the two-sided paired permutation p, which must be below `alpha`.
-    `reason` is the decision in one sentence, `notes` are the further ones: what was spent, what can be seen, slices,
-    costs.
+    `reason` is the decision in one sentence, `notes` are the further ones: the base, what was spent, what can be seen,
+    slices, costs. `harm` are the changes of the measures in which the challenger is worse than its base.
     """
 
     promote: bool
@@ -74,6 +76,13 @@ class Decision:
     slices: tuple[Slice, ...] = ()
     costs: tuple[CostDifference, ...] = ()
     notes: tuple[str, ...] = ()
+    harm: str = ""
+
+    @property
+    def tone(self) -> Tone:
+        """What colour the decision has: red where the challenger is worse than its base or than the champion."""
+        worse = self.harm or (self.interval[1] < 0.0 and self.p_value < self.alpha)
+        return "better" if self.promote else "worse" if worse else "open"
 
     @property
     def verdict(self) -> str:
@@ -114,11 +123,11 @@ def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings)
 
 
 def first_decision(challenger: Measured, confidence: float = 0.95) -> Decision:
-    """Decide where there is no champion yet: whoever comes first is it."""
+    """Decide where there is no champion yet: then the base is the opponent."""
     count, mean = len(challenger.rewards), sum(challenger.rewards.values()) / len(challenger.rewards)
     reason = f"promoted: there is no champion yet (the challenger's mean reward is {mean:.3f})."
     facts: dict[str, Any] = {"confidence": confidence, "alpha": 1.0 - confidence, "challenger_mean": mean}
-    return Decision(True, reason, n=count, **facts)
+    return _against_base(Decision(True, reason, n=count, **facts), challenger.evaluation)
 
 
 def decide(
@@ -133,7 +142,7 @@ def decide(
 
     The challenger wins if the BCa interval of the mean paired difference at 1 - alpha lies above zero and the paired
     permutation test agrees (p < alpha), with alpha as `gate.spending` has it; the second condition is what holds on
-    few tasks, where a bootstrap is too sure. Who wins is not promoted where slices or costs forbid it.
+    few tasks, where a bootstrap is too sure. Who wins is not promoted where slices, costs or its base forbid it.
     """
     alpha, champion, challenger = level(rules, confidence, number), paired.champion, paired.challenger
     difference, p_value = compare_means(paired.before, paired.after, alpha, resamples, seed)
@@ -160,7 +169,7 @@ def decide(
         notes.append(_sight(paired, rules, alpha))
     if rules.spending != "none":
         notes.append(_spent(alpha, level(rules, confidence, 1), number))
-    return Decision(
+    decision = Decision(
         wins and not refusals,
         reason,
         difference.value,
@@ -178,6 +187,29 @@ def decide(
         discordance=paired.discordance,
         detectable=detectable_difference(len(paired.tasks), paired.discordance, alpha, rules.power),
     )
+    return _against_base(decision, challenger.evaluation)
+
+
+def _against_base(decision: Decision, evaluation: Mapping[str, Any]) -> Decision:
+    """Hold back a version that is worse than its base in any measure, or whose reward is not shown to be better.
+
+    A champion may have become so without being better than its base, or on another base: winning is not enough.
+    """
+    reward = next((each for each in verdicts(evaluation) if each.measure == "reward"), None)
+    better, change = reward is not None and reward.tone == "better", f" ({reward.change})" if reward else ""
+    hurt = harm(evaluation)
+    why = f"the challenger is {'better' if better else 'not shown to be better'} than its base{change}"
+    if not hurt and (better or not decision.promote):
+        return replace(decision, notes=(_capital(why), *decision.notes))
+    why = f"the challenger is worse than its base: {hurt}" if hurt else why
+    notes = (_capital(decision.reason.partition(": ")[2]), *decision.notes)
+    reason = f"not promoted: {why}; `python -m flows.promote --accept REASON` makes it champion all the same."
+    return replace(decision, promote=False, reason=reason, notes=notes, harm=hurt)
+
+
+def _capital(words: str) -> str:
+    """Words as a sentence."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
 def compare_means(
@@ -294,5 +326,5 @@ def as_row(decision: Decision) -> dict[str, Any]:
 def render(decision: Decision, rules: GateSettings, challenger: str, champion: str) -> str:
     """Return the page of a decision about version `challenger` against version `champion` as HTML."""
     values = {"decision": decision, "rules": rules, "challenger": challenger, "champion": champion, "words": WORDS}
-    values |= {"level": f"{100 * decision.confidence:.6g} %", "tone": "better" if decision.promote else "open"}
+    values["level"] = f"{100 * decision.confidence:.6g} %"
     return fill("gate.html", values, "sweetrl.gate")

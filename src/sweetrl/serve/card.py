@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from sweetrl.evaluation.report import harm, level
 from sweetrl.models.licences import base_licence
 from sweetrl.serve.source import Handed
 from sweetrl.tracking.lineage import Lineage
@@ -148,8 +149,10 @@ def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
 
 def _results(evaluation: Mapping[str, Any]) -> str:
     before, after = (evaluation["policies"][policy] for policy in ("base", "trained"))
+    hurt = harm(evaluation)
     lines = [
-        f"On held-out tasks that no stage trained on; in brackets: {evaluation['confidence']:.0%} intervals.\n",
+        *([f"**It is worse than its base:** {hurt}.\n"] if hurt else []),
+        f"On held-out tasks that no stage trained on; in brackets: {level(evaluation)} intervals.\n",
         "| | base | this agent | difference |\n|---|---|---|---|",
     ]
     for measure in ("success", "reward"):

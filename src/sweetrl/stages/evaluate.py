@@ -20,7 +20,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
-from sweetrl.evaluation.report import example_states, render
+from sweetrl.evaluation.report import example_states, harm, render, verdicts
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.methods.base import find_method
 from sweetrl.paths import (
@@ -36,7 +36,7 @@ from sweetrl.paths import (
 from sweetrl.stages.run import stage_main, stage_run
 from sweetrl.sweet.preferences import CANDIDATES
 from sweetrl.sweet.tables import Table
-from sweetrl.tracking.runs import log_dialogues
+from sweetrl.tracking.runs import HARM_TAG, log_dialogues
 from sweetrl.types import RankedState, Report, Trajectory
 
 
@@ -70,9 +70,11 @@ def evaluate(settings: Settings) -> None:
         write_json(EVALUATION, result.comparison)
         write_text(REPORT, report(domain, result))
         run.log_metrics(flat(result.comparison))
+        if hurt := harm(result.comparison):
+            run.log.set_tags({HARM_TAG: hurt})
         run.log.log_artifact(REPORT)
         run.log.log_artifact(EVALUATION)
-        run.summary = f"{headline(domain, result.comparison)}; {REPORT}"
+        run.summary = f"{headline(result.comparison)}; {REPORT}"
 
 
 def report(domain: Domain, evaluation: rollouts.Evaluation) -> str:
@@ -109,14 +111,15 @@ def flat(comparison: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
-    """Return the comparison in one sentence: success and mean reward, what the domain is about first."""
+def headline(comparison: Mapping[str, Any]) -> str:
+    """Return the comparison in one sentence: success and mean reward, harm first, then what the domain is about."""
     parts = []
-    for name in sorted(("success", "reward"), key=lambda name: name != domain.measure):
-        label, change = comparison["labels"][name], comparison["difference"][name]
+    for name, label, tone, _ in verdicts(comparison):
+        change = comparison["difference"][name]
         before, after = comparison[f"{name}_before"], comparison[f"{name}_after"]
+        worse = "worse: " if tone == "worse" else ""
         parts.append(
-            f"{label[:1].lower()}{label[1:]} {before:.1%} before and {after:.1%} after training "
+            f"{worse}{label} {before:.1%} before and {after:.1%} after training "
             f"({change['value']:+.1%}, interval {change['low']:+.1%} to {change['high']:+.1%}, "
             f"p = {change['p_value']:.2g})"
         )

@@ -14,7 +14,7 @@ from typing import Any
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, read_results
-from sweetrl.evaluation.report import without_viewer
+from sweetrl.evaluation.report import verdicts, without_viewer
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.paths import (
     EVALUATION,
@@ -59,13 +59,11 @@ def evaluate_iterations(settings: Settings) -> None:
             shutil.copy(folder / file, out / file.name)
         write_text(out / REPORT.name, without_viewer((folder / REPORT).read_text(encoding="utf-8")))
         publish(out, ITERATIONS_REPORT)
-        difference = comparison["success"]
-        run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "reward")})
-        run.summary = (
-            f"{comparison['tasks']} tasks, success after {settings.iterations} iterations minus after one: "
-            f"{difference['value']:+.1%}, interval {difference['low']:+.1%} to {difference['high']:+.1%} "
-            f"(p = {difference['p_value']:.2g}); {ITERATIONS_REPORT / REPORT.name}"
-        )
+        difference = {name: comparison[name] for name in ("success", "reward")}
+        run.log_metrics({f"difference/{name}": change["value"] for name, change in difference.items()})
+        against = comparison | {"confidence": settings.evaluate.confidence, "difference": difference}
+        changes = " ".join(each.sentence for each in verdicts(against))
+        run.summary = f"{settings.iterations} iterations against one: {changes} {ITERATIONS_REPORT / REPORT.name}"
 
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:

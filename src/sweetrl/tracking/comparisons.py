@@ -24,7 +24,7 @@ from sweetrl.file_hashes import file_hash
 from sweetrl.gate.decision import Measured
 from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.io import read_json
-from sweetrl.paths import RESULTS, TEST_TASKS
+from sweetrl.paths import EVALUATION, RESULTS, TEST_TASKS
 from sweetrl.tracking.registry import (
     CHAMPION,
     DIALOGUES,
@@ -111,6 +111,7 @@ def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
         {task: float(row["turns"]) for task, row in rows.items() if "turns" in row},
         {task: float(dialogue["tokens"]) for task, dialogue in facts.items() if dialogue["tokens"] is not None},
         groups,
+        read_json(folder / EVALUATION.name),
     )
 
 
@@ -156,7 +157,7 @@ class Plan:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the plan as (what, value)."""
-        who = "none yet: whoever comes first is it" if self.champion is None else f"version {self.champion}"
+        who = "none yet: the first to beat its base" if self.champion is None else f"version {self.champion}"
         yield "champion", who
         yield "test tasks", f"{self.tasks:,}"
         yield "comparison", f"number {self.number} on these tasks; it may be wrong with a chance of {self.alpha:.2g}"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import VIEWER
-from sweetrl.paths import REPORT
+from sweetrl.evaluation.report import VIEWER, harm
+from sweetrl.io import read_json
+from sweetrl.paths import EVALUATION, REPORT
 from sweetrl.text import printable
 from sweetrl.types import Trajectory
 from sweetrl.viewer.sources import Source, Target
@@ -129,9 +130,10 @@ class TrackedRuns:
 
 
 def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[str, Any]:
-    """Return the runs with their costs and curves, the critic's contrasts in words, and whether there is a report."""
+    """Return the runs with costs and curves, the critic's contrasts in words, harm, and whether there is a report."""
     return {
         "title": printable(target.title),
+        "harm": recorded_harm(target.folder / EVALUATION),
         "curves": list(runs.curves()),
         "contrasts": [{**contrast, "verdict": verdict(contrast["share"])} for contrast in catalogue.contrasts()],
         "runs": runs.runs(),
@@ -139,6 +141,14 @@ def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[st
         "usage": runs.costs(),
         "report": (target.folder / REPORT).exists(),
     }
+
+
+def recorded_harm(evaluation: Path) -> str:
+    """Return in which measures the evaluation shows harm, as its report does; "" where there is none of ours."""
+    try:
+        return printable(harm(read_json(evaluation)))
+    except (UserError, AttributeError, KeyError, TypeError, ValueError):  # of no stage, but somebody else's file
+        return ""
 
 
 def verdict(share: float) -> str:

@@ -27,6 +27,7 @@
       "header",
       { class: "overviewhead" },
       h("h1", {}, "Overview"),
+      data.meta.harm ? h("p", { class: "bad" }, `Training hurt: ${data.meta.harm}.`) : null,
       h("p", { class: "muted" }, about, links, report),
     );
     const parts = rows.length
