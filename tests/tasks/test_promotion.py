@@ -125,7 +125,6 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     def evaluation(root: Path, folder: Path, line) -> None:
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
-        assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
         write_rewards(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)

@@ -124,7 +124,7 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     assert (home / "data/third.txt").read_text() == "third a"
     (generation,) = (home / ".scratch/before-rollback").iterdir()
     assert (generation / "dvc.lock").read_bytes() == newer
-    assert "as they were" not in workspace.restore(home, lambda folder: kept), "nothing to keep: nothing has changed"
+    assert "as they were" not in workspace.restore(home, lambda folder: kept)[0], "nothing to keep: nothing has changed"
     (home / "dvc.lock").write_bytes(newer)
     workspace.restore(home, lambda folder: kept)
     assert len(list((home / ".scratch/before-rollback").iterdir())) == 2, "no generation takes another's place"

@@ -18,6 +18,7 @@ from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.printing import print_table
 from sweetrl.errors import UserError
 from sweetrl.models.check import check_tokenizer, check_weights
+from sweetrl.stages.parameters import own_sources
 from sweetrl.text import without_login
 
 Status = Literal["ok", "warn", "fail"]
@@ -160,10 +161,12 @@ def project() -> Iterator[Check]:
         return
     try:
         settings = load_settings()
+        own = own_sources(settings)
     except UserError as error:
         yield Check("params.yaml", "fail", str(error), "docs/parameters.md explains every key")
         return
-    yield Check("params.yaml", "ok", "every key is known")
+    code = f"; your own code in {', '.join(sorted(map(str, own.values())))}" if own else ""
+    yield Check("params.yaml", "ok", f"every key is known{code}")
     yield _base(settings.model.base)
     trained = (Path("models/policy") / "adapter_config.json").exists()
     yield Check("policy", "ok", "models/policy" if trained else "not trained yet: `make run` or `sweetrl run`")
