@@ -47,12 +47,11 @@ SomeRow = TypeVar("SomeRow", bound=Row)
 
 def read_as(kind: type[SomeRow], row: dict[str, Any], where: str) -> SomeRow:
     """Return `row` as a `kind`; the first thing wrong is a UserError that begins with `where` and names the key."""
+    others = sorted(row.keys() - kind.model_fields.keys())
     optional = [name for name, field in kind.model_fields.items() if not field.is_required() and name not in row]
-    for name in optional if row.keys() - kind.model_fields.keys() else ():
-        if alike := get_close_matches(name, row.keys() - kind.model_fields.keys(), 1, ALIKE):
-            raise UserError(
-                f"{where}: the key `{printable(alike[0])}` is not known; rename it to `{name}`, or drop it."
-            )
+    for name in optional if others else ():
+        if alike := get_close_matches(name, others, 1, ALIKE):
+            raise UserError(f"{where}: the key `{printable(alike[0])}` is not known; call it `{name}`, or remove it.")
     try:
         return kind.model_validate(row)
     except ValidationError as error:
