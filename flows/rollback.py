@@ -30,10 +30,10 @@ class Rollback:
 
 @flow(name="rollback", validate_parameters=False)
 def rollback(root: str = ".", data: bool = True) -> Rollback:
-    """Step back to the champion before; with `data`, dvc.lock, params.yaml and the data are its own again.
+    """Step back to the champion before; with `data`, dvc.lock, params.yaml, own code and data are its own again.
 
-    The folder comes first: if its data cannot be had, nothing has changed. dvc.lock and params.yaml are committed, and
-    the alias moves last, so that a rollback that died is made again by the next one.
+    The folder comes first: if its data cannot be had, nothing has changed. What git holds of it is committed, and the
+    alias moves last, so that a rollback that died is made again by the next one.
     """
     folder, say = Path(root).resolve(), get_run_logger().info
     registry = Registry(load_settings(folder / "params.yaml").tracking, folder)
@@ -42,9 +42,9 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
         done = "data and lock file left as they are"
         if data:
             version = registry.get(to)
-            done = restore(folder, lambda where: registry.download(version, "lineage", where))
+            done, code = restore(folder, lambda where: registry.download(version, "lineage", where))
             if head(folder):
-                commit_records(folder, f"Roll back to version {to} of {registry.name}")
+                commit_records(folder, f"Roll back to version {to} of {registry.name}", code)
                 done += ", and committed"
         champion = registry.aliases().get(CHAMPION)
         if champion != left:

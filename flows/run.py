@@ -15,11 +15,12 @@ from pathlib import Path
 from flows.console import program, show_all, show_outcome, show_plan
 from sweetrl.cli import options as opt
 from sweetrl.config.overrides import differences, parse_changes, profile_changes, with_changes
-from sweetrl.config.settings import load_settings
+from sweetrl.config.settings import load_settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.logs import QUIET, quiet
 from sweetrl.console.printing import note
 from sweetrl.errors import UserError
+from sweetrl.stages.parameters import own_sources
 from tasks.pipeline import Selection, stage_environment
 from tasks.training import Outcome, at_rest, check_stage, plan, unless_harmful
 from tasks.workspace import change_parameters, only_run
@@ -77,6 +78,7 @@ def main(
     tree = with_changes(before, values, f"--profile {profile}")
     values |= parse_changes(changes or ())
     tree = with_changes(tree, values)
+    own_sources(parse_settings(tree, "params.yaml"))  # wrong options are said before hours of work, not behind them
     if dry_run:
         show_plan(plan(root, selection, tree if values else None), as_json)
         return

@@ -24,8 +24,8 @@ from sweetrl.gate.decision import Decision, as_row, first_decision, pair_version
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.gate.drift import Look, look
 from sweetrl.io import digest, private_folder, write_json, write_text
-from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, SCRATCH, TEST_TASKS
-from sweetrl.stages.launch import link
+from sweetrl.paths import GATE_REPORT, POLICY, RESULTS, ROOT_VARIABLE, SCRATCH, TEST_TASKS
+from sweetrl.stages.launch import link, link_named
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
 from sweetrl.tracking.registry import (
@@ -173,8 +173,8 @@ def evaluate_version(
 ) -> dict[str, float]:
     """Evaluate a registered version on the current held-out tasks, store the result with it, return its rewards.
 
-    The evaluate stage runs in a temporary folder in which models/policy is the version's adapter: same code, same
-    tasks, same seeds, and nothing of the project's own results is touched.
+    The evaluate stage runs in a temporary folder in which models/policy is the version's adapter: today's tasks, seeds
+    and code (your own too: of a version only the weights count), and none of the project's results is touched.
     """
     for needed in (TEST_TASKS, Path("params.yaml")):
         if not (root / needed).exists():
@@ -182,20 +182,20 @@ def evaluate_version(
     with tempfile.TemporaryDirectory(dir=private_folder(root / SCRATCH), prefix="evaluate-version-") as name:
         folder = Path(name)
         shutil.copy(root / "params.yaml", folder / "params.yaml")
-        private_folder(root / HASHES)  # a large base whose hash the project knows is not read again
-        for path in (TEST_TASKS, Path(settings.model.base), HASHES):
+        for path in (TEST_TASKS, Path(settings.model.base)):
             if (root / path).exists() and not path.is_absolute():
                 link(root / path, folder / path)
+        link_named(settings, folder, root)
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         link(adapter, folder / POLICY)
         _run_evaluation(root, folder, line)
-        registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, folder))
+        registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, root, folder))
         return read_rewards(folder / RESULTS)
 
 
 def _run_evaluation(root: Path, folder: Path, line: Callable[[str], None]) -> None:
     """Run the project's stage in `folder`; no run of the pipeline: what it measures is stored with the version."""
-    env = stage_environment(root, {"SWEETRL_TRACKING": "off"})
+    env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
     run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
 
 

@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sweetrl.config.settings import Settings, load_settings
+from sweetrl.config.settings import Settings, load_settings, parse_settings
+from sweetrl.config.yaml_files import parse_yaml
 from sweetrl.errors import UserError
+from sweetrl.stages.parameters import own_sources
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
@@ -35,6 +37,7 @@ from tasks.workspace import (
     NotMerged,
     carry_accepted,
     change_parameters,
+    check_committed,
     close_worktree,
     commit_records,
     git,
@@ -127,7 +130,9 @@ def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bo
     """Take the next batch and return the journal of its retraining."""
     settings = load_settings(home / "params.yaml")
     collect = settings.collect
-    with_parameters(home, changes)  # what cannot be set takes no batch
+    # What cannot be set, or not be trained with, takes no batch.
+    chosen = parse_settings(parse_yaml(with_parameters(home, changes), "params.yaml") or {}, "params.yaml")
+    check_committed(home, own_sources(chosen, home).values())
     remote = git_remote(home) if push else ""
     first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
     fresh = {} if first_test == settings.tasks.test_first else {"tasks.test_first": first_test}

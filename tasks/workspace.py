@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -188,9 +188,15 @@ def _sections(text: str) -> dict[str, str]:
     return {part.partition(":")[0]: part for part in re.split(r"^(?=\w+:)", text, flags=re.MULTILINE)}
 
 
-def commit_records(root: Path, message: str) -> str:
-    """Commit dvc.lock, params.yaml and the .dvc files of batches if they changed; return the commit that holds them."""
+def commit_records(root: Path, message: str, code: Sequence[str] = ()) -> str:
+    """Commit dvc.lock, params.yaml, the .dvc files of batches and `code` if they changed; return the commit with them.
+
+    Code that git ignores stays out of it.
+    """
     present = [name for name in RECORDS if (root / name).exists()]
+    if code:
+        shown = ("--cached", "--others", "--exclude-standard")
+        present += git(root, "ls-files", "-z", *shown, "--", *code).stdout.split("\0")[:-1]
     present += sorted(str(path.relative_to(root)) for path in (root / BATCHES).glob("*.dvc"))
     git(root, "add", "--", *present)
     if git(root, "diff", "--cached", "--quiet", "--", *present, check=False).returncode:
@@ -309,20 +315,32 @@ def merge(home: Path, branch: str, onto: str = "") -> str:
     return f"merged {branch} and checked its data out"
 
 
-def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
-    """Put back dvc.lock and params.yaml as `fetch` delivers them into a folder, and check out the data they name.
+def check_committed(root: Path, paths: Iterable[Path]) -> None:
+    """Refuse code in `root` that git does not have as it is here: a worktree or a clone has another, or none."""
+    for path in (path.relative_to(root) for path in paths if path.is_relative_to(root)):
+        listed = git(root, "ls-files", "--", str(path)).stdout
+        if not listed or git(root, "status", "--porcelain", "--", str(path)).stdout:
+            raise UserError(f"{path}: git does not have it as it is here, and a retraining takes git's; commit it.")
 
-    The two files as they were are kept in a new folder below .scratch/before-rollback/. Data that are neither in the
-    cache nor in the remote are a UserError, and then nothing has changed; so are data here that DVC has not recorded.
+
+def restore(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]:
+    """Put back dvc.lock, params.yaml and own code as `fetch` delivers them into a folder, and check out the data.
+
+    Returns a sentence, and which files are own code. The files as they were are kept in a new folder below
+    .scratch/before-rollback/. Data that are neither in the cache nor in the remote are a UserError, and then nothing
+    has changed; so are data here that DVC has not recorded.
     """
     unsaved: list[str] = []
     with contextlib.suppress(UserError):  # a dvc.lock that cannot be read: it is one of the files that are put back
         unsaved = unrecorded(root)
     if unsaved:
         raise UserError(f"{root / unsaved[0]}: not recorded; `dvc commit` keeps it, `dvc checkout --force` drops it.")
-    before, kept = _records(root), ""
+    kept = ""
     with tempfile.TemporaryDirectory() as name:
-        records = _records(fetch(Path(name)))
+        folder = fetch(Path(name))
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        records = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    before = {name: (root / name).read_bytes() for name in records if (root / name).exists()}
     if before != records:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         folder = private_folder(root / BEFORE_ROLLBACK / now)
@@ -340,11 +358,9 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
         with contextlib.suppress(UserError):
             dvc(root, "checkout", PIPELINE)  # without --force: what came into the folders meanwhile stays
         raise UserError(f"{error} (dvc.lock, params.yaml, the data and the alias are as they were)") from error
-    return f"dvc.lock, params.yaml and the data are that version's{kept}"
-
-
-def _records(root: Path) -> dict[str, bytes]:
-    return {name: (root / name).read_bytes() for name in RECORDS if (root / name).exists()}
+    code = [name for name in records if name not in RECORDS]
+    what = "params.yaml, your own code" if code else "params.yaml"
+    return f"dvc.lock, {what} and the data are that version's{kept}", code
 
 
 def _write_records(root: Path, records: Mapping[str, bytes]) -> None:

@@ -288,9 +288,8 @@ def chosen_with(sources: dict[str, str]) -> Settings:
 
 @pytest.mark.parametrize("declared", ["mine/things.py", "mine", "."])
 def test_sources_name_the_file_or_a_folder_around_it(project: Path, declared: str) -> None:
-    found = check_sources(chosen_with({"suite": declared}))
-    assert found == {"suite": project / "mine" / "things.py"}, "what is built in is no plugin"
-    assert check_sources(chosen_with({})) == found, "nothing is said where nothing is declared"
+    assert check_sources(chosen_with({"suite": declared})) == {"suite": project / declared}, "only plugins are in it"
+    assert check_sources(chosen_with({})) == {"suite": project / "mine" / "things.py"}, "nothing is declared"
 
 
 def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def find(group: Group, name: str) -> Any:
     module_name, _, attribute = path.partition(":")
     if not all([*module_name.split("."), *attribute.split(".")]):
         raise UserError(f"{where} is no path; write it as in my_package.my_module:MyClass.")
-    project = str(Path.cwd())
+    project = str(project_folder())
     if project not in sys.path:
         sys.path.append(project)  # a console script does not look where it was started
     try:
@@ -120,6 +120,11 @@ def find(group: Group, name: str) -> Any:
         if plugin is None:
             raise UserError(f"{where}: the module {module_name} has no `{attribute}`.")
     return plugin
+
+
+def project_folder() -> Path:
+    """Return the project's folder: where we are, unless a stage runs in a folder of its own."""
+    return Path(os.environ.get(ROOT_VARIABLE) or Path.cwd()).resolve()
 
 
 def _path_of(group: Group, name: str) -> str:
@@ -162,19 +167,24 @@ def source_of(group: Group, name: str) -> Path:
 def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Path | None = None) -> dict[str, Path]:
     """Return the sources of what is `chosen` of each group and not built in, by their key in `sources`.
 
+    A source is the file or folder that `sources` names, or else the file in which the class or function is written.
     Raises UserError where `sources` does not name the file (or a folder around it) of something that lies in the
-    project: DVC would not see that it has changed. `root` is the project's folder (default: where we are).
+    project: DVC would not see that it has changed. `root` is a checkout of the project (default: its folder).
     """
-    root = (root or Path(os.environ.get(ROOT_VARIABLE) or Path.cwd())).resolve()
+    project = project_folder()
+    root = (root or project).resolve()
     own: dict[str, Path] = {}
     for group, name in chosen.items():
         if not name:
             continue
         key, place = KEYS[group]
         source, declared = source_of(group, name), getattr(sources, place)
+        if source.is_relative_to(project):
+            source = root / source.relative_to(project)
+        covered = bool(declared) and source.is_relative_to((root / declared).resolve())
         if is_plugin(group, name):
-            own[place] = source
-        if not declared or not source.is_relative_to(root) or source.is_relative_to((root / declared).resolve()):
+            own[place] = (root / declared).resolve() if covered else source
+        if covered or not declared or not source.is_relative_to(root):
             continue
         shown = source.relative_to(root)
         if not is_plugin(group, name) and shown.parent.name == name:

@@ -40,7 +40,7 @@ def complaint(path: Path) -> str:
 
 
 def test_reads_the_official_fields_in_file_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "some.jsonl", ROW, "", {**ROW, "hidden_information": "h", "id": "mine", "other": [1]})
+    path = write(tmp_path / "some.jsonl", ROW, "", {**ROW, "hidden_information": "h", "id": "mine", "idx": [1]})
     first, second = read_tasks(path, Backend())
     assert first == Task(
         id="some-00000",
@@ -73,6 +73,7 @@ def test_a_page_needs_no_unit_tests(tmp_path: Path) -> None:
         ({"test_cases": ["f(1)"]}, "`test_cases` must be a valid dictionary"),
         ({"test_cases": {"test1": 1.5}}, "`test_cases.test1` must be a valid string"),
         ({"hidden_information": {}}, "`hidden_information` must be a valid string"),
+        ({"hidden_infromation": "h"}, "the key `hidden_infromation` is not known; call it `hidden_information`"),
         ({"id": ""}, "`id` string should have at least 1 character"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_promotion_during_a_rollback_comes_behind_it(
     """It came between the data and the alias, and the alias then went to a version that nobody had named."""
     restore, other = rollback.restore, threading.Thread(target=by_hand, args=(project,))
 
-    def restoring(*arguments: Any) -> str:
+    def restoring(*arguments: Any) -> tuple[str, list[str]]:
         other.start()
         other.join(1)
         return restore(*arguments)

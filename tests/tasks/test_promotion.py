@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from sweetrl.tracking.comparisons import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
+from tasks.pipeline import run_command
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Harm, Steps
 from tests.serve.made import write_rewards
@@ -147,7 +149,6 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     def evaluation(root: Path, folder: Path, line) -> None:
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
-        assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
         write_rewards(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
@@ -156,6 +157,54 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     assert result.promoted and result.champion == second
     registry = Registry(project.settings.tracking, project.root)
     assert set(comparisons.measured(registry, registry.get(first)).rewards.values()) == {0.0}
+
+
+OWN = """
+import sweetrl
+
+class Own(sweetrl.Domain):
+    prompt = "Say it."
+
+class Best(sweetrl.Method):
+    pass
+
+def reward(task, dialogue):
+    return 0.0
+"""
+SEES = """
+from sweetrl.config.settings import load_settings
+from sweetrl.colbench.find import load_domain
+from sweetrl.stages.parameters import own_sources
+
+settings = load_settings()
+names = [path.name for path in own_sources(settings).values()]
+print(names, load_domain(settings).system_prompt(settings.agent.prompt))
+"""
+
+
+def test_a_champion_is_measured_again_with_the_projects_own_code_and_prompt(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was "no module own" in the folder of its own, so that no second version ever stood before the gate."""
+    (project.root / "own.py").write_text(OWN)
+    (project.root / "asking.txt").write_text("Ask.")
+    values: dict[str, Any] = {"suite": "own:Own", "method": "own:Best", "reward": {"function": "own:reward"}}
+    values |= {"agent": {"prompt": "asking.txt"}, "sources": dict.fromkeys(("suite", "method", "reward"), "own.py")}
+    (project.root / "params.yaml").write_text(json.dumps(values))
+    project.settings = parse_settings(values)
+    first = project.champion("first", rewards(0.9, 1))
+    stored = Registry(project.settings.tracking, project.root)
+    assert stored.download(stored.get(first), "lineage/own.py", project.root / "there").read_text() == OWN
+    said: list[str] = []
+
+    def run(stage: str, command: list[str], folder: Path, env: Mapping[str, str], line: Callable[[str], None]) -> None:
+        run_command(stage, [command[0], "-c", SEES], folder, env, said.append)
+        write_rewards(folder, rewards(0.1, 1))
+
+    monkeypatch.setattr(promotion, "run_command", run)
+    (project.root / "own.py").write_text(OWN + "# another one")
+    decide(project.settings, project.root, project.train("second", rewards(0.9, 2)))
+    assert said == ["['own.py', 'own.py', 'own.py'] Ask."]
 
 
 def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:

@@ -124,10 +124,22 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     assert (home / "data/third.txt").read_text() == "third a"
     (generation,) = (home / ".scratch/before-rollback").iterdir()
     assert (generation / "dvc.lock").read_bytes() == newer
-    assert "as they were" not in workspace.restore(home, lambda folder: kept), "nothing to keep: nothing has changed"
+    assert "as they were" not in workspace.restore(home, lambda folder: kept)[0], "nothing to keep: nothing has changed"
     (home / "dvc.lock").write_bytes(newer)
     workspace.restore(home, lambda folder: kept)
     assert len(list((home / ".scratch/before-rollback").iterdir())) == 2, "no generation takes another's place"
+
+    (kept / "mine").mkdir()
+    (kept / "mine/forms.py").write_text("the version's")
+    done, code = workspace.restore(home, lambda folder: kept)
+    assert (home / "mine/forms.py").read_text() == "the version's" and "your own code" in done
+    workspace.commit_records(home, "Roll back", code)
+    workspace.check_committed(home, [home / "mine"])
+    for path in ("mine/forms.py", "mine/other.py"):
+        (home / path).write_text("edited")
+        with pytest.raises(UserError, match=r"^mine: git does not have it as it is here"):
+            workspace.check_committed(home, [home / "mine"])
+        workspace.git(home, "checkout", "-q", "mine")
 
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from sweetrl.api import rollouts
-from sweetrl.api.learning import own_settings
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.leaks import squeeze, told_fragment
@@ -31,7 +30,7 @@ from sweetrl.plugins import is_plugin
 from sweetrl.rollout.context import OpenEnvironment
 from sweetrl.rollout.run import batch_of
 from sweetrl.rollout.scored import with_score
-from sweetrl.stages.parameters import with_values
+from sweetrl.stages.parameters import own_sources, with_values
 from sweetrl.stages.tasks import split_tasks
 from sweetrl.sweet.pairs import DataCounts
 from sweetrl.types import Message, Task, Trajectory
@@ -71,8 +70,8 @@ def rehearse(settings: Settings) -> Iterator[Check]:
     step = "method"
     try:
         method, domain = find_method(settings.method), load_domain(settings)
-        own_settings(method, settings)
-        yield Check(step, "ok", f"{method.name}, and its settings fit")
+        code = ", ".join(sorted(map(str, own_sources(settings).values())))
+        yield Check(step, "ok", f"{method.name}, and its settings fit" + (f"; your own code in {code}" if code else ""))
         step = "tasks"
         sizes = settings.tasks
         ours = sizes.source == "synthetic" and not is_plugin("domains", settings.suite)  # alike: a few say enough

@@ -10,6 +10,7 @@ import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +20,14 @@ from sweetrl import bounded
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
+ALIKE = 0.85  # how much alike two keys are of which one is a slip of the pen: `idx` is not meant to be `id`
+
 
 class Row(BaseModel):
-    """What a row must hold; keys that it does not name are ignored. A number may be written as a whole one."""
+    """What a row must hold; other keys are ignored, unless they are much like one that is optional and not there.
+
+    A number may be written as a whole one.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -41,6 +47,11 @@ SomeRow = TypeVar("SomeRow", bound=Row)
 
 def read_as(kind: type[SomeRow], row: dict[str, Any], where: str) -> SomeRow:
     """Return `row` as a `kind`; the first thing wrong is a UserError that begins with `where` and names the key."""
+    others = sorted(row.keys() - kind.model_fields.keys())
+    optional = [name for name, field in kind.model_fields.items() if not field.is_required() and name not in row]
+    for name in optional if others else ():
+        if alike := get_close_matches(name, others, 1, ALIKE):
+            raise UserError(f"{where}: the key `{printable(alike[0])}` is not known; call it `{name}`, or remove it.")
     try:
         return kind.model_validate(row)
     except ValidationError as error:

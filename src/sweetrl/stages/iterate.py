@@ -25,7 +25,7 @@ from sweetrl.lm.adapters import stack_adapters
 from sweetrl.methods.base import find_method
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.seeds import part_seed
-from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.stages.launch import absolute_tracking, finished, link, link_named, prepare, run_stage_in
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 
@@ -116,10 +116,8 @@ def prepare_stages(folder: Path, settings: Settings, inputs: Mapping[Path, Path]
     tree = settings.model_dump(mode="json", by_alias=True)
     tree["tracking"] = absolute_tracking(tree["tracking"], Path())
     prepare(folder, tree)
-    names = (settings.agent.prompt, settings.simulator.prompt, settings.simulator.recording, settings.judge.prompt)
-    own = [Path(name) for name in (*names, settings.judge.model) if name]
-    here = {path: path for path in own if path.exists() and not path.is_absolute()}
-    for place, source in {**here, **inputs}.items():
+    link_named(settings, folder)
+    for place, source in inputs.items():
         link(source, folder / place)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from sweetrl.config.settings import ModelSettings
+from sweetrl.config.settings import ModelSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, write_text
 from sweetrl.paths import ROOT_VARIABLE, RUNS
@@ -111,6 +111,14 @@ def link(source: Path, place: Path) -> None:
     place.symlink_to(source.resolve())
 
 
+def link_named(settings: Settings, folder: Path, root: Path | None = None) -> None:
+    """Let the prompts, recording and judge that `settings` name by relative paths be those of `root` in `folder`."""
+    prompts = (settings.agent.prompt, settings.simulator.prompt, settings.judge.prompt)
+    for name in filter(None, (*prompts, settings.simulator.recording, settings.judge.model)):
+        if (source := (root or Path()) / name).exists() and not Path(name).is_absolute():
+            link(source, folder / name)
+
+
 def finished(folder: Path, stage: str) -> bool:
     """Whether `stage` has ended well in `folder`."""
     return (folder / RUNS / f"{stage}.json").exists()
@@ -120,8 +128,7 @@ def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: st
     """Run one stage in `folder`, under the MLflow run `parent`; where it fails, a UserError names `part`."""
     module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
     environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-    root = environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
+    environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
     environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this
     if parent:
         environment[PARENT_VARIABLE] = parent

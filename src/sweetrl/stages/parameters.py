@@ -14,10 +14,15 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from sweetrl.api.calls import chosen
+from sweetrl.api.learning import own_settings
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.prompts import prompt_files
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
+from sweetrl.methods.base import find_method
 from sweetrl.paths import ROOT_VARIABLE
+from sweetrl.plugins import check_sources
 
 PROMPTS = "src/sweetrl/prompts"  # a dependency of every stage that reads a prompt
 
@@ -85,6 +90,17 @@ def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
     tree = settings.model_dump(mode="json", by_alias=True)
     names = [name for name in PARAMETERS.get(stage, ()) if name != "trainer"]
     return {name: reduce(getitem, name.split("."), tree) for name in names}
+
+
+def own_sources(settings: Settings, root: Path | None = None) -> dict[str, Path]:
+    """Return key of `sources` -> the file or folder in `root` (default: the project) with your own code.
+
+    A UserError where a domain, method, reward or user that `settings` choose is not there, has not the options that
+    they give it, or lies where DVC does not look.
+    """
+    load_domain(settings)
+    own_settings(find_method(settings.method), settings)
+    return check_sources(chosen(settings), settings.sources, root)
 
 
 def check_declared(settings: Settings) -> None:

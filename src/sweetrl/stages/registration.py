@@ -17,7 +17,8 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash, identity
 from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
-from sweetrl.plugins import KEYS, check_sources
+from sweetrl.plugins import KEYS
+from sweetrl.stages.parameters import own_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
 from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, log_version, stage_runs
@@ -41,21 +42,22 @@ def evaluation_key(settings: Settings, root: Path) -> str:
     reward = settings.reward
     price = [reward.turn_cost] if reward.turn_cost else []
     rules = [*load_domain(settings).evaluation_rules(), reward.function, *price]
-    own = check_sources(chosen(settings), settings.sources, root)
+    own = own_sources(settings, root)
     code = {key: dvc_hash(path) for key, path in sorted(own.items()) if key != "method"}
     agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
     how = [agent, settings.simulator.fingerprint(), rules, settings.evaluate.tasks, settings.seed, code]
     return digest(file_hash(root / TEST_TASKS), how)
 
 
-def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
-    """Return the tags that sum up the last evaluation."""
-    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(headline(root / EVALUATION))}
+def evaluation_tags(settings: Settings, root: Path, results: Path | None = None) -> dict[str, str]:
+    """Return the tags that sum up the last evaluation, or the one whose `results` lie in a folder of their own."""
+    measured = headline((results or root) / EVALUATION)
+    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(measured)}
 
 
 def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
     """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
-    own = check_sources(chosen(settings), settings.sources, root)
+    own = own_sources(settings, root)
     named = [(*KEYS[group], name) for group, name in chosen(settings).items() if name]
     return {key: f"{name} {dvc_hash(own[place])}" if place in own else name for key, place, name in named}
 
@@ -99,7 +101,9 @@ def register_policy(
     check_active(registry.store)
     trained = f"{settings.method} on the domain {settings.suite}"
     base = (home or root) / config.base
-    number = log_version(registry.store, settings.tracking, root, config, base, trained, tags, source_run)
+    here = root.resolve()
+    code = [str(path.relative_to(here)) for path in own_sources(settings, root).values() if path.is_relative_to(here)]
+    number = log_version(registry.store, settings.tracking, root, config, base, trained, tags, source_run, code)
     # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
     first = registry.find(adapter, config.base_hash)
     if first is not None and str(first.version) != number:

@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sweetrl.api.calls import chosen, named_files
+from sweetrl.api.calls import named_files
 from sweetrl.api.rollouts import Running
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.logs import any_letters, show_progress
@@ -38,10 +38,9 @@ from sweetrl.errors import sentence_of
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
-from sweetrl.plugins import check_sources
 from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
 from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
-from sweetrl.stages.parameters import check_declared, stage_parameters
+from sweetrl.stages.parameters import check_declared, own_sources, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
@@ -76,7 +75,7 @@ class StageRun:
             parent=os.environ.get(PARENT_VARIABLE) or None,
         )
         self.log.log_params(self.parameters)
-        for key, path in check_sources(chosen(settings), settings.sources).items():
+        for key, path in own_sources(settings).items():
             self.log_input(f"source-{key}", path, "code")
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:

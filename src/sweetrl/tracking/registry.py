@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -315,11 +315,13 @@ def log_version(
     trained: str,
     tags: dict[str, str],
     source_run: str | None,
+    code: Sequence[str] = (),
 ) -> str:
     """Store models/policy of `root` as a new version of `tracking.model`, and return its number.
 
     `base` is the base's folder, if it is one; it is stored, too, if it is no larger than `tracking.base_mib`.
-    `trained` says by which method and on which domain.
+    `trained` says by which method and on which domain. `code` are files and folders of your own below `root`:
+    serving needs none of them, they are stored beside dvc.lock and params.yaml, for a rollback.
     """
     client, name = store.client, tracking.model
     with tempfile.TemporaryDirectory() as folder:
@@ -329,9 +331,15 @@ def log_version(
         _save(path, Path(folder), root / POLICY, bundled, config)
         logged = client.create_logged_model(store.experiment_id, name, source_run_id=source_run, model_type="agent")
         client.log_model_artifacts(logged.model_id, str(path))
-        for extra in ("dvc.lock", "params.yaml"):
-            if (root / extra).exists():
-                client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
+        records = Path(folder) / "lineage"
+        for name_here in ("dvc.lock", "params.yaml", *code):
+            source, place = root / name_here, records / name_here
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, place, ignore=shutil.ignore_patterns(*IGNORED), dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy(source, place)
+        client.log_model_artifacts(logged.model_id, str(records), "lineage")
     keep_results(client, logged.model_id, root)
     client.finalize_logged_model(logged.model_id, "READY")
     with allowing("RESOURCE_ALREADY_EXISTS"):
