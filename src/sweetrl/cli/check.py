@@ -156,13 +156,14 @@ def _played(world: OpenEnvironment, settings: Settings, method: Method, tasks: S
     how, policy = settings.collect, Policy(settings.model, settings.engine)
     sizes = {"batch": min(DIALOGUES, how.batch), "shard": DIALOGUES, "seed": settings.seed}
     dialogues, size, seconds, each = list[Trajectory](), 0, 0.0, 0.0
-    eighth = max(1, len(tasks) // 8)
+    eighth, ended = max(1, len(tasks) // 8), list[float]()
+    running = rollouts.Running(progress=lambda count: ended.append(time.monotonic()))
     with rollouts.serving([policy]) as (served,):
         for part in (tasks[:eighth], tasks[eighth:]):
             if not part or seconds > PATIENCE:
                 break
-            store, ended = TrajectoryStore.temporary(), list[float]()
-            running = rollouts.Running(progress=lambda count, ended=ended: ended.append(time.monotonic()))
+            store = TrajectoryStore.temporary()
+            ended.clear()
             pairs = [(task, attempt) for task in part for attempt in range(how.attempts)]
             rollouts.attempt(world, served, pairs, store, running, name=policy.name, lost_share=0.5, **sizes)
             seconds = ended[-1] - ended[0]  # the first call is before the first dialogue, when all is loaded
