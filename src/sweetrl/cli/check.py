@@ -110,7 +110,8 @@ def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
 
 def _secrets(domain: Domain, tasks: Sequence[Task], needed: bool) -> Check:
     """Whether there is training-time information c, and none of it in what the agent is told at the beginning."""
-    system, faults = squeeze(domain.system_prompt(domain.settings.agent.prompt)), []
+    system = squeeze(domain.system_prompt(domain.settings.agent.prompt))
+    faults: list[str] = []
     for task in tasks:
         fragments, request = domain.hidden_fragments(task), squeeze(task.problem_description)
         for name, text, public in (("request", request, ()), ("system prompt", system, (request,))):
@@ -152,17 +153,18 @@ def _share(name: str, faults: Sequence[str], count: int, fine: str, advice: str)
 def _played(world: OpenEnvironment, settings: Settings, method: Method, tasks: Sequence[Task]) -> Iterator[Check]:
     """Let the base attempt `tasks`, as far as there is time, and judge what comes of it."""
     how, policy = settings.collect, Policy(settings.model, settings.engine)
-    sizes = {"batch": min(DIALOGUES, how.batch), "shard": DIALOGUES, "lost_share": 0.5, "seed": settings.seed}
+    sizes = {"batch": min(DIALOGUES, how.batch), "shard": DIALOGUES, "seed": settings.seed}
     dialogues, size, seconds, each = list[Trajectory](), 0, 0.0, 0.0
-    eighth = max(1, len(tasks) // 8)
+    eighth, ended = max(1, len(tasks) // 8), list[float]()
+    running = rollouts.Running(progress=lambda count: ended.append(time.monotonic()))
     with rollouts.serving([policy]) as (served,):
         for part in (tasks[:eighth], tasks[eighth:]):
             if not part or seconds > PATIENCE:
                 break
-            store, ended = TrajectoryStore.temporary(), list[float]()
-            running = rollouts.Running(progress=lambda count, ended=ended: ended.append(time.monotonic()))
+            store = TrajectoryStore.temporary()
+            ended.clear()
             pairs = [(task, attempt) for task in part for attempt in range(how.attempts)]
-            rollouts.attempt(world, served, pairs, store, running, name=policy.name, **sizes)
+            rollouts.attempt(world, served, pairs, store, running, name=policy.name, lost_share=0.5, **sizes)
             seconds = ended[-1] - ended[0]  # the first call is before the first dialogue, when all is loaded
             each, size = seconds / len(pairs), size + sum(path.stat().st_size for path in store.shards().values())
             dialogues += store
