@@ -119,7 +119,12 @@ def test_a_thinking_agent_learns_from_the_prompts_that_it_was_sent(
     dropping.save_pretrained("pretrained")
     Path("params.yaml").write_text("seed: 7\n")
     agent = {"max_turns": 3, "max_new_tokens": 64, "max_thought_tokens": 16}
-    common = {"suite_options": {"hints": "plain"}, "tasks": {"difficulty": 1}, "agent": agent}
+    common = {
+        "suite_options": {"hints": "plain"},
+        "tasks": {"difficulty": 1},
+        "agent": agent,
+        "critic": {"pairs": "all"},
+    }
     learning = {"dialogues": 32, "learning_rate": 3e-3, "batch_size": 2, "micro_batch_size": 2}
     start = {"model": {"base": "models/warm", "threads": 2}, "warm_start": {"base": "pretrained", **learning}}
     warm_start(parse_settings(common | start))
@@ -150,7 +155,7 @@ def test_a_thinking_agent_learns_from_the_prompts_that_it_was_sent(
     # After so few demonstrations it solves nothing; here it is worth something to go on asking.
     valued = [replace(one, reward=len(one.turns) / 3) for one in dialogues]
     small = {"epochs": 1, "batch_size": 4, "micro_batch_size": 4}
-    critic = sweetrl.train_critic(env, policy, valued, pairs="all", **small)
+    critic = sweetrl.train_critic(env, policy, valued, **small)
     ranking = sweetrl.rank(env, policy, critic, valued, share=0.3, candidates=4, seed=7)
     assert ranking.metrics["recorded_worst_difference"] < 1e-3
     trained = sweetrl.train("sweet", env, policy, ranking=ranking, **small)
