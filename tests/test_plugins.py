@@ -321,6 +321,15 @@ def test_what_lies_outside_of_the_project_is_not_looked_for_in_it(installed: Pat
     assert check_sources(settings, project) == {"reward": installed / "shop" / "__init__.py"}
 
 
+def test_a_package_in_the_projects_environment_is_no_code_of_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither DVC nor a worktree has it there."""
+    monkeypatch.setattr(plugins.sys, "prefix", str(project / "mine"))
+    found = check_sources(chosen_with({"suite": "src"}), project / "worktree")
+    assert found == {"suite": project / "mine" / "things.py"}
+
+
 def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Path) -> None:
     groups: dict[plugins.Group, str] = {
         "domains": "forms",

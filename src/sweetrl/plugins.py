@@ -171,7 +171,7 @@ def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Pa
     Raises UserError where `sources` does not name the file (or a folder around it) of something that lies in the
     project: DVC would not see that it has changed. `root` is a checkout of the project (default: its folder).
     """
-    project = project_folder()
+    project, environment = project_folder(), Path(sys.prefix).resolve()  # where packages are installed, also in .venv
     root = (root or project).resolve()
     own: dict[str, Path] = {}
     for group, name in chosen.items():
@@ -179,12 +179,12 @@ def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Pa
             continue
         key, place = KEYS[group]
         source, declared = source_of(group, name), getattr(sources, place)
-        if source.is_relative_to(project):
-            source = root / source.relative_to(project)
+        inside = source.is_relative_to(project) and not source.is_relative_to(environment)
+        source = root / source.relative_to(project) if inside else source
         covered = bool(declared) and source.is_relative_to((root / declared).resolve())
         if is_plugin(group, name):
             own[place] = (root / declared).resolve() if covered else source
-        if covered or not declared or not source.is_relative_to(root):
+        if covered or not declared or not inside:
             continue
         shown = source.relative_to(root)
         if not is_plugin(group, name) and shown.parent.name == name:

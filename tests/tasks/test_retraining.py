@@ -302,6 +302,15 @@ def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> No
     assert project.trained() == [4, 4]
 
 
+def test_code_that_git_does_not_have_takes_no_batch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worktree is made of what git has: the first stage there ended with "there is no module"."""
+    monkeypatch.chdir(project.home)
+    Path("mine_alone.py").write_text("import sweetrl\n\nclass Best(sweetrl.Method):\n    pass\n")
+    with pytest.raises(UserError, match=r"^mine_alone\.py: git does not have it as it is here"):
+        project.retrain(changes={"method": "mine_alone:Best"})
+    assert project.trained() == [] and not list(retraining.unfinished(project.home))
+
+
 def test_every_attempt_at_a_retraining_has_the_mark_by_which_its_run_is_found(project: Project) -> None:
     leave(project, "stage")
     project.retrain()
