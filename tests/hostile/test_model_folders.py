@@ -399,4 +399,7 @@ def test_nothing_loads_models_but_two_places() -> None:
                 (".from_pretrained", "torch.load", "pickle.load", "pickle.loads")
             ):
                 found.add(path.relative_to(source).as_posix())
-    assert found - {"reproduce/larger.py"} == {"models/load.py", "models/gguf.py"}  # the one loads the project's own small base
+    assert found - {"reproduce/larger.py"} == {
+        "models/load.py",
+        "models/gguf.py",
+    }  # the one loads the project's own small base
