@@ -11,7 +11,7 @@ from sweetrl.evaluation.report import verdict
 
 os.chdir(Path(sweetrl.__file__).parents[2])  # the project's root
 env = sweetrl.domain(params="params.yaml")
-base = sweetrl.Policy.load("models/base", threads=2)
+base = sweetrl.Policy.load("models/base", threads=1)
 tasks, held_out = 60, 60
 
 # %% The agent attempts training tasks, four times each, with a scripted user; hidden unit tests score its programs.

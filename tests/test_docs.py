@@ -181,7 +181,7 @@ def test_the_demo_and_its_notebook_show_an_agent_before_and_after(
     for cell in json.loads(stored)["cells"]:
         if cell["cell_type"] == "code":
             text = "".join(cell["source"]).replace("held_out = 60, 60", "held_out = 8, 4")
-            exec(text.replace("threads=2", "threads=1"), names)
+            exec(text, names)
     printed = capsys.readouterr().out
     assert printed.startswith("32 dialogues about 8 tasks") and "BEFORE TRAINING" in printed
     comparison = names["evaluation"].comparison
