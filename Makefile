@@ -39,7 +39,7 @@ WORKERS ?=
 # How long `make fuzz` looks, in seconds of processor time.
 SECONDS ?= 600
 
-.PHONY: help environment run iterations reproduce test test-packages test-all test-vllm test-ray lint same-bytes format docs base-model ui browser
+.PHONY: help environment demo run iterations reproduce test test-packages test-all test-vllm test-ray lint same-bytes format docs base-model ui browser
 # Where the site of the docs is written.
 SITE ?= build/docs
 
@@ -47,6 +47,9 @@ SITE ?= build/docs
 
 help: ## list the words
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
+
+demo: environment ## two minutes: a small slice of the whole, the agent before and after; no file of the project changes
+	@$(BIN)/python examples/first_look.py
 
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.run $(ARGS)

@@ -1,19 +1,54 @@
-"""Load an agent, let it talk with a user, score what it hands over, and ask a critic which turns were worth it."""
+"""What `make run` does, on fewer tasks and in minutes: `make demo`. The same steps are examples/first_look.ipynb."""
+
+# %% The main job's settings, and the small model that ships with the project.
+import os
+import textwrap
+from itertools import zip_longest
+from pathlib import Path
 
 import sweetrl
+from sweetrl.evaluation.report import verdict
 
-env = sweetrl.domain("backend", agent={"max_new_tokens": 192})
-policy = sweetrl.Policy.load("models/base", threads=2)
+os.chdir(Path(sweetrl.__file__).parents[2])  # the project's root
+env = sweetrl.domain(params="params.yaml")
+base = sweetrl.Policy.load("models/base", threads=1)
+tasks, held_out = 60, 60
 
-# One dialogue with the scripted user, scored by hidden unit tests in the sandbox.
-dialogue = sweetrl.play(env, policy, seed=7)
-for message in dialogue.messages:
-    print(f"{message.role:>9}: {message.content}")
-passed = sum(test.passed for test in dialogue.tests)
-print(f"reward {dialogue.reward:.2f}: {passed} of {len(dialogue.tests)} hidden tests passed")
+# %% The agent attempts training tasks, four times each, with a scripted user; hidden unit tests score its programs.
+dialogues = sweetrl.collect(env, base, tasks=tasks, attempts=4, seed=7)
+solved = sum(dialogue.success for dialogue in dialogues)
+print(f"{len(dialogues)} dialogues about {tasks} tasks, of which {solved} end with a program that passes every test")
 
-# Some attempts at some tasks, and a critic that learns from pairs of them what a turn is worth.
-dialogues = sweetrl.collect(env, policy, tasks=8, attempts=4, seed=7)
-critic = sweetrl.train_critic(env, policy, dialogues, learning_rate=1e-3, epochs=2)
-for turn, advantage in zip(dialogue.turns, critic.advantages(dialogue), strict=True):
-    print(f"{advantage:+.4f}  {turn.raw.splitlines()[0]}")
+# %% A critic, which sees the reference program, learns from pairs of attempts what a turn is worth (Eqs. 2 and 3).
+critic = sweetrl.train_critic(env, base, dialogues, seed=7)
+for turn, advantage in zip(dialogues[0].turns, critic.advantages(dialogues[0]), strict=True):
+    print(f"advantage {advantage:+.3f}  {turn.raw.splitlines()[0]}")
+
+# %% It ranks replies that are sampled at such turns, and the policy learns from the ranks.
+ranking = sweetrl.rank(env, base, critic, dialogues, seed=7)
+trained = sweetrl.train("sweet", env, base, ranking=ranking, seed=7)
+
+# %% Both agents attempt the same held-out tasks, without sampling.
+evaluation = sweetrl.evaluate(env, [base, trained], tasks=held_out, seed=7)
+pairs = list(zip(evaluation.dialogues["base"], evaluation.dialogues["trained"], strict=True))
+
+
+# %% One dialogue of each, side by side: about the first task that changed its reward.
+def pane(title: str, dialogue: sweetrl.Trajectory) -> list[str]:
+    """Return the lines of a dialogue, with its reward."""
+    said = [line for message in dialogue.messages[1:] for line in f"{message.role}: {message.content}".splitlines()]
+    reward = f"reward {dialogue.reward:.2f}: the share of {len(dialogue.tests)} hidden tests passed"
+    return [title, *(part for line in said for part in textwrap.wrap(line, 56) or [""]), reward]
+
+
+before, after = next((pair for pair in pairs if pair[0].reward != pair[1].reward), pairs[0])
+print(textwrap.fill(f"user: {before.messages[0].content}", 116), end="\n\n")
+for left, right in zip_longest(pane("BEFORE TRAINING", before), pane("AFTER TRAINING", after), fillvalue=""):
+    print(f"{left:<58}  {right}".rstrip())
+
+# %% What that shows: the paired differences with their intervals. So little training may show nothing.
+rose, fell = (sum(sign * (new.reward - old.reward) > 0 for old, new in pairs) for sign in (1, -1))
+print(f"\nOf {len(pairs)} held-out tasks the reward rose on {rose} and fell on {fell}.")
+for measure, name in (("reward", "mean reward"), ("success", "success (all hidden tests passed)")):
+    rates = [evaluation.comparison["policies"][policy][measure]["value"] for policy in ("base", "trained")]
+    print(f"{rates[0]:.1%} -> {rates[1]:.1%}. {verdict(evaluation.comparison, measure, name)}")

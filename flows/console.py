@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -169,16 +170,19 @@ def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = F
             worse = outcome.gate.decision is not None and outcome.gate.decision.tone == "worse"
             console.print(f"gate: {outcome.gate.reason}", style="red" if worse else None)
     if outcome.stale:
-        console.print(f"not registered: {', '.join(outcome.stale)} left although changed; `sweetrl run` makes the rest")
+        console.print(f"not registered: {', '.join(outcome.stale)} left although changed; `make run` makes the rest")
     console.print()
     if report is not None and not outcome.stale:
         console.print(f"report:  {report}", soft_wrap=True)
     if outcome.tracking:
+        ui = shlex.join(["mlflow", "ui", "--backend-store-uri", outcome.tracking])
         embedded = outcome.tracking.startswith("sqlite:")
-        where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else without_login(outcome.tracking)
-        console.print(f"runs:    {where}", soft_wrap=True)
+        console.print(
+            f"runs:    {f'make ui, or {ui}' if embedded else without_login(outcome.tracking)}", soft_wrap=True
+        )
     if registration is not None:
-        console.print(f"lineage: sweetrl lineage {registration.model}/{registration.version}")
+        version = shlex.quote(f"{registration.model}/{registration.version}")
+        console.print(f"lineage: sweetrl lineage {version}", soft_wrap=True)
     console.print(f"{'nothing had changed' if outcome.unchanged else 'done'} in {outcome.seconds:.0f} s")
 
 
@@ -203,6 +207,10 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
         difference = evaluation["difference"][key]
         change = estimate(difference, signed=True)
         rows.append((label, before, after, change, f"{difference['p_value']:.2g}"))
+    for name, part in evaluation.get("parts", {}).items():  # of the reward, where it has several
+        means = (estimate(part[policy]) for policy in ("base", "trained"))
+        change = part["difference"]
+        rows.append((f"reward: {name}", *means, estimate(change, signed=True), f"{change['p_value']:.2g}"))
     header = (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")
     caption = f"held-out tasks; in brackets: {level(evaluation)} interval"
     narrow = {"padding": (0, 1), "pad_edge": False, "collapse_padding": True}

@@ -28,6 +28,7 @@ from sweetrl.types import Message
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "docs" / "site"))
 from blocks import SHELL, Block, blocks, pages  # type: ignore[import-not-found]  # noqa: E402
+from notebooks import NOTEBOOK, SCRIPT, notebook  # type: ignore[import-not-found]  # noqa: E402
 
 ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, or an environment of its own
 SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "tasks=50": "tasks=8"}
@@ -139,6 +140,27 @@ def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str])
             assert f'"{option}"' in source or re.search(rf"\b{option[2:].replace('-', '_')}: ", source), words
 
 
+def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
+    text = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split()).replace("\u2212", "-")
+    folders = (REPOSITORY / "reproduce" / name for name in ("small", "smollm2-quarter"))
+    small, large = (json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in folders)
+
+    def said(name: str, of: Any = small, at: str = "0", form: str = "{:.1f} % [{:.1f}, {:.1f}]") -> str:
+        row = of["rows"][name]["at"][at]
+        estimate = (row["difference"] if "+" in form else row)["success"]
+        return form.format(*(100 * estimate[key] for key in ("value", "low", "high")))
+
+    names = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged")
+    figures = [f"| {said(one)} | {said(one, large)} | {small['rows'][one]['paper'][1]} % |" for one in names]
+    figures += [f"({each['tasks_for_each_seed']} tasks, {len(each['seeds'])} seeds)" for each in (small, large)]
+    figures += [f"{said('privileged-ratio')}, {said('privileged-ratio', form='{:+.1f} [{:+.1f}, {:+.1f}]')} points"]
+    figures += [f"by {said('no-privileged', form='{:+.1f} points [{:+.1f}, {:+.1f}]')}", said("sweet", at="1")]
+    for figure in figures:
+        assert figure in text
+        text = text.replace(figure, "")
+    assert set(re.findall(r"\d+\.\d+", text)) == {"2503.15478", "3.11", "3.14", "3.1", "2.0"}, "of versions"
+
+
 def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(REPOSITORY)
     names: dict[str, Any] = {}
@@ -146,6 +168,30 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert 8 <= len(text.splitlines()) <= 16, "an example of some 15 lines"
     exec(text, names)
     assert "reward" in capsys.readouterr().out and names["critic"]
+
+
+@pytest.mark.slow
+def test_the_demo_and_its_notebook_show_an_agent_before_and_after(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = NOTEBOOK.read_text(encoding="utf-8")
+    assert stored == notebook(SCRIPT.read_text(encoding="utf-8")), "python docs/site/notebooks.py writes it again"
+    monkeypatch.chdir(NOTEBOOK.parent)  # where Jupyter starts it
+    names: dict[str, Any] = {}
+    for cell in json.loads(stored)["cells"]:
+        if cell["cell_type"] == "code":
+            text = "".join(cell["source"]).replace("held_out = 60, 60", "held_out = 8, 4")
+            exec(text, names)
+    printed = capsys.readouterr().out
+    assert printed.startswith("32 dialogues about 8 tasks") and "BEFORE TRAINING" in printed
+    comparison = names["evaluation"].comparison
+    assert comparison["policies"]["base"] != comparison["policies"]["trained"], "the policy has not moved"
+    for key in ("reward", "success"):
+        change = comparison["difference"][key]
+        low, high = (f"{100 * change[side]:+.1f}".replace("-", "\u2212") for side in ("low", "high"))
+        assert re.search(rf"on 4 held-out tasks \(95.% interval {re.escape(low)} to {re.escape(high)}", printed), (
+            printed
+        )
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from sweetrl.console.progress import SPINS, Meter, StepProgress, time_left
 
 
 def test_lines_name_the_minutes_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    assert time_left(0, 10, 60) == "" and time_left(9, 10, 60) == "less than a minute left"
+    assert time_left(9, 10, 60) == "less than a minute left"
+    assert time_left(0, 10, 60) == time_left(1, 100, 60) == time_left(50, 100, 9) == "", "too early to be right"
     clock = iter(range(0, 10_000, 60))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 15.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from sweetrl.methods.baselines import Rft
 from sweetrl.types import TrajectoryPair
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOK = ROOT / "examples" / "first_look.py"
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +28,6 @@ def policy() -> sweetrl.Policy:
 @pytest.fixture(scope="module")
 def dialogues(env: sweetrl.Domain, policy: sweetrl.Policy) -> list[sweetrl.Trajectory]:
     return list(sweetrl.collect(env, policy, tasks=6, attempts=4, seed=7))
-
-
-@pytest.mark.slow
-def test_a_first_look_fits_on_a_page_and_runs() -> None:
-    lines = LOOK.read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if line.strip()]) <= 25
-    done = subprocess.run([sys.executable, str(LOOK)], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    printed = done.stdout.splitlines()
-    replies = sum(line.lstrip().startswith("assistant:") for line in printed)
-    scored = next(number for number, line in enumerate(printed) if line.startswith("reward "))
-    advantages = [float(line.split()[0]) for line in printed[scored + 1 :]]
-    assert len(advantages) == replies > 0 and any(advantages)
 
 
 def test_dialogues_are_a_function_of_the_arguments(

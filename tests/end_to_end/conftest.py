@@ -88,9 +88,9 @@ def make_clone(root: Path, **changes: Any) -> Clone:
     """Copy the working tree's files (not the ignored ones) to `root`, shrink its parameters, and commit."""
     listed = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").stdout.split("\0")
     for name in filter(None, listed):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
+            shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
     (root / "dvc.lock").unlink(missing_ok=True)
     change_parameters(root, SMALL | changes)
     git(root, "init", "-q", "-b", "main")

@@ -45,7 +45,7 @@ def test_variants_run_once_and_make_a_report(
     (folder / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
-    repro = ("repro", str((folder / "dvc.yaml").relative_to(clone.root)))
+    repro = ("--cd", str(folder), "repro", "dvc.yaml")
     clone.check("dvc", *repro, seconds=1800)
     results = json.loads((folder / "results.json").read_text())
     assert set(results["rows"]) == {*VARIANTS, *values["large"], *values["online"]}

@@ -13,7 +13,15 @@ from sweetrl.backend.suite.users import REFUSAL
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import compare, paired, read_results, result_of, results_of, write_results
+from sweetrl.evaluation.metrics import (
+    compare,
+    compare_parts,
+    paired,
+    read_results,
+    result_of,
+    results_of,
+    write_results,
+)
 from sweetrl.types import OUTGROWN, AgentTurn, Message, Result, Task, TestResult, Trajectory
 
 BACKEND = Backend()
@@ -206,6 +214,21 @@ def test_comparison():
     assert found["reward_p_value"] == found["difference"]["reward"]["p_value"] < 0.01
     assert base["reward"]["value"] == found["reward_before"] and base["reward"]["low"] < means[0]
     assert found == compare(results(), resamples=500)
+
+
+def test_the_parts_of_a_reward_are_compared_where_it_has_several():
+    def played(*parts):
+        tasks = (Task(f"t{number}", "backend", "", "") for number in range(len(parts)))
+        rows = zip(tasks, parts, strict=True)
+        return [Trajectory(task, 0, (), reward=sum(each.values()) if each else None, parts=each) for task, each in rows]
+
+    before = played({"tests": 0.0}, {"tests": 0.5, "price": -0.1}, {"tests": 1.0}, {"tests": 1.0, "price": -0.3})
+    after = played({"tests": 1.0}, {"tests": 1.0, "price": -0.2}, {}, {"tests": 1.0, "price": -0.1})
+    parts = compare_parts(before, after, 0.95, 200, 0)  # the third task was lost
+    assert set(parts) == {"tests", "price"} and parts["tests"]["difference"]["n"] == 3
+    assert parts["tests"]["base"]["value"] == 0.5 and parts["tests"]["difference"]["value"] == 0.5
+    assert parts["price"]["difference"]["value"] == pytest.approx((0 - 0.1 + 0.2) / 3)
+    assert compare_parts(played({"tests": 1.0}), played({"tests": 0.0}), 0.95, 200, 0) == {}
 
 
 def test_a_lost_dialogue_takes_its_task_out_for_both():

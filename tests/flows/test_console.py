@@ -40,7 +40,7 @@ def outcome(status: str, created: bool, gate: GateResult | None) -> Outcome:
     stages = (StageResult("tasks", status, 3.0, "r1", "40 tasks"), StageResult("evaluate", status, 60.0, "r2", "[b]"))  # type: ignore[arg-type]
     aliases = ("challenger",) if gate else ("champion",)
     registration = Registration("sweetrl-agent", "2", created, aliases)
-    return Outcome(stages, registration, gate, "p", "sqlite:////x/mlflow.db", 63.0, EVALUATION)
+    return Outcome(stages, registration, gate, "p", "sqlite:////x y/mlflow.db", 63.0, EVALUATION)
 
 
 def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +52,7 @@ def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.Capt
     assert "+14.1 [+11.0, +17.2]" in printed and "95\u00a0% interval" in printed
     assert "model: sweetrl-agent version 2 registered (@champion)" in printed
     assert "gate: promoted: there is no champion yet" in printed
-    assert "mlflow ui --backend-store-uri sqlite:////x/mlflow.db" in printed
+    assert "make ui, or mlflow ui --backend-store-uri 'sqlite:////x y/mlflow.db'" in printed
     assert "/x/reports/report.html" in printed and "sweetrl lineage sweetrl-agent/2" in printed
     assert all(len(line) <= 80 for line in printed.splitlines())
     assert "[b]" in printed, "what stages say is not markup"
@@ -70,15 +70,19 @@ def named(domain: Domain) -> dict:
         (Frontend(), 200, "likeness to the reference (layout)", "equal to the reference"),
         (Frontend(), 80, "55.0% [52.0, 58.0]", "40.2% [37.2, 43.3]"),  # figures are never broken
         (Backend(), 80, "success rate 26.1% [23.4, 28.9]", "tests passed 44.0% [41.0, 47.0]"),
-        (Domain(), 80, "success rate 26.1% [23.4, 28.9]", "mean reward  44.0% [41.0, 47.0]"),  # it says nothing itself
+        (Domain(), 80, "success rate 26.1% [23.4, 28.9]", "mean reward 44.0% [41.0, 47.0]"),  # it says nothing itself
     ],
 )
 def test_the_domains_measure_comes_first(
     domain: Domain, width: int, first: str, second: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Console(width=width).print(evaluation_table(named(domain)))
+    part = {name: EVALUATION["policies"][name]["reward"] for name in ("base", "trained")}
+    parts = {"questions": part | {"difference": EVALUATION["difference"]["reward"]}}
+    Console(width=width).print(evaluation_table(named(domain) | {"parts": parts}))
     printed = capsys.readouterr().out
-    assert 0 < printed.index(first) < printed.index(second)
+    assert "questions" in printed and printed.count("+11.0 [+8.0, +14.0]") == 2
+    words = " ".join(printed.split())
+    assert 0 < words.index(first) < words.index(second)
     if isinstance(domain, Frontend):
         assert "+11.0 [+8.0, +14.0]" in printed and "tests passed" not in printed
     assert all(len(line) <= width for line in printed.splitlines())

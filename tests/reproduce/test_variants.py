@@ -90,11 +90,11 @@ def test_all_profiles_run_the_same_pipeline() -> None:
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
         assert pages[name]["cmd"] == programs[name]["cmd"]
-    base, package = "../../models/base", "../../src/sweetrl"
+    base, package = "../../models/base", "../src/sweetrl"
     for name in ("seed-data", "variant", "measure"):  # the same, but with a browser for the sandbox
         words = (("base-frontend", "base"), ("frontend", "backend"))
         own = {dep.replace(*words[0]).replace(*words[1]) for dep in pages[name]["deps"]}
-        assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
+        assert own == set(programs[name]["deps"]) - {"../src/sweetrl/sandbox"} | {"../src/sweetrl/browser"}
         assert {f"{base}-frontend", f"{package}/frontend"} <= set(pages[name]["deps"])
 
 
@@ -104,7 +104,7 @@ def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_star
         return stages
 
     whole, quarter, small = read("smollm2"), read("smollm2-quarter"), read("small")
-    converted = whole.pop("smollm2")["outs"]
+    converted = [*whole.pop("smollm2")["outs"][0]]
     assert whole == quarter
     assert whole["warm-start"]["deps"][0] == converted[0] == "../../models/smollm2"
     for name in ("seed-data", "variant", "measure"):
@@ -143,12 +143,31 @@ def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile
     folder = ROOT / "reproduce" / profile
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     made = {"../../models/smollm2"}  # by `make smollm2`
-    named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../../") and dep not in made]
+    named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../") and dep not in made]
     assert named and all((folder / dep).exists() for dep in named)
     assert all((folder / file).exists() for file in ("claims.yaml", "tuning.yaml"))
     ignored = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
     outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str) and out not in made]
     assert {f"/{out.partition('/')[0]}" for out in outs} | {"/.work"} <= set(ignored)
+
+
+def test_dvc_at_the_root_knows_no_reproduction_and_sources_have_one_hash_in_both_projects() -> None:
+    """`dvc status` there speaks of the main job alone; reproduce/ is a DVC project that reaches src/ by a link."""
+    from dvc.repo import Repo
+
+    hashes = []
+    for root in (ROOT, ROOT / "reproduce"):
+        with Repo(str(root)) as repo:
+            files = {Path(stage.path).relative_to(root).as_posix() for stage in repo.index.stages}
+            deps = (
+                dep for stage in repo.index.stages if stage.name in ("collect", "seed-data@11") for dep in stage.deps
+            )
+            hashes.append({Path(str(dep)).name: dep.get_hash() for dep in deps if "sweetrl/" in str(dep)})
+        expected = ["dvc.yaml", "iterations/dvc.yaml"] if root == ROOT else [f"{name}/dvc.yaml" for name in PROFILES]
+        assert files == set(expected)
+    main, other = hashes
+    assert {"api", "engines", "rollout"} <= main.keys() & other.keys()
+    assert all(main[name] == other[name] for name in main.keys() & other.keys())
 
 
 def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None:

@@ -21,7 +21,7 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
+from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, compare_parts, results_of, summarize_policy
 from sweetrl.io import digest
 from sweetrl.rollout.context import OpenEnvironment, open_environment
 from sweetrl.rollout.ledger import Ledger, cost
@@ -211,6 +211,8 @@ def summarise(
     comparison: dict[str, Any] = compare(results, *ruler)
     for name, summary in comparison["policies"].items():
         summary |= thoughts[name]
+    if parts := compare_parts(dialogues[BEFORE], dialogues[AFTER], *ruler):
+        comparison["parts"] = parts
     comparison["measure"] = env.measure
     comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
     return Evaluation(results, dialogues, summaries, comparison | more, render)

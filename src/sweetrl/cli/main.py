@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -221,7 +222,7 @@ def lineage(
 
     settings = settings_here().tracking
     chain = find(model or settings.model, settings)
-    hint = ("more", f"sweetrl lineage {chain.model}/{chain.version} --all")
+    hint = ("more", shlex.join(["sweetrl", "lineage", f"{chain.model}/{chain.version}", "--all"]))
     rows = [*chain.rows()] if everything else [*chain.summary(), hint]
     print_facts(f"lineage of {chain.model} version {chain.version}", rows, asdict(chain) if as_json else None)
 

@@ -6,6 +6,7 @@ simulator's place in an ordinary rollout, so protocol, token ids and scoring are
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -87,13 +88,16 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
         table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
     rows = outlines(source, domain, policy)
+    hint = ""
     for row in islice(rows, limit):
         *cells, reward, success = row.values()
+        one = ["sweetrl", "show", row["task"], "--attempt", str(row["attempt"]), "--dialogues", str(source)]
+        hint = hint or f"to see the first: {shlex.join(one)}"
         table.add_row(*map(str, cells), "-" if reward is None else f"{reward:.2f}", style="green" if success else "")
     console.print(table)
     if rest := sum(1 for _ in rows):
         console.print(f"and {rest:,} more (--limit)", style="dim")
-    console.print("sweetrl show TASK --attempt N shows one.", style="dim")
+    console.print(hint, style="dim", soft_wrap=True)
 
 
 def outlines(source: Path, domain: Domain, policy: str | None) -> Iterator[dict[str, Any]]:
@@ -225,6 +229,8 @@ def print_tests(console: Screen, dialogue: Trajectory, runs: Sequence[TestRun] =
     passed = f" ({sum(test.passed for test in tests)} of {len(tests)} tests)" if tests else ""
     says, colour = ("success", "green") if dialogue.success else ("no success", "red")
     console.print(f"reward {dialogue.reward:.2f}{passed}: {says}", style=f"bold {colour}")
+    if len(dialogue.parts) > 1:
+        console.print("its parts: " + ", ".join(f"{name} {value:+.2f}" for name, value in dialogue.parts.items()))
 
 
 def _cost(turn: AgentTurn) -> str:

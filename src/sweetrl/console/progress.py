@@ -36,8 +36,11 @@ def first_process() -> bool:
 
 
 def time_left(done: float, total: float, seconds: float) -> str:
-    """Return in words how many minutes the rest takes, after `done` of `total` in `seconds`; "" before the first."""
-    if not 0 < done < total:
+    """Return in words how many minutes the rest takes, after `done` of `total` in `seconds`.
+
+    "" before a twentieth is done, and in the first 10 seconds: what begins slowly would be told as hours.
+    """
+    if not total / 20 <= done < total or seconds < 10:
         return ""
     minutes = seconds * (total - done) / done / 60
     return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"

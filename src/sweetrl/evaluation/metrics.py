@@ -198,6 +198,26 @@ def compare(
     return content
 
 
+def compare_parts(
+    before: Iterable[Trajectory], after: Iterable[Trajectory], confidence: float, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Compare each named part of the reward, where it has several, on the tasks that both policies have scored.
+
+    Part -> its mean "base" and "trained", and their paired "difference", with intervals.
+    """
+    old, new = ({one.task.id: one.parts for one in each if one.reward is not None} for each in (before, after))
+    tasks = [task for task in old if task in new]
+    names = dict.fromkeys(name for task in tasks for parts in (old[task], new[task]) for name in parts)
+    compared: dict[str, Any] = {}
+    for name in names if len(names) > 1 else ():
+        values = [[parts[task].get(name, 0.0) for task in tasks] for parts in (old, new)]
+        means = [bootstrap_mean(each, confidence, resamples, seed).as_dict() for each in values]
+        difference = paired_difference(values[0], values[1], confidence, resamples, seed).as_dict()
+        p_value = paired_p_value(values[0], values[1], resamples, seed)
+        compared[name] = {BEFORE: means[0], AFTER: means[1], "difference": difference | {"p_value": p_value}}
+    return compared
+
+
 def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """Return the scored results before and after on the same tasks, in the order of the tasks."""
     counts = Counter((result.task_id, result.policy) for result in results)

@@ -25,6 +25,7 @@ from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import results_of, summarize_policy
+from sweetrl.evaluation.statistics import bootstrap_mean
 from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import SCRATCH
 from sweetrl.rollout.ledger import Ledger, cost_metrics
@@ -187,6 +188,12 @@ def _measured(settings: Settings, store: TrajectoryStore) -> dict[str, Any]:
         raise UserError(f"intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks.")
     summary = summarize_policy(scored, ruler.confidence, ruler.resamples, settings.seed)
     intervals = {name: summary[name] for name in ("success", "reward")}
+    parts = [dialogue.parts for dialogue in store if dialogue.reward is not None]
+    names = dict.fromkeys(name for each in parts for name in each)
+    for name in names if len(names) > 1 else ():
+        values = [each.get(name, 0.0) for each in parts]
+        mean = bootstrap_mean(values, ruler.confidence, ruler.resamples, settings.seed)
+        intervals[f"reward: {name}"] = mean.as_dict()
     questions = sum(result.questions for result in scored)
     return {
         **{name: interval["value"] for name, interval in intervals.items()},
