@@ -201,7 +201,7 @@ def registration_line(outcome: Outcome) -> str:
 
 def evaluation_table(evaluation: dict[str, Any]) -> Any:
     """Return the held-out results before and after training, with their intervals, as a table of 80 columns."""
-    rows = []
+    rows: list[Sequence[str]] = []
     for key, label, *_ in verdicts(evaluation):
         before, after = (estimate(evaluation["policies"][policy][key]) for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
