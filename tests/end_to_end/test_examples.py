@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # `make test-flows`
 FORMS: dict[str, Any] = {
     "suite": "examples.forms:Forms",
     "sources.suite": "examples/forms.py",
-    "pretrain.steps": 400,
+    "pretrain.steps": 250,
     "pretrain.vocabulary": 384,
     "pretrain.width": 64,
     "pretrain.layers": 2,
