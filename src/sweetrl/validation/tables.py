@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.scoring import price_fault, unpriced
@@ -252,12 +253,10 @@ def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:
     tasks: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         tasks[row["task_id"]].append(float(row[column]))
-    means = [sum(values) / len(values) for values in tasks.values()]
-    mean = sum(means) / max(1, len(means))
+    means = [fmean(values) for values in tasks.values()]  # exact sums: `sum` rounds otherwise since Python 3.12
     if len(means) < 2:
-        return mean, 0.0
-    variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1)
-    return mean, math.sqrt(variance / len(means))
+        return (means or [0.0])[0], 0.0
+    return fmean(means), math.sqrt(variance(means) / len(means))
 
 
 def _digest(text: str) -> bytes:
