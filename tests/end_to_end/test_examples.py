@@ -108,8 +108,9 @@ def test_an_own_domain_is_trained_evaluated_and_registered(
     for one in dialogues:
         assert one["reward"] == pytest.approx(sum(part for _, part in one["parts"]))
     assert len({one["reward"] for one in dialogues}) > 2
-    found = read(clone, "reports/evaluation.json")
-    assert found["policies"]["base"]["reward"] != found["policies"]["trained"]["reward"], "the policy has not moved"
+    folders = (clone.root / "data/evaluation" / name for name in ("base", "trained"))
+    before, after = (parquet.read_table(folder).column("messages").to_pylist() for folder in folders)
+    assert before != after, "the policy has not moved"
     assert "<dt>Domain</dt><dd>examples.forms:Forms</dd>" in (clone.root / "reports/report.html").read_text()
     assert git(clone.root, "status", "--porcelain", "--", "src", "flows", "tasks").stdout == ""
 
