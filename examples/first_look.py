@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import sweetrl
-from sweetrl.evaluation.report import verdict
+from sweetrl.evaluation.report import verdicts
 
 os.chdir(Path(sweetrl.__file__).parents[2])  # the project's root
 env = sweetrl.domain(params="params.yaml")
@@ -49,6 +49,7 @@ for left, right in zip_longest(pane("BEFORE TRAINING", before), pane("AFTER TRAI
 # %% What that shows: the paired differences with their intervals. So little training may show nothing.
 rose, fell = (sum(sign * (new.reward - old.reward) > 0 for old, new in pairs) for sign in (1, -1))
 print(f"\nOf {len(pairs)} held-out tasks the reward rose on {rose} and fell on {fell}.")
-for measure, name in (("reward", "mean reward"), ("success", "success (all hidden tests passed)")):
-    rates = [evaluation.comparison["policies"][policy][measure]["value"] for policy in ("base", "trained")]
-    print(f"{rates[0]:.1%} -> {rates[1]:.1%}. {verdict(evaluation.comparison, measure, name)}")
+for verdict in verdicts(evaluation.comparison):
+    policies = evaluation.comparison["policies"]
+    rates = (policies[policy][verdict.measure]["value"] for policy in ("base", "trained"))
+    print(f"{verdict.label}: {' -> '.join(f'{rate:.1%}' for rate in rates)}. {verdict.sentence}")
