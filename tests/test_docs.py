@@ -22,6 +22,7 @@ from sweetrl.browser.binary import find_browser
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
+from sweetrl.evaluation.report import points
 from sweetrl.methods.base import find_method
 from sweetrl.types import Message
 
@@ -188,7 +189,7 @@ def test_the_demo_and_its_notebook_show_an_agent_before_and_after(
     assert comparison["policies"]["base"] != comparison["policies"]["trained"], "the policy has not moved"
     for key in ("reward", "success"):
         change = comparison["difference"][key]
-        low, high = (f"{100 * change[side]:+.1f}".replace("-", "\u2212") for side in ("low", "high"))
+        low, high = (points(change[side]) for side in ("low", "high"))
         assert re.search(rf"on 4 held-out tasks \(95.% interval {re.escape(low)} to {re.escape(high)}", printed), (
             printed
         )
