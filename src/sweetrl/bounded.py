@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIB = 2**20
 MEMORY = 256 * MIB  # bytes that a process apart may take beyond what it has when it begins to read
 LONGEST_ROW = 6 * MIB  # bytes of a row as JSON, which become 210 MiB at worst (a list of lists)
-DEPTH = 64  # levels of JSON in a model's folder
+DEPTH = 64  # levels of JSON in a model's folder, and of a row
 FOOTER = 4 * MIB  # bytes of a Parquet file's footer
 LISTED = 4096  # columns, row groups and the like in it; twice as many in one another end the process
 ROWS = 64 * MIB  # bytes of JSON that any Parquet file may become
@@ -256,14 +256,16 @@ def rows_of(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: without nulls, times and bytes inside."""
+def _plain(value: Any, levels: int = DEPTH) -> Any:
+    """A value as JSON has it, with at most `levels` of nesting: without nulls, times and bytes inside."""
+    if not levels:
+        raise ValueError(f"a row is nested more than {DEPTH} levels deep")
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, dict):
-        return {key: plain for key, inner in value.items() if (plain := _plain(inner)) is not None}
+        return {key: plain for key, inner in value.items() if (plain := _plain(inner, levels - 1)) is not None}
     if isinstance(value, list):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, levels - 1) for inner in value]
     return value if isinstance(value, str | int | float) else None
 
 

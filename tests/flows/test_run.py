@@ -45,6 +45,7 @@ def test_options_that_a_method_has_not_are_said_before_anything_is_run(tmp_path:
     """They were found in the seventh stage, after everything that takes time."""
     (tmp_path / "own.py").write_text("import sweetrl\n\nclass Own(sweetrl.Method):\n    pass\n")
     (tmp_path / "params.yaml").write_text("method: own:Own\nmethod_options: {epoch: 2}\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     for words in ((), ("--dry-run",)):
         done = python("-m", "flows.run", *words, cwd=tmp_path)
         sentence = "error: params.yaml: method_options of own:Own: unknown parameter `epoch` (did you mean `epochs`?)"
