@@ -115,8 +115,8 @@ def _secrets(domain: Domain, tasks: Sequence[Task], needed: bool) -> Check:
     for task in tasks:
         fragments, request = domain.hidden_fragments(task), squeeze(task.problem_description)
         for name, text, public in (("request", request, ()), ("system prompt", system, (request,))):
-            if told := told_fragment(fragments, text, public):
-                faults.append(f"the {name} of task {task.id} holds {told.name}")
+            if leak := told_fragment(fragments, text, public):
+                faults.append(f"the {name} of task {task.id} holds {leak.name}")
                 break
         else:
             if needed and not domain.reference(task):
@@ -169,7 +169,7 @@ def _played(world: OpenEnvironment, settings: Settings, method: Method, tasks: S
             each, size = seconds / len(pairs), size + sum(path.stat().st_size for path in store.shards().values())
             dialogues += store
     yield _expected(world.domain, settings, dialogues)
-    finished = [one for one in dialogues if one.reward is not None]
+    finished = [dialogue for dialogue in dialogues if dialogue.reward is not None]
     yield from (_success(settings, world.domain, finished), _rewards(finished))
     yield from _pairs(settings, world.domain, method, dialogues)
     about = "about" if len(dialogues) == len(tasks) * how.attempts else "at most"  # few together take longer each
@@ -179,7 +179,7 @@ def _played(world: OpenEnvironment, settings: Settings, method: Method, tasks: S
 def _expected(domain: Domain, settings: Settings, dialogues: Sequence[Trajectory]) -> Check:
     """What the stage `validate` asks of every dialogue, asked of these."""
     table = TrajectoryTable(domain, settings.agent.max_turns, domain.system_prompt(settings.agent.prompt))
-    places = [f"task {one.task.id}, attempt {one.attempt}" for one in dialogues]
+    places = [f"task {each.task.id}, attempt {each.attempt}" for each in dialogues]
     list(table.watch(dialogues, places))
     rows = table.rows()
     for rule in trajectories_table(rows, settings.validate_).rules:
@@ -195,8 +195,8 @@ def _expected(domain: Domain, settings: Settings, dialogues: Sequence[Trajectory
 def _success(settings: Settings, domain: Domain, dialogues: Sequence[Trajectory]) -> Check:
     """Whether the base ever succeeds: pass@k, over tasks."""
     solved = Counter[str]()
-    for one in dialogues:
-        solved[one.task.id] += one.success
+    for dialogue in dialogues:
+        solved[dialogue.task.id] += dialogue.success
     total, tasks = solved.total(), sum(map(bool, solved.values()))
     rate = in_words(wilson_interval(tasks, len(solved), settings.evaluate.confidence).as_dict())
     seen = f"the base succeeds in {total} of {len(dialogues)} dialogues; pass@{settings.collect.attempts} {rate}"
@@ -213,7 +213,7 @@ def _success(settings: Settings, domain: Domain, dialogues: Sequence[Trajectory]
 
 def _rewards(dialogues: Sequence[Trajectory]) -> Check:
     """Whether rewards tell dialogues apart."""
-    rewards = [one.reward or 0.0 for one in dialogues]
+    rewards = [dialogue.reward or 0.0 for dialogue in dialogues]
     least, greatest = min(rewards, default=0.0), max(rewards, default=0.0)
     if least == greatest:
         advice = "equal rewards teach nothing: look at `reward`, or take other tasks or a higher `agent.temperature`"
@@ -225,7 +225,7 @@ def _rewards(dialogues: Sequence[Trajectory]) -> Check:
 def _pairs(settings: Settings, domain: Domain, method: Method, dialogues: Sequence[Trajectory]) -> Iterator[Check]:
     """Whether the method finds what it learns from, which mostly are pairs of a better and a worse attempt."""
     data = DataCounts(domain, settings.critic, settings.rank, settings.rft)
-    counts, tasks = data.read(dialogues)[1], len({one.task.id for one in dialogues})
+    counts, tasks = data.read(dialogues)[1], len({dialogue.task.id for dialogue in dialogues})
     why, batch = method.missing_data(data), settings.collect.tasks
     about = data.pairs * batch // tasks
     seen = f"{data.pairs} at {counts['tasks_with_pairs']} of {tasks} tasks, so about {about:,} at {batch:,}"
