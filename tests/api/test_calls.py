@@ -16,6 +16,7 @@ from sweetrl.api.rollouts import folder_name
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
+from sweetrl.sweet.training import TrainingJob
 from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
 
 TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
@@ -121,6 +122,16 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
             sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic", **options)
     assert sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic").adapter.exists()
     assert seen[0] != seen[1] and seen[2] == seen[0]
+
+
+@pytest.mark.parametrize(("pairs", "number"), [(None, 2), ("official", 2), ("all", 3), ([], 0)])
+def test_pairs_are_given_or_chosen(monkeypatch: pytest.MonkeyPatch, pairs: Any, number: int) -> None:
+    jobs: list[TrainingJob] = []
+    monkeypatch.setattr("sweetrl.api.learning.fit_critic", lambda job: jobs.append(job) or killed([], job.scratch))
+    attempts = [replace(dialogue(reward), attempt=i) for i, reward in enumerate((1.0, 0.5, 0.2))]
+    with pytest.raises(KeyboardInterrupt):
+        sweetrl.train_critic(sweetrl.domain("backend"), sweetrl.Policy.load("base"), attempts, pairs)
+    assert len(jobs[0].inputs.pairs()) == number
 
 
 def test_policies_have_folders_of_their_own() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.config.settings import EngineSettings, ModelSettings, ServerSettings
+from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.openai import OpenAIEngine, read_choice
 from sweetrl.engines.policy import Policy
 from sweetrl.engines.retry import TransientError
@@ -75,8 +75,7 @@ def test_a_request_says_everything_and_the_reply_is_read_as_it_is(
 def test_the_template_of_the_agents_server_gets_its_options(fake_server: Any) -> None:
     options = {"enable_thinking": False}
     with fake_server() as server:
-        at = EngineSettings(kind="openai", urls=server.url, model="a-model", **QUICK)
-        engine = Policy(ModelSettings(template_options=options), at).open().engine
+        engine = Policy.server(server.url, model="a-model", template_options=options, **QUICK).open().engine
         assert isinstance(engine, OpenAIEngine)
         OPENED.append(engine)
         sample(engine, [prompt()], Sampling(8))

@@ -61,7 +61,7 @@ def train_critic(
     env: Domain,
     policy: Policy,
     dialogues: Iterable[Trajectory],
-    pairs: Sequence[TrajectoryPair] | None = None,
+    pairs: Sequence[TrajectoryPair] | str | None = None,
     *,
     seed: int | None = None,
     out: str | Path | None = None,
@@ -69,9 +69,12 @@ def train_critic(
 ) -> TrainedCritic:
     """Train the turn-wise advantage (Eqs. 2 and 3) on pairs of `dialogues`; return the critic.
 
-    `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
-    folder of the adapter (by default a temporary one): the same call goes on where a killed one was.
+    `policy` is the agent whose base the critic is an adapter on; `pairs` are those of find_pairs, or how to choose them
+    (as `critic.pairs`: "official" or "all"); `options` are settings of section `critic`; `out` is the folder of the
+    adapter (by default a temporary one): the same call goes on where a killed one was.
     """
+    if isinstance(pairs, str):
+        options["pairs"], pairs = pairs, None
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
     dialogues = _readable_again(dialogues)
     configured = env.configured(settings)

@@ -52,9 +52,17 @@ class Policy:
 
     @classmethod
     def server(cls, *urls: str, model: str = "", adapter: str | Path | None = None, **options: Any) -> Policy:
-        """Return the agent at servers of one model; `options` are those of section `engine` (`kind: openai`)."""
+        """Return the agent at servers of one model.
+
+        `options` are those of section `engine` (`kind: openai`), and the `template_options` of section `model`.
+        """
+        template = {"template_options": options.pop("template_options", {})}
         values = {"kind": "openai", **options, "urls": " ".join(urls), "model": model}
-        return cls(engine=section(EngineSettings, values, "Policy.server")).adapted(adapter)
+        base, engine = (
+            section(ModelSettings, template, "Policy.server"),
+            section(EngineSettings, values, "Policy.server"),
+        )
+        return cls(base, engine).adapted(adapter)
 
     @property
     def name(self) -> str:
