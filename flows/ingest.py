@@ -32,12 +32,13 @@ def ingest(
     By its schedule it runs in projects that have no source, too, and then says so.
     """
     home, say = Path(root).resolve(), get_run_logger().info
-    if not source and not load_settings(home / "params.yaml").ingest.source:
+    settings = load_settings(home / "params.yaml")
+    if not source and not settings.ingest.source:
         say("ingest.source is empty in params.yaml: there is nowhere to look for new files")
         return Ingested(None)
     done: Ingested = step("ingest_files", ingestion.ingest)(home, source, kind, again, push, say)
     if done.waiting and announce:
-        send("arrived", "data", kind_of(done.waiting), {"batch": done.waiting})
+        send("arrived", "data", settings.tracking.model, {"batch": done.waiting, "kind": kind_of(done.waiting)})
     return done
 
 

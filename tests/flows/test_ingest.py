@@ -42,7 +42,7 @@ def test_what_waits_is_announced(told: list[Any], tmp_path: Path) -> None:
     module.ingest.fn(str(tmp_path), kind="tasks", again=True)
     assert told == [
         (tmp_path, "", "tasks", True, True),
-        ("arrived", "data", "dialogues", {"batch": "dialogues-000003"}),
+        ("arrived", "data", "sweetrl-agent", {"batch": "dialogues-000003", "kind": "dialogues"}),
     ]
     told.clear()
     module.ingest.fn(str(tmp_path), announce=False)
@@ -87,12 +87,12 @@ def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: py
     monkeypatch.setattr(steps, "emit_event", lambda **values: sent.append(values))
     monkeypatch.setattr(steps, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
     monkeypatch.setattr(steps, "step", lambda name, action: action)
-    steps.announce("arrived", "data", "dialogues", {"batch": "dialogues-000003"})
+    steps.announce("arrived", "data", "mine", {"batch": "dialogues-000003"})
     (event,) = sent
-    deployments = {one["name"]: one for one in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
-    triggers = deployments["nightly"]["triggers"]
+    text = (ROOT / "prefect.yaml").read_text().replace("{{ $SWEETRL_PROJECT }}", "mine")
+    deployments = {one["name"]: one for one in yaml.safe_load(text)["deployments"]}
+    triggers = deployments["mine.nightly"]["triggers"]
     trigger = next(one for one in triggers if event["event"] in one["expect"])
-    pattern = trigger["match"]["prefect.resource.id"]
-    assert pattern.endswith("*") and event["resource"]["prefect.resource.id"].startswith(pattern[:-1])
+    assert event["resource"]["prefect.resource.id"] == trigger["match"]["prefect.resource.id"]
     assert event["payload"] == {"batch": "dialogues-000003"}
-    assert deployments["ingest"]["schedules"] and deployments["ingest"]["triggers"]
+    assert deployments["mine.ingest"]["schedules"] and deployments["mine.ingest"]["triggers"]

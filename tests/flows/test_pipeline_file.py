@@ -93,7 +93,12 @@ def test_a_deployment_names_a_flow_and_its_parameters(deployment: dict) -> None:
     flow = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
     assert flow.name == name
     inspect.signature(flow.fn).bind(**deployment["parameters"])
-    assert deployment["work_pool"]["name"] == "sweetrl"
+    assert deployment["work_pool"]["name"] == "{{ $SWEETRL_PROJECT }}"
+    for shared in (
+        deployment["name"],
+        *(one["match"]["prefect.resource.id"] for one in deployment.get("triggers", ())),
+    ):
+        assert "{{ $SWEETRL_PROJECT }}" in shared, "another project on the server has its own"
 
 
 def test_the_compose_file_names_files_that_exist() -> None:

@@ -343,12 +343,16 @@ class Prefect(Server):
 
 
 class Worker(Server):
-    """A process worker of the work pool `sweetrl`; what it starts survives it only if it is killed with kill -9."""
+    """A process worker of the work pool `pool`; what it starts survives it only if it is killed with kill -9."""
 
     stop_signal = signal.SIGINT
 
+    def __init__(self, folder: Path, environment: Mapping[str, str], pool: str) -> None:
+        super().__init__(folder, environment)
+        self.pool = pool
+
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "prefect", "worker", "start", "--pool", "sweetrl", "--name", self.folder.name]
+        return [sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool, "--name", self.folder.name]
 
     def start(self, wait: bool = True) -> None:
         self.log.unlink(missing_ok=True)

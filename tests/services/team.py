@@ -213,13 +213,13 @@ class Checkout:
         self.check("dvc", "push", "-q", "dvc.yaml")
 
     def deploy(self) -> None:
-        """Make the work pool and deploy everything, as docs/operations.md says."""
-        self.check("prefect", "work-pool", "create", "sweetrl", "--type", "process", "--overwrite")
-        self.check("prefect", "--no-prompt", "deploy", "--all")
+        """Deploy everything, as docs/operations.md says."""
+        self.check("flows.deploy")
 
     def deployment(self, name: str) -> dict[str, Any]:
-        """Prefect's record of a deployment, by its name alone."""
-        (found,) = self.team.api("POST", "/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        """Prefect's record of a deployment, by its name in prefect.yaml."""
+        asked = {"deployments": {"name": {"any_": [f"{self.model}.{name}"]}}}
+        (found,) = self.team.api("POST", "/deployments/filter", asked)
         return found
 
     def begun(self, name: str) -> list[dict[str, Any]]:
@@ -263,7 +263,7 @@ class Checkout:
 
     def worker(self) -> Worker:
         """Start a worker whose flows work with this checkout's servers."""
-        worker = Worker(self.root.parent / f"{self.root.name}-worker", self.environment())
+        worker = Worker(self.root.parent / f"{self.root.name}-worker", self.environment(), self.model)
         worker.start()
         return worker
 

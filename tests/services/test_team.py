@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 
+from tasks.workspace import change_parameters, git
 from tests.services.checks import Books
 from tests.services.servers import Worker
 from tests.services.team import Checkout, Team
@@ -21,7 +24,7 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     # Each minute, until it has run: a moment chosen beforehand may be over before a busy machine has taken it down.
     before = small.begun("nightly")
     schedules = {row["id"] for row in small.deployment("nightly")["schedules"]}
-    small.check("prefect", "deployment", "schedule", "create", "retrain/nightly", "--interval", "60")
+    small.check("prefect", "deployment", "schedule", "create", f"retrain/{small.model}.nightly", "--interval", "60")
     small.wait_until_begun("nightly", before)
     (made,) = [row["id"] for row in small.deployment("nightly")["schedules"] if row["id"] not in schedules]
     small.team.api("DELETE", f"/deployments/{small.deployment('nightly')['id']}/schedules/{made}")
@@ -31,11 +34,30 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     books.check()
 
     before = small.begun("nightly")
-    small.check("prefect", "event", "emit", "sweetrl.data.arrived", "--resource-id", "sweetrl.data.batch-7")
+    small.check("prefect", "event", "emit", "sweetrl.data.arrived", "--resource-id", f"sweetrl.data.{small.model}")
     run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
     assert int(books.check()) > int(champion), "of three batches at least one is better"
     assert len(books.seen) == known + 3
+
+
+def test_projects_on_one_server_have_each_their_own(small: Checkout, worker: Worker) -> None:
+    """Another project of the same name is refused, and under a name of its own it moves nothing."""
+    before, theirs = small.deployment("nightly"), ("id", "tags", "pull_steps", "work_pool_name")
+    origin = git(small.root, "remote", "get-url", "origin").stdout.strip()
+    other = replace(small, model="other", extra={"SWEETRL_HOME": "/elsewhere"})
+    try:
+        git(small.root, "remote", "set-url", "origin", "https://user:secret@git.example.org/other")
+        refused = small.run("flows.deploy")
+        assert refused.code == 1 and f"is that of another project ({origin})" in refused.message
+        change_parameters(small.root, {"tracking.model": "other"})
+        other.deploy()
+    finally:
+        git(small.root, "remote", "set-url", "origin", origin)
+        git(small.root, "checkout", "-q", "params.yaml")
+    assert all(small.deployment("nightly")[key] == before[key] for key in theirs)
+    assert other.deployment("nightly")["work_pool_name"] == "other"
+    assert other.deployment("nightly")["tags"] == ["from:https://git.example.org/other"]
 
 
 def test_no_page_of_another_site_starts_anything(team: Team) -> None:
