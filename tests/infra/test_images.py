@@ -54,8 +54,6 @@ def test_who_may_use_the_servers_is_said_on_one_host_and_in_a_cluster() -> None:
     )
     (hosts,) = (word for word in services["mlflow"]["command"] if word.startswith("--allowed-hosts="))
     assert hosts in cluster and "*" not in hosts
-    secrets = (INFRA / "kubernetes/secrets.example.env").read_text(encoding="utf-8")
-    assert "PREFECT_SERVER_API_AUTH_STRING=" in secrets and "\nPREFECT_API_AUTH_STRING=" in secrets
 
 
 def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -> None:
@@ -91,7 +89,7 @@ def repository(tmp_path: Path) -> Path:
 
 def start_worker(folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
     path = f"{repository.parent}:{os.environ['PATH']}"
-    return run(SCRIPTS / "work", SWEETRL_HOME=str(folder), SWEETRL_GIT=str(repository), PATH=path)
+    return run(SCRIPTS / "work", SWEETRL_HOME=str(folder), SWEETRL_GIT=str(repository), PATH=path, WORK_POOL="mine")
 
 
 def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path, repository: Path) -> None:

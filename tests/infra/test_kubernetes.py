@@ -82,8 +82,44 @@ def test_what_is_referred_to_is_there() -> None:
         mounted = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", [])}
         claimed = {"data"} if name == "database" else set()
         assert mounted == {volume["name"] for volume in pod.get("volumes", [])} | claimed, name
-    keys = {line.partition("=")[0] for line in (FOLDER / "secrets.example.env").read_text().splitlines()}
-    assert {"PGPASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= keys
+
+
+S3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+SECRETS = {
+    "database": {"PGPASSWORD"},
+    "mlflow": {"PGPASSWORD", *S3},
+    "prefect": {"PGPASSWORD", "PREFECT_SERVER_API_AUTH_STRING"},
+    "worker": {"PREFECT_API_AUTH_STRING", *S3},
+    "gpu-worker": {"PREFECT_API_AUTH_STRING"},
+    "gpu-job": {"PREFECT_API_AUTH_STRING", *S3},
+}
+
+
+def keys_of(secret: str) -> set[str]:
+    """The keys that an example says are in a secret."""
+    lines = (FOLDER / f"{secret}.example.env").read_text(encoding="utf-8").splitlines()
+    return {line.partition("=")[0] for line in lines if not line.startswith("#")}
+
+
+@pytest.mark.parametrize(("name", "pod"), [pytest.param(*one, id=one[0]) for one in pods()])
+def test_a_pod_gets_the_secrets_that_it_needs(name: str, pod: dict[str, Any]) -> None:
+    """A worker runs what a model has written: it has no way into the database."""
+    keys = set()
+    for part in walk(pod):
+        if "secretRef" in part:
+            keys |= keys_of(part["secretRef"]["name"])
+        if "secretKeyRef" in part:
+            keys.add(part["secretKeyRef"]["key"])
+            assert part["secretKeyRef"]["key"] in keys_of(part["secretKeyRef"]["name"])
+    assert keys == SECRETS[name]
+
+
+def test_nothing_leaves_a_pod_but_what_a_policy_says() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in objects() if one["kind"] == "NetworkPolicy"}
+    everywhere = policies["nothing-else"]
+    assert everywhere["podSelector"] == {} and set(everywhere["policyTypes"]) == {"Ingress", "Egress"}
+    ports = {rule["port"] for spec in policies.values() for way in spec.get("egress", ()) for rule in way["ports"]}
+    assert ports == {53, 5432, 5000, 4200, 443, 6443, 22}
 
 
 def test_services_lead_to_pods_and_pods_to_services() -> None:
@@ -123,7 +159,8 @@ def test_the_manifests_hold_against_the_published_schemas(tmp_path: Path) -> Non
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is missing, which puts the manifests together (kustomize)")
     shutil.copytree(FOLDER, tmp_path / "all")
-    shutil.copy(FOLDER / "secrets.example.env", tmp_path / "all/secrets.env")
+    for example in FOLDER.glob("*.example.env"):
+        shutil.copy(example, tmp_path / "all" / example.name.replace(".example", ""))
     done = subprocess.run(
         ["kubectl", "kustomize", str(tmp_path / "all")], capture_output=True, text=True, timeout=60, check=False
     )
