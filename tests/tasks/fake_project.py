@@ -77,7 +77,7 @@ class Client:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}}
+        empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}, "deleted": []}
         return json.loads(self.path.read_text()) if self.path.exists() else empty
 
     def change(self, part: str, how: Callable[[Any], Any]) -> None:
@@ -93,11 +93,11 @@ class Client:
     def search_model_versions(self, query: str, page_token: str | None = None) -> Any:
         found = self.read()
         numbers = [str(number + 1) for number in range(len(found["versions"]))]
-        kept = [number for number in numbers if number not in found["tags"].get("deleted", "").split()]
-        return Page(SimpleNamespace(version=number) for number in kept)
+        kept = [number for number in numbers if number not in found["deleted"]]
+        return Page(SimpleNamespace(version=number, tags=found["tags"].get(number, {})) for number in kept)
 
-    def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
-        self.change("tags", lambda tags: tags | {key: value})
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        self.change("tags", lambda tags: tags | {version: tags.get(version, {}) | {key: value}})
 
     def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
         self.change("aliases", lambda aliases: aliases | {alias: version})
@@ -156,7 +156,13 @@ class Project:
             raise UserError(f"{server} does not answer; start it.")
 
     def pipeline(
-        self, tree: Path, steps: Steps, home: Path, resume: str | None, hand_over: Callable[[Path], object]
+        self,
+        tree: Path,
+        steps: Steps,
+        home: Path,
+        resume: str | None,
+        hand_over: Callable[[Path], object],
+        crown: Callable[[GateResult], GateResult],
     ) -> Outcome:
         """What `run_pipeline` does, with one stage that writes dvc.lock."""
         parameters = yaml.safe_load((tree / "params.yaml").read_text())
@@ -174,7 +180,7 @@ class Project:
         settings: Any = None
         registration = steps.register(settings, tree, resume, home)
         steps.note("registered", version=registration.version)
-        return Outcome((), registration, steps.judge(settings, tree, registration.version))
+        return Outcome((), registration, crown(steps.judge(settings, tree, registration.version)))
 
     def push(self, root: Path, branch: str | None) -> list[str]:
         self.reach("data store")
