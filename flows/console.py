@@ -24,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.report import level, verdicts
 from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
-from tasks.training import Harm, Outcome, PlannedStage, Result
+from tasks.training import Outcome, PlannedStage, Result, Unsettled
 
 # What Prefect does by itself, which it logs for everybody.
 OWN_WORDS = ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
@@ -43,7 +43,10 @@ def program(function: Callable[..., object]) -> typer.Typer:
 
 
 def command_line(action: Callable[[], object]) -> int:
-    """Run `action`; errors become one sentence on stderr and status 1, an interruption stops the stages too."""
+    """Run `action`; errors become one sentence on stderr and status 1 (Unsettled: its own).
+
+    An interruption stops the stages, too.
+    """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started this has it ignored
         signal.signal(signal.SIGINT, _interrupt)
@@ -63,7 +66,7 @@ def command_line(action: Callable[[], object]) -> int:
         if sentence is None:
             raise
         print(printable(f"error: {sentence}"), file=sys.stderr)
-        return 1
+        return sentence.status if isinstance(sentence, Unsettled) else 1
     return 0
 
 
@@ -126,11 +129,11 @@ def _silence_traces() -> None:
 
 
 def show_all(run: Callable[[], Result], show: Callable[[Result], object]) -> None:
-    """Run a flow and show what it did, also where that was harm."""
+    """Run a flow and show what it did, also where a person must act on it."""
     try:
         done = run()
-    except Harm as harm:
-        show(harm.result)
+    except Unsettled as unsettled:
+        show(unsettled.result)
         raise
     show(done)
 

@@ -14,12 +14,13 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, split_reference
 from tasks.journal import promoting
 from tasks.promotion import GateResult
-from tasks.steps import announce, prefect_steps
+from tasks.steps import announce, prefect_steps, settled
 from tasks.training import unless_harmful
 from tasks.workspace import only_run
 
 
 @flow(name="promote", validate_parameters=False)
+@settled
 def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = ".") -> GateResult:
     """Run the gate for `reference`; with a `reason` the version is accepted without it, and the reason is kept.
 

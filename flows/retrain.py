@@ -18,35 +18,43 @@ from flows.console import program, show_all, show_outcome
 from flows.spread import run_stage
 from flows.train import announce_outcome
 from sweetrl.config.overrides import parse_changes
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from tasks import retraining
 from tasks.retraining import Retraining
-from tasks.steps import prefect_steps
-from tasks.training import unless_harmful
+from tasks.steps import announce, prefect_steps, settled
+from tasks.training import Waiting, unless_harmful
 
 
 @flow(name="retrain", validate_parameters=False)
+@settled
 def retrain(
     root: str = ".",
     changes: dict[str, Any] | None = None,
     merge_promoted: bool = True,
     push: bool = True,
     unfinished_only: bool = False,
+    past_waiting: bool = False,
 ) -> list[Retraining]:
     """Train on the next batch, or finish what was left; with `unfinished_only` no new batch is taken.
 
-    `changes` sets more parameters; without `push` nothing leaves this machine. A new version that is
-    worse than its base is the error `Harm`, once all is done.
+    `changes` sets more parameters; without `push` nothing leaves this machine. A new version that is worse than its
+    base is the error `Harm`, one that has won and waits for a person `Waiting`, once all is done. No batch is taken
+    while a version waits, unless `past_waiting` says so.
     """
     home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:
         done = retraining.go_on(home, steps)
     else:
-        done = retraining.retrain(home, steps, changes, merge_promoted, push)
+        done = retraining.retrain(home, steps, changes, merge_promoted, push, past_waiting)
     for retrained in done:
         announce_outcome(retrained.outcome)
         steps.say(f"branch {retrained.branch}: {retrained.left or retrained.merged or 'nothing is merged'}")
-    return unless_harmful(done, "; ".join(filter(None, (retrained.outcome.harm for retrained in done))))
+    unless_harmful(done, "; ".join(filter(None, (retrained.outcome.harm for retrained in done))))
+    if waiting := [retrained.left for retrained in done if retrained.left]:
+        announce("waiting", "model", load_settings(home / "params.yaml").tracking.model, {"reason": "; ".join(waiting)})
+        raise Waiting(f"{'; '.join(waiting)}; `--past-waiting` takes the next batch before.", done)
+    return done
 
 
 @program
@@ -57,6 +65,7 @@ def main(
     no_merge: Annotated[bool, Option("--no-merge", help="Leave a promoted branch for people to merge.")] = False,
     no_push: Annotated[bool, Option("--no-push", help="Take the batch, and keep everything, here alone.")] = False,
     go_on: Annotated[bool, Option("--continue", help="Only finish what earlier runs have left unfinished.")] = False,
+    past: Annotated[bool, Option("--past-waiting", help="Take the next batch though a winner waits.")] = False,
     give_up: Annotated[bool, Option("--withdraw", help="Give up what earlier runs have left unfinished.")] = False,
 ) -> None:
     """Train on the next batch in a git worktree of its own; merge it if it is promoted."""
@@ -67,7 +76,9 @@ def main(
         for sentence in retraining.withdraw(Path.cwd()):
             print(sentence)
         return
-    show_all(lambda: retrain(".", values, not no_merge, not no_push, go_on), partial(show_retrainings, go_on=go_on))
+    show_all(
+        lambda: retrain(".", values, not no_merge, not no_push, go_on, past), partial(show_retrainings, go_on=go_on)
+    )
 
 
 def show_retrainings(done: list[Retraining], go_on: bool) -> None:

@@ -11,12 +11,13 @@ from prefect import flow
 
 from flows.spread import run_stage
 from tasks.pipeline import Selection
-from tasks.steps import announce, prefect_steps
+from tasks.steps import announce, prefect_steps, settled
 from tasks.training import Outcome, run_pipeline, unless_harmful
 from tasks.workspace import only_run
 
 
 @flow(name="train", validate_parameters=False)
+@settled
 def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
     """Bring the project at `root` up to date; with names of stages only those from `begin` to `until`.
 
@@ -31,10 +32,13 @@ def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
 
 
 def announce_outcome(outcome: Outcome) -> None:
-    """Tell the world about a new version and about a new champion."""
+    """Tell the world about a new version, and about a new champion or why it is none."""
     registration, gate = outcome.registration, outcome.gate
     if registration is not None and registration.created:
         announce("registered", "model", registration.model, {"version": registration.version})
     if registration is not None and gate is not None and gate.promoted:
         payload = {"version": gate.version, "reason": gate.reason, "before": gate.before or ""}
         announce("promoted", "model", registration.model, payload)
+    elif registration is not None and gate is not None and gate.decision is not None and not gate.won:
+        payload = {"version": gate.version, "reason": gate.reason, "harm": outcome.harm}
+        announce("refused", "model", registration.model, payload)

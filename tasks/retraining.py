@@ -83,13 +83,15 @@ def retrain(
     changes: Mapping[str, Any] | None = None,
     merge_promoted: bool = True,
     push: bool = True,
+    past_waiting: bool = False,
 ) -> list[Retraining]:
     """Finish the retrainings that were left unfinished; where there are none, train on the next batch.
 
-    `changes` sets more parameters; without `push` nothing leaves this machine.
+    `changes` sets more parameters; without `push` nothing leaves this machine. What waits for a person holds up the
+    next batch, unless `past_waiting` says that it does not.
     """
     done = go_on(home, steps, changes)
-    if all(retraining.left for retraining in done):  # what waits for a person does not hold up the next batch
+    if not done or (past_waiting and all(retraining.left for retraining in done)):
         try:
             journal = begin(home, changes or {}, merge_promoted, push)
         except NothingNew as nothing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
+from prefect.states import Failed
 
 from sweetrl.stages.registration import register_policy
 from tasks.outages import stop_asking
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
 from tasks.promotion import judge, take_over
-from tasks.training import Steps
+from tasks.training import Steps, Unsettled
 from tasks.workspace import push
 
 
@@ -66,6 +68,19 @@ def prefect_steps(run: Callable[[str, Path, dict[str, str]], StageResult] = run_
         push=step("push_data", push, retries=2, retry_delay_seconds=[10, 60]),
         say=say,
     )
+
+
+def settled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a flow's `function` that ends the flow in the failed state `Harm` or `Waiting` where it raises these."""
+
+    @wraps(function)
+    def run(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except Unsettled as error:
+            return Failed(name=type(error).__name__, message=str(error), data=error)
+
+    return run
 
 
 def announce(event: str, kind: str, name: str, payload: dict[str, Any]) -> None:

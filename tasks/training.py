@@ -106,12 +106,26 @@ class Outcome:
         return "" if champion else harm(self.evaluation)
 
 
-class Harm(UserError):
-    """Training has done harm: all was carried out and recorded (`result`), and whoever waits for the end must know."""
+class Unsettled(UserError):
+    """All was carried out and recorded (`result`), and a person must act: the process ends with `status`."""
+
+    status = 1
 
     def __init__(self, sentence: str, result: Any = None):
         self.result = result
         super().__init__(sentence)
+
+
+class Harm(Unsettled):
+    """Training has done harm: the new version is worse than its base."""
+
+    status = 3
+
+
+class Waiting(Unsettled):
+    """A version has won, and is not the champion before a person has done what the sentence says."""
+
+    status = 4
 
 
 def unless_harmful(result: Result, changes: str) -> Result:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,24 +23,30 @@ WORSE = {"value": -0.19, "low": -0.2, "high": -0.18, "p_value": 0.001, "test": "
 HARMFUL = EVALUATION | {"difference": {**EVALUATION["difference"], "reward": WORSE}}
 
 
+EVENTS: list[tuple[Any, ...]] = []
+
+
 def ended(accepted: bool) -> Outcome:
     """A run whose version 2 solves more tasks and has a lower mean reward."""
     gate = GateResult("2", False, "2" if accepted else "1", "1", "as the gate says")
     return Outcome((), Registration("sweetrl-agent", "2", True), gate, evaluation=HARMFUL)
 
 
-def how(which: str, outcome: Outcome, patch: pytest.MonkeyPatch) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+def how(
+    which: str, outcome: Outcome, patch: pytest.MonkeyPatch, left: str = ""
+) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     """A flow that ends with `outcome`, and how its program shows that."""
     for module in (train, retrain):
         patch.setattr(module, "prefect_steps", lambda *arguments: Steps(say=quiet))
-    patch.setattr(train, "announce", lambda *arguments: None)
+        patch.setattr(module, "announce", lambda *event: EVENTS.append(event))
+    EVENTS.clear()
     patch.setattr(train, "run_pipeline", lambda *arguments, **options: outcome)
     patch.setattr(run, "at_rest", lambda *arguments: outcome)
-    patch.setattr(retraining, "retrain", lambda *arguments: [retraining.Retraining("retrain/x", outcome)])
+    patch.setattr(retraining, "retrain", lambda *arguments: [retraining.Retraining("retrain/x", outcome, left=left)])
     return {
-        "train": (train.train.fn, console.show_outcome),
+        "train": (train.train.fn.__wrapped__, console.show_outcome),
         "at rest": (partial(run.run_here, console.Path.cwd()), console.show_outcome),
-        "retrain": (retrain.retrain.fn, partial(retrain.show_retrainings, go_on=False)),
+        "retrain": (retrain.retrain.fn.__wrapped__, partial(retrain.show_retrainings, go_on=False)),
     }[which]
 
 
@@ -56,6 +64,32 @@ def test_harm_is_shown_first_and_is_the_exit_status(
     said = capsys.readouterr()
     assert "gate: as the gate says" in said.out, "all that was done is shown"
     change = "mean reward changed by −19.0 points on 1,000 held-out tasks"
-    assert code == (not accepted)
+    assert code == (0 if accepted else 3)
     assert (f"error: the new version is worse than its base: {change}" in said.err) is not accepted
     assert said.out.startswith(f"\x1b[1;31mHARM: worse than its base: {change}") is not accepted
+
+
+def test_a_winner_that_waits_is_said_each_night(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was exit status 0 and Completed, and nobody knew that a better version waited for a merge."""
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(console, "_silence_traces", lambda: None)
+    flow, show = how("retrain", ended(True), monkeypatch, "version 2 has won and is not merged: params.yaml is edited")
+    assert console.command_line(lambda: console.show_all(flow, show)) == 4
+    said = capsys.readouterr()
+    assert "branch:  retrain/x" in said.out and "error: version 2 has won and is not merged" in said.err
+    assert [event[:3] for event in EVENTS] == [
+        ("registered", "model", "sweetrl-agent"),
+        ("waiting", "model", "sweetrl-agent"),
+    ]
+    state = retrain.retrain.fn()
+    assert state.is_failed() and state.name == "Waiting" and "version 2 has won" in state.message
+
+
+def test_what_the_gate_refuses_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = SimpleNamespace(promote=False)
+    gate = GateResult("2", False, "1", "1", "no better than version 1", cast(Any, decision))
+    how("train", ended(True), monkeypatch)
+    train.announce_outcome(replace(ended(True), gate=gate))
+    assert [event[0] for event in EVENTS] == ["registered", "refused"]
