@@ -16,6 +16,7 @@ PREFERENCES = Path("data/preferences")
 EVALUATION_DIALOGUES = Path("data/evaluation")
 ITERATIONS_DATA = Path("data/iterations")
 INGEST = Path("data/ingest")  # what `sweetrl ingest` has seen, taken and put aside: DVC's, on the branch `ingest`
+LABELS = Path("data/labels")  # what people said of dialogues in the viewer; for `sources.trajectories`, or an ingest
 BATCHES = Path("data/batches")  # what was ingested, a folder for each batch, each with a .dvc file beside it
 ACCEPTED = Path("data/accepted.json")  # the last accepted batch, which validation compares with
 QUALITY_HISTORY = Path("data/quality-history.json")  # what was observed of the last accepted batches; no stage reads it

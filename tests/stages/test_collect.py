@@ -15,6 +15,7 @@ from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.stages.collect import collect
+from sweetrl.viewer.sources import find_sources
 
 VALUES: dict[str, Any] = {
     "seed": 7,
@@ -58,6 +59,24 @@ def test_attempts_at_the_first_tasks_scored_in_shards(project: Path) -> None:
     first = contents()
     collect(settings())
     assert contents() == first
+
+
+def test_a_running_collect_is_seen_by_who_looks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its finished shards can be read, and nothing that tells so is left in what it publishes."""
+    Path("params.yaml").touch()
+    seen, write = list[tuple[str, int, int]](), TrajectoryStore.write_shard
+
+    def look(store: TrajectoryStore, *shard: Any) -> Path:
+        path = write(store, *shard)
+        (source,) = find_sources(Path())
+        seen.append((source.stage, len(TrajectoryStore(source.path)), source.total))
+        return path
+
+    monkeypatch.setattr(TrajectoryStore, "write_shard", look)
+    collect(settings())
+    assert seen == [("collect, running", done, 10) for done in (4, 8, 10)]
+    assert [source.stage for source in find_sources(Path())] == ["collect"]
+    assert {path.suffix for path in Path("data/trajectories").iterdir()} == {".parquet"}
 
 
 def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

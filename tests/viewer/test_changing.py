@@ -94,6 +94,34 @@ def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium
         tab.close()
 
 
+def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
+    project: Path, settings: Settings, chromium: Chromium, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path / "project")
+    evaluated = TrajectoryStore(tmp_path / "project/data/evaluation/trained")
+    running = TrajectoryStore(tmp_path / "project/.scratch/evaluate-0123456789abcdef/dialogues/trained")
+    name = ".scratch/evaluate-0123456789abcdef/dialogues/trained"
+    with running.growing(48):
+        running.write_shard(0, list(evaluated.read_shard(0)))
+        viewer = open_viewer(str(tmp_path / "project"), settings, tmp_path)
+        running.write_shard(1, list(evaluated.read_shard(1)))  # after the viewer has looked
+        assert viewer.meta()["running"] == [{"source": name, "dialogues": 20, "of": 48}]
+        with serving(viewer) as address:
+            tab = chromium.tab()
+            tab.go(address + "#/dialogues?stage=evaluate%2C+running")
+            says = f"20 dialogues of 84. {name}: running, 20 of 48 dialogues so far"
+            assert tab.text(".told") == says and "running" in tab.text(".inner .row .task")
+            tab.to(f"#/dialogue/{quote(name, safe='')}/{TESTS[0].id}/0")
+            tab.until("document.querySelectorAll('.message').length > 2")
+            tab.to("#/overview")
+            text = tab.until("document.querySelector('.overviewhead')?.innerText")
+            assert "comparisons of methods use the 48 of evaluations" in text and "running, 20 of 48" in text
+            assert not tab.errors
+            tab.close()
+    over = open_viewer(str(tmp_path / "project"), settings, tmp_path)
+    assert over.meta()["running"] == [] and over.dialogues.catalogue.count == 64, "it was killed, or is over"
+
+
 def refused(row: int) -> Any:
     raise UserError("data/evaluation: these dialogues have changed; start `sweetrl view` again.")
 

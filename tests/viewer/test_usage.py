@@ -10,12 +10,13 @@ import pytest
 from chromium import Chromium, serving
 from made import TESTS
 
+from sweetrl.colbench.domain import Domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.lineage import RunFacts
-from sweetrl.viewer.overview import TrackedRuns, recorded_harm
+from sweetrl.viewer.overview import TrackedRuns, measured
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
 
@@ -110,6 +111,7 @@ def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatc
 
 @pytest.mark.parametrize("text", ["", "[]", '{"difference": 3}', '{"difference": {"reward": {"value": "x"}}}'])
 def test_an_evaluation_that_is_none_of_ours_shows_no_harm(tmp_path: Path, text: str) -> None:
-    assert recorded_harm(tmp_path / "evaluation.json") == ""
+    nothing = {"harm": "", "evaluated": []}
+    assert measured(tmp_path / "evaluation.json", Domain()) == nothing
     (tmp_path / "evaluation.json").write_text(text)
-    assert recorded_harm(tmp_path / "evaluation.json") == ""
+    assert measured(tmp_path / "evaluation.json", Domain()) == nothing

@@ -7,17 +7,19 @@ under their name only when they are complete.
 
 from __future__ import annotations
 
+import fcntl
 import re
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.bounded import open_parquet
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, remove_leftovers
+from sweetrl.io import atomic_path, private_file, remove_leftovers
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 TASKS_FORMAT = "tasks/1"
 TRAJECTORIES_FORMAT = "trajectories/2"
+GROWING = ".growing"  # locked by who writes the other files of a folder; holds of how many dialogues it will be
 _BATCH = 64  # rows in memory at a time while reading
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
@@ -91,6 +94,34 @@ class TrajectoryStore:
         remove_leftovers(path)
         _write(path, [_trajectory_record(each) for each in trajectories], trajectory_schema(), TRAJECTORIES_FORMAT)
         return path
+
+    @contextmanager
+    def growing(self, total: int, alone: bool = True) -> Iterator[None]:
+        """Let others see (`growing_to`), until the block or the process ends, that `total` dialogues are written here.
+
+        One of several processes that share the work is not `alone`: the last one takes the mark away.
+        """
+        path = private_file(self.folder / GROWING)
+        with path.open("r+") as mark:
+            with suppress(OSError):  # a file system without locks: nobody sees it
+                fcntl.flock(mark, fcntl.LOCK_SH)
+            mark.write(str(total))
+            mark.truncate()
+            try:
+                yield
+            finally:
+                if alone:
+                    path.unlink(missing_ok=True)
+
+    def growing_to(self) -> int:
+        """Return of how many dialogues the store will be, if a process writes it right now, else 0."""
+        with suppress(OSError), (self.folder / GROWING).open("rb") as mark:
+            try:
+                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                total = mark.read(16)
+                return int(total) if total.isdigit() else 0
+        return 0
 
     def shards(self) -> dict[int, Path]:
         """Complete shards by number, in rising order; empty where the folder is missing."""

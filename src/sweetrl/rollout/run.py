@@ -118,17 +118,18 @@ def rollout_scored(
         "progress": progress,
         "spent": None if ledger is None else ledger.add,
     }
-    try:
-        if isinstance(context.engine, AsyncEngine):
-            _shards_of_each(missing, context, store, journal, losses, **how)
-        else:
-            for index, part in missing.items():
-                trajectories = rollout(part, context, **how)
-                losses.add(trajectories)
-                store.write_shard(index, scored(trajectories, context.scorer))
-    finally:
-        if losses.too_many:
-            _take_again(store, own)
+    with store.growing(len(attempts), alone=mine is None):
+        try:
+            if isinstance(context.engine, AsyncEngine):
+                _shards_of_each(missing, context, store, journal, losses, **how)
+            else:
+                for index, part in missing.items():
+                    trajectories = rollout(part, context, **how)
+                    losses.add(trajectories)
+                    store.write_shard(index, scored(trajectories, context.scorer))
+        finally:
+            if losses.too_many:
+                _take_again(store, own)
     for index in own:
         journal.drop(index)
     if mine is None:  # else others may write into it

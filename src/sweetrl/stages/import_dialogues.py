@@ -171,6 +171,7 @@ def import_dialogues(
     logger.info("import: reading %d files ...", len(importer.files))
     counts, present = importer.survey(store.folder / BAD_ROWS), store.shards()
     with ExitStack() as stack, Meter("import", counts["dialogues"], "dialogues") as meter:
+        stack.enter_context(store.growing(counts["dialogues"], alone=mine is None))
         scorer = ImportScorer(importer.domain, stack)
         for index, members in enumerate(importer.shards()):
             if index not in present and (mine is None or mine(index)):

@@ -7,6 +7,7 @@ overview   what is said of all of them together, beside what the page computes f
 ranked     candidates, preference pairs and token log-ratios of a ranking, by dialogue
 server     the page and its JSON at an address of this machine
 export     the same page with its data as a folder of files
+labels     what people say of dialogues, which an import takes as their rewards
 heat       what the critic's advantage is made of, token by token
 static/    the page: plain scripts and one style sheet, which a browser takes as they are
 """

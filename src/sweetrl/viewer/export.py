@@ -20,7 +20,7 @@ from sweetrl.io import publish
 from sweetrl.types import Trajectory
 from sweetrl.viewer.dialogue import can_run, pages_of
 from sweetrl.viewer.index import SHARD
-from sweetrl.viewer.overview import linked_report, overview
+from sweetrl.viewer.overview import linked_report
 from sweetrl.viewer.server import ASSETS, POLICY, Viewer
 
 WORDS, DIALOGUES = 1_000, 50  # rows in a file
@@ -53,8 +53,7 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     if report is not None:
         (folder / "report.html").write_text(report, encoding="utf-8")
     sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
-    meta = catalogue.meta() | overview(catalogue, viewer.target, viewer.dialogues.tracked) | sizes
-    _script(folder / META, "meta", meta | {"heat": False, "server": False})
+    _script(folder / META, "meta", viewer.meta() | sizes | {"heat": False, "server": False})
     for number, first in enumerate(range(0, catalogue.count, SHARD)):
         _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))
     for number, first in enumerate(range(0, catalogue.count, WORDS)):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.bounded import check_parquet, lines
+from sweetrl.colbench.domain import Labels
 from sweetrl.console.printing import note
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
@@ -24,6 +25,7 @@ from sweetrl.file_hashes import file_hash
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
 from sweetrl.types import Trajectory
+from sweetrl.viewer.labels import key_of
 from sweetrl.viewer.ranked import Ranked, ranked_files
 from sweetrl.viewer.rows import KINDS, Contrasts, Domains, row_of, row_of_result
 from sweetrl.viewer.sources import Source
@@ -32,16 +34,18 @@ if TYPE_CHECKING:
     import pyarrow
 
 CACHE = Path(".cache/viewer")
-FORMAT = 3  # raise it when the rows of equal dialogues become others
+FORMAT = 4  # raise it when the rows of equal dialogues become others
 SHARD = 5_000  # rows that the page takes at a time
 _BATCH = 1_000  # rows in memory while an index is made
 _NOTES = b"sweetrl.viewer"
 TEXT = "text"  # the column of the words
+KEY, PARTS = "key", "parts"  # what tells a dialogue by its words (sweetrl.viewer.labels), and parts of the reward
+MOST_PARTS = 16  # of a reward, as columns of the table
 
 
 @dataclass(frozen=True)
 class Index:
-    """The index of one source: its table, how many rows, and how the critic ranks kinds of replies.
+    """The index of one source: its table, how many rows, how the critic ranks kinds of replies, parts of the reward.
 
     `seen` are the files that it was made of, each with its hash.
     """
@@ -50,6 +54,7 @@ class Index:
     table: Path
     count: int
     contrasts: dict[str, list[float]]
+    parts: Sequence[str]
     seen: Sequence[tuple[Path, str]]
 
     def check(self) -> None:
@@ -66,6 +71,8 @@ class Catalogue:
         self.ends = list(accumulate(one.count for one in indices))
         self.names = {name: self._names(name) for name, kind in KINDS.items() if kind == "word"}
         self._codes = {name: {word: code for code, word in enumerate(some)} for name, some in self.names.items()}
+        names = sorted({name for one in indices for name in one.parts})[:MOST_PARTS]
+        self.parts = {f"part {name}": name for name in names}
 
     @property
     def count(self) -> int:
@@ -74,13 +81,34 @@ class Catalogue:
 
     def meta(self) -> dict[str, Any]:
         """Return what the page must know before the first rows: columns, their words, and what the sources are."""
-        return {"count": self.count, "shard": SHARD, "kinds": KINDS, "words": self.names}
+        running = [
+            {"source": one.source.name, "dialogues": one.count, "of": one.source.total}
+            for one in self.indices
+            if one.source.total
+        ]
+        kinds = KINDS | dict.fromkeys(self.parts, "number")
+        return {"count": self.count, "shard": SHARD, "kinds": kinds, "words": self.names, "running": running} | (
+            self._measures()
+        )
+
+    def _measures(self) -> dict[str, Any]:
+        """What dialogues are compared by: columns with the domain's names for them, and the one that it is about."""
+        domain = self.domains.of(self.domains.settings.suite)
+        others = set(self.names["domain"]) - {"", domain.name}
+        labels, measure = (Labels(), "success") if others else (domain.shown_labels, domain.measure)
+        plain = {Labels.success: "Success", Labels.reward: "Reward"}  # of one dialogue, and of many
+        own = {name: getattr(labels, name) for name in ("success", "reward")}
+        names = {name: plain.get(label, label) for name, label in own.items()} | self.parts
+        return {"measure": measure, "measures": [*names.items()]}
 
     def rows(self, shard: int) -> dict[str, list[Any]]:
         """Return the columns of `SHARD` rows from row `shard * SHARD` on; a word is its place in `meta()["words"]`."""
-        found: dict[str, list[Any]] = {name: [] for name in KINDS}
-        for index, first, count in self._parts(shard * SHARD, SHARD):
-            table = _slice(index.table, first, count, list(KINDS))
+        found: dict[str, list[Any]] = {name: [] for name in (*KINDS, *self.parts)}
+        for index, first, count in self._slices(shard * SHARD, SHARD):
+            table = _slice(index.table, first, count, [*KINDS, PARTS])
+            for values in map(dict, (pairs or () for pairs in table[PARTS].to_pylist() if self.parts)):
+                for column, name in self.parts.items():
+                    found[column].append(_short(values.get(name)))
             for name, kind in KINDS.items():
                 values = table[name].to_pylist()
                 if kind == "word":
@@ -108,11 +136,25 @@ class Catalogue:
                 first += len(batch)
         return found
 
+    def with_key(self, keys: Collection[str]) -> dict[int, str]:
+        """Return the rows whose dialogues have one of `keys`, each with it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        found, first, wanted = dict[int, str](), 0, pa.array(sorted(keys), pa.string())
+        for index in self.indices if keys else ():
+            for batch in pq.ParquetFile(index.table).iter_batches(columns=[KEY], batch_size=4 * _BATCH):
+                places = pc.indices_nonzero(pc.is_in(batch[KEY], wanted)).to_pylist()
+                found |= {first + place: batch[KEY][place].as_py() for place in places}
+                first += len(batch)
+        return found
+
     def words(self, start: int, count: int) -> list[str]:
         """Return the words of rows in small letters, for searching without a server."""
         return [
             words
-            for index, first, some in self._parts(start, count)
+            for index, first, some in self._slices(start, count)
             for words in _slice(index.table, first, some, [TEXT])[TEXT].to_pylist()
         ]
 
@@ -123,7 +165,7 @@ class Catalogue:
         """
         if not 0 <= row < self.count:
             raise IndexError(row)
-        ((index, first, _),) = self._parts(row, 1)
+        ((index, first, _),) = self._slices(row, 1)
         index.check()
         source, one = index.source, None
         (place,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
@@ -169,7 +211,7 @@ class Catalogue:
             for better, _, worse in [name.partition("/")]
         ]
 
-    def _parts(self, start: int, count: int) -> Iterator[tuple[Index, int, int]]:
+    def _slices(self, start: int, count: int) -> Iterator[tuple[Index, int, int]]:
         """Yield (index, first row in it, how many) of the rows from `start` on."""
         end = min(start + count, self.count)
         while start < end:
@@ -197,14 +239,15 @@ def terms(query: str) -> list[str]:
 def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
     """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown.
 
-    Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out.
+    Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out; so is
+    what a running stage takes away while it is read.
     """
     indices = []
     for source in sources:
         try:
             indices.append(open_index(source, domains))
         except UserError as error:
-            if source.kind != "file" or len(sources) == 1:
+            if (source.kind != "file" and not source.total) or len(sources) == 1:
                 raise
             note(f"left out: {error}")
     return Catalogue(indices, domains)
@@ -232,7 +275,7 @@ def open_index(source: Source, domains: Domains) -> Index:
             _write(source, domains, temporary)
     file = pq.ParquetFile(table)
     notes = json.loads((file.metadata.metadata or {}).get(_NOTES, b"{}"))
-    return Index(source, table, file.metadata.num_rows, notes.get("contrasts", {}), seen)
+    return Index(source, table, file.metadata.num_rows, notes.get("contrasts", {}), notes.get(PARTS, []), seen)
 
 
 def cache_folder() -> Path:
@@ -246,7 +289,8 @@ def _write(source: Source, domains: Domains, table: Path) -> None:
     import pyarrow.parquet as pq
 
     contrasts: Contrasts = {}
-    rows, schema = _rows(source, domains, contrasts), _schema()
+    parts = dict[str, None]()
+    rows, schema = _rows(source, domains, contrasts, parts), _schema()
     with (
         pq.ParquetWriter(table, schema, compression="zstd") as writer,
         Meter(f"index {source.name}", _count(source), "dialogues") as meter,
@@ -254,10 +298,10 @@ def _write(source: Source, domains: Domains, table: Path) -> None:
         while batch := list(islice(rows, _BATCH)):
             writer.write_table(pa.Table.from_pylist(batch, schema=schema))
             meter(len(batch))
-        writer.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts}).encode()})
+        writer.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts, PARTS: list(parts)}).encode()})
 
 
-def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[dict[str, Any]]:
+def _rows(source: Source, domains: Domains, contrasts: Contrasts, parts: dict[str, None]) -> Iterator[dict[str, Any]]:
     """Yield the row of every dialogue of a source, with its words and its place."""
     if source.kind == "results":
         from sweetrl.evaluation.metrics import read_results
@@ -270,7 +314,9 @@ def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[di
         states = ranked.states.of(one.task.id, one.attempt) if ranked else []
         pairs = ranked.pairs.count(one.task.id, one.attempt) if ranked else 0
         words = "\n".join((one.task.id, *(message.content for message in one.messages))).lower()
-        yield {**row_of(one, source, domains, states, pairs, contrasts), TEXT: words, "file": file, "at": at}
+        row = row_of(one, source, domains, states, pairs, contrasts)
+        parts |= dict.fromkeys(one.parts)
+        yield {**row, TEXT: words, KEY: key_of(one), PARTS: sorted(one.parts.items()), "file": file, "at": at}
 
 
 def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Trajectory]]:
@@ -279,7 +325,8 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
         from sweetrl.colbench.store import TrajectoryStore
 
         store = TrajectoryStore(source.path)
-        for shard in store.shards():
+        # Of a stage that runs those that were there when we looked first: the table is kept under their hashes.
+        for shard in (number for number, path in store.shards().items() if path in source.files):
             for row, one in enumerate(store.read_shard(shard)):
                 yield shard, row, one
         return
@@ -319,7 +366,8 @@ def _schema() -> pyarrow.Schema:
 
     types = {"text": pa.string(), "word": pa.string(), "number": pa.float64(), "truth": pa.bool_()}
     fields = {name: types[kind] for name, kind in KINDS.items()} | {"attempt": pa.int32(), TEXT: pa.large_string()}
-    return pa.schema([*fields.items(), ("file", pa.int32()), ("at", pa.int64())])
+    own = [(KEY, pa.string()), (PARTS, pa.map_(pa.string(), pa.float64()))]
+    return pa.schema([*fields.items(), *own, ("file", pa.int32()), ("at", pa.int64())])
 
 
 def _slice(path: Path, first: int, count: int, columns: list[str]) -> pyarrow.Table:

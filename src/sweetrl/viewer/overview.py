@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import VIEWER, harm
+from sweetrl.evaluation.metrics import AFTER, BEFORE
+from sweetrl.evaluation.report import VIEWER, fault_rows, harm, p_value, percent, points, tone, verdicts
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, REPORT
 from sweetrl.text import printable
@@ -22,6 +23,7 @@ from sweetrl.types import Trajectory
 from sweetrl.viewer.sources import Source, Target
 
 if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
     from sweetrl.config.settings import Settings
     from sweetrl.rollout.ledger import DialogueCost
     from sweetrl.tracking.lineage import Records, RunFacts
@@ -133,7 +135,7 @@ def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[st
     """Return the runs with costs and curves, the critic's contrasts in words, harm, and whether there is a report."""
     return {
         "title": printable(target.title),
-        "harm": recorded_harm(target.folder / EVALUATION),
+        **measured(target.folder / EVALUATION, catalogue.domains.of(catalogue.domains.settings.suite)),
         "curves": list(runs.curves()),
         "contrasts": [{**contrast, "verdict": verdict(contrast["share"])} for contrast in catalogue.contrasts()],
         "runs": runs.runs(),
@@ -143,12 +145,39 @@ def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[st
     }
 
 
-def recorded_harm(evaluation: Path) -> str:
-    """Return in which measures the evaluation shows harm, as its report does; "" where there is none of ours."""
+def measured(evaluation: Path, domain: Domain) -> dict[str, Any]:
+    """Return in which measures the evaluation shows harm, "" for none, and what the report says of each measure.
+
+    That is in words: what it is called, before and after, the change with its interval, p, and what that shows.
+    """
     try:
-        return printable(harm(read_json(evaluation)))
+        comparison = read_json(evaluation)
+        return {"harm": printable(harm(comparison)), "evaluated": [*_measures(comparison, domain)]}
     except (UserError, AttributeError, KeyError, TypeError, ValueError):  # of no stage, but somebody else's file
-        return ""
+        return {"harm": "", "evaluated": []}
+
+
+def _measures(comparison: Mapping[str, Any], domain: Domain) -> Iterator[list[str]]:
+    """Success and reward, harm first; parts of the reward; and what goes wrong, which has no interval."""
+    rows = [
+        (each.label, [comparison.get(f"{each.measure}_{when}") for when in ("before", "after")], change, each.tone)
+        for each in verdicts(comparison)
+        for change in [comparison["difference"][each.measure]]
+    ]
+    for name, part in comparison.get("parts", {}).items():
+        values, change = [part[when]["value"] for when in (BEFORE, AFTER)], part["difference"]
+        rows.append((f"part of the reward: {name}", values, change, tone(change, comparison["confidence"])))
+    for label, values, change, how in rows:
+        interval = f"{points(change['value'])} ({points(change['low'])} to {points(change['high'])})"
+        shown = ["" if value is None else percent(value) for value in values]
+        yield [label, *shown, interval, p_value(change["p_value"]), {"open": "no difference is shown"}.get(how, how)]
+    more = [comparison, *(part for part in comparison.values() if isinstance(part, Mapping) and "policies" in part)]
+    policies = {
+        when: {key: value for part in more for key, value in part.get("policies", {}).get(when, {}).items()}
+        for when in (BEFORE, AFTER)
+    }
+    for row in fault_rows(policies, domain.shown_labels.faults):
+        yield [row["label"], *(percent(row[w]["value"]) for w in ("before", "after")), points(row["change"]), "", ""]
 
 
 def verdict(share: float) -> str:

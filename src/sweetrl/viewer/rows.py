@@ -34,6 +34,7 @@ KINDS = {
     **dict.fromkeys(FAULTS[4:], "number"),
     **dict.fromkeys(("advantage", "least_advantage", "ranked", "pairs", "needed_last", "tokens"), "number"),
     "words": "truth",
+    "label": "number",  # no part of the table, but what people have said since
 }
 NO_FAULT = "none"
 NEEDED = "needed"  # the verdict on a question that the task needs

@@ -13,6 +13,7 @@ from sweetrl.paths import CRITIC
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.index import open_catalogue
+from sweetrl.viewer.labels import Labels
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.sources import find_sources, find_target
@@ -28,7 +29,7 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
 
     target, domains = find_target(name, settings, scratch), Domains(settings)
     dialogues = Dialogues(open_catalogue(find_sources(target.folder), domains), TrackedRuns(settings, target.runs))
-    return Viewer(target, dialogues, Heat(domains, target.folder / CRITIC))
+    return Viewer(target, dialogues, Heat(domains, target.folder / CRITIC), Labels(settings.suite))
 
 
 def open_browser(address: str) -> None:

@@ -17,9 +17,10 @@ from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
 from sweetrl.errors import UserError
-from sweetrl.listening import listening, other_site, own_name, serve_app
+from sweetrl.listening import Guard, listening, other_site, own_name, serve_app
 from sweetrl.viewer.dialogue import Dialogues, pictures
 from sweetrl.viewer.heat import Heat
+from sweetrl.viewer.labels import LONGEST_NOTE, Change, Labels
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.sources import Target
 
@@ -33,6 +34,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+LONGEST_BODY = 2**16  # bytes: two notes with every letter escaped
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -50,6 +52,14 @@ class Viewer:
     target: Target
     dialogues: Dialogues
     heat: Heat
+    labels: Labels
+
+    def meta(self) -> dict[str, Any]:
+        """Return what is said of the dialogues together; `labels` are (reward, note) by row, None without a place."""
+        catalogue, said = self.dialogues.catalogue, self.labels.all()
+        labels = {row: (said[key].reward, said[key].note) for row, key in catalogue.with_key(said).items()}
+        known = {"labels": None if self.labels.folder is None else labels, "longest_note": LONGEST_NOTE}
+        return catalogue.meta() | overview(catalogue, self.target, self.dialogues.tracked) | known
 
     def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
         """Compute of a dialogue what is asked for: "run" (tests), "heat" (log-ratios), "prompts" or "pictures"."""
@@ -99,8 +109,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
-        more = {"heat": viewer.heat.there, "server": True}
-        return catalogue.meta() | overview(catalogue, viewer.target, viewer.dialogues.tracked) | more
+        return viewer.meta() | {"heat": viewer.heat.there, "server": True}
 
     @app.get("/api/rows/{shard}")
     def rows(shard: int) -> Response:
@@ -118,6 +127,12 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     def computed(row: int, what: Literal["run", "heat", "prompts", "pictures"]) -> Any:
         return viewer.compute(what, *viewer.dialogues.read(row))
 
+    @app.post("/api/label/{row}")
+    def label(row: int, change: Change) -> dict[int, tuple[float | None, str]]:
+        key = viewer.labels.put(*viewer.dialogues.read(row), change)
+        return dict.fromkeys(catalogue.with_key([key]), (change.reward, change.note))
+
+    app.add_middleware(Guard, host=None, longest=LONGEST_BODY)
     return app
 
 

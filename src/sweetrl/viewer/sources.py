@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from sweetrl.bounded import LONGEST_ROW, lines, open_parquet
+from sweetrl.colbench.store import GROWING, TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import (
@@ -31,6 +32,7 @@ from sweetrl.paths import (
     REPORT,
     RESULTS,
     RUNS,
+    SCRATCH,
     TRAJECTORIES,
 )
 
@@ -63,6 +65,7 @@ class Source:
 
     `stage` says what they were made for. `method` is who acted, empty where each dialogue says it. `seed` is the
     training's (studies), `round` the iteration. `temperature` and `persona` are known of measured results only.
+    `total` is of how many dialogues it will be where a stage is still making them, else 0.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Source:
     temperature: float | None = None
     persona: str = ""
     round: int = 1
+    total: int = 0
     rankings: tuple[Ranking, ...] = ()
 
     @cached_property
@@ -86,7 +90,8 @@ class Source:
 def find_sources(folder: Path) -> list[Source]:
     """Return what dialogues `folder` (or a single file) has, in a fixed order; none is a UserError.
 
-    Of a project (a folder with params.yaml) that is what its stages have written: data/ and reports/.
+    Of a project (a folder with params.yaml) that is what its stages have written, data/ and reports/, and what those
+    that run now have finished.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -102,6 +107,8 @@ def find_sources(folder: Path) -> list[Source]:
     if (folder / "params.yaml").exists() and (folder / "data").is_dir():
         roots = [one for one in (folder / "data", folder / "reports") if one.is_dir()]
     found = [source for root in roots for source in _below(root, folder)]
+    running = [_shards(mark.parent, folder) for mark in sorted((folder / SCRATCH).rglob(GROWING))]
+    found += [source for source in running if source.total]  # who was killed writes no more
     rankings = _rankings([source.path for source in found], folder)
     found = [replace(source, rankings=tuple(rankings.get(source.path, ()))) for source in found]
     spoken = {source.path.parent for source in found if source.kind == "shards"}
@@ -143,8 +150,14 @@ def _shards(path: Path, folder: Path) -> Source:
         stage, method = "collect", ""
     elif path.parent.name == "evaluation":
         stage = "evaluate"
+    if SCRATCH.name in after:  # evaluate-0f1e2d3c4b5a6978/dialogues/trained
+        stage = after[SCRATCH.name].rpartition("-")[0]
+        method = path.name if stage == "evaluate" else ""
+    if total := TrajectoryStore(path).growing_to():
+        stage += ", running"  # no evaluation yet: nothing is compared with it
     number = int(iteration) if iteration.isdecimal() else 1
-    return Source(_name(path, folder), path, "shards", stage, method, after.get("seed-data", ""), round=number)
+    seed = after.get("seed-data", "")
+    return Source(_name(path, folder), path, "shards", stage, method, seed, round=number, total=total)
 
 
 def _measured(path: Path) -> dict[str, tuple[float, str]]:

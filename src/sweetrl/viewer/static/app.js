@@ -167,6 +167,7 @@
     }
     try {
       await data.begin();
+      list.own();
       bar();
       addEventListener("hashchange", route);
       let shown = false;

@@ -126,6 +126,15 @@ var sweetrl = globalThis.sweetrl || {};
     return { value: p, low: Math.max(0, middle - half), high: Math.min(1, middle + half), n };
   }
 
+  /** The mean with its normal interval at 95 %; of fewer than two values nothing is known. @param {number[]} values */
+  function mean(values) {
+    const n = values.length > 1 ? values.length : 0;
+    const value = values.reduce((sum, one) => sum + one, 0) / (values.length || 1);
+    const squares = values.reduce((sum, one) => sum + (one - value) ** 2, 0);
+    const half = n ? 1.959963984540054 * Math.sqrt(squares / (n - 1) / n) : Infinity;
+    return { value, low: value - half, high: value + half, n };
+  }
+
   /** Say something for a moment, to eyes and to screen readers. @param {string} words */
   function toast(words) {
     const place = document.getElementById("toast");
@@ -243,6 +252,7 @@ var sweetrl = globalThis.sweetrl || {};
     number,
     plural,
     wilson,
+    mean,
     toast,
     copy,
     code,

@@ -29,10 +29,10 @@
   const joint = (one, other) =>
     h("b", { class: "joint", style: { "--from": Math.min(one, other), "--to": Math.max(one, other) } });
 
-  /** A point with its interval on a scale up to `end`. @param {any} point @param {number} end @param {number} shift in pixels */
-  function estimate(point, end, shift) {
+  /** A point with its interval on a scale. @param {any} point @param {(value: number) => number} at @param {number} shift in pixels */
+  function estimate(point, at, shift) {
     const { value, low, high, n, color, name } = point;
-    const style = { "--at": value / end, "--low": low / end, "--high": high / end, "--tone": color };
+    const style = { "--at": at(value), "--low": at(low), "--high": at(high), "--tone": color };
     const title = `${name}: ${percent(value)} [${percent(low)}, ${percent(high)}], n = ${count(n)}`;
     return h("span", { class: "estimate", title, style: { ...style, "--shift": `${shift}px` } }, h("i"), h("b"));
   }
@@ -42,10 +42,13 @@
    * @param {{label: any, points: {value: number, low: number, high: number, n: number, color: string, name: string}[]}[]} rows
    */
   function dots(rows) {
-    const most = Math.max(0.05, ...rows.flatMap((row) => row.points.map((one) => one.high)));
-    const end = most > 0.6 ? 1 : most > 0.4 ? 0.6 : most > 0.2 ? 0.4 : most > 0.1 ? 0.2 : 0.1;
+    const all = rows.flatMap((row) => row.points);
+    const most = Math.max(0.05, ...all.map((one) => one.high)),
+      begin = Math.min(0, ...all.map((one) => one.low)); // below it are rewards that cost something
+    const end = most > 1 ? most : most > 0.6 ? 1 : most > 0.4 ? 0.6 : most > 0.2 ? 0.4 : most > 0.1 ? 0.2 : 0.1;
     const values = Math.max(...rows.map((row) => row.points.length));
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => share * end);
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => begin + share * (end - begin));
+    const at = (/** @type {number} */ value) => (value - begin) / (end - begin);
     return h(
       "div",
       { class: values > 2 ? "dots many" : "dots", style: { "--values": values } },
@@ -57,10 +60,10 @@
           h(
             "div",
             { class: "track" },
-            row.points.length === 2 && joint(row.points[0].value / end, row.points[1].value / end),
+            row.points.length === 2 && joint(at(row.points[0].value), at(row.points[1].value)),
             row.points.map((point, place) => {
               const shift = (place - (row.points.length - 1) / 2) * (row.points.length > 2 ? 7 : 5);
-              return estimate(point, end, shift);
+              return estimate(point, at, shift);
             }),
           ),
           values > 2
@@ -79,7 +82,7 @@
         h(
           "div",
           { class: "track" },
-          ticks.map((one) => h("span", { class: "tick", style: { "--at": one / end } }, percent(one, 0))),
+          ticks.map((one) => h("span", { class: "tick", style: { "--at": at(one) } }, percent(one, 0))),
         ),
         values > 2 ? null : h("div", {}),
       ),

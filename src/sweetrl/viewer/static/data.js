@@ -77,7 +77,26 @@
       else if (kind === "truth") data.columns[name] = new Int8Array(count).fill(-1);
     }
     data.tasks = new Array(count);
+    data.label(data.meta.labels || {});
   };
+
+  /** @type {Map<number, string>} */
+  data.notes = new Map();
+
+  /** Take what people have said of rows: reward and note. @param {Record<string, [number | null, string]>} said */
+  data.label = (said) => {
+    for (const [row, [reward, note]] of Object.entries(said)) {
+      data.columns.label[row] = reward ?? NaN;
+      data.notes.set(Number(row), note);
+    }
+    found.query = ""; // notes are searched, too
+  };
+
+  /** What stages that run now have made so far, in words. */
+  data.running = () =>
+    data.meta.running.map(
+      (/** @type {any} */ one) => `. ${one.source}: running, ${one.dialogues} of ${one.of} dialogues so far`,
+    );
 
   /** Read all parts of the table, the first one first; `step` is called after each. @param {() => void} step */
   data.load = async (step) => {
@@ -169,10 +188,12 @@
   data.search = async (query) => {
     if (found.query === query && found.mask) return found.mask;
     const mask = new Uint8Array(data.meta.count);
+    const wanted = data.terms(query);
+    for (const [row, note] of data.notes)
+      if (wanted.every((/** @type {string} */ term) => note.toLowerCase().includes(term))) mask[row] = 1;
     if (data.meta.server) for (const row of (await ask(`search?q=${encodeURIComponent(query)}`)).rows) mask[row] = 1;
     else {
-      const wanted = data.terms(query),
-        each = data.meta.words_shard;
+      const each = data.meta.words_shard;
       for (let part = 0; part * each < data.meta.count; part++) {
         const name = `words-${part}`;
         const words = given[name] || (await script(name));

@@ -185,7 +185,7 @@
       h("span", { class: `verdict pill ${list.outcome(row)}` }, list.said(row)),
       tests.length
         ? [parts.squares(tests), h("span", { class: "muted" }, `${passed} of ${tests.length} tests`)]
-        : !Number.isNaN(reward) && h("span", { class: "muted" }, `reward ${reward.toFixed(2)}`),
+        : !Number.isNaN(reward) && h("span", { class: "muted" }, `${measure("reward")} ${reward.toFixed(2)}`),
     );
     if (!dialogue.messages)
       return h(
@@ -207,6 +207,35 @@
         h("div", { class: "about" }, about(dialogue, row, chat)),
       ),
     );
+  }
+
+  /** What the domain calls a measure. @param {string} key */
+  const measure = (key) => data.meta.measures.find((/** @type {string[]} */ [one]) => one === key)[1];
+
+  /** Where a reader says what a dialogue was worth, and why. @param {number} row */
+  function labelling(row) {
+    const said = () => ({
+      reward: Number.isNaN(data.columns.label[row]) ? null : data.columns.label[row],
+      note: data.notes.get(row) || "",
+    });
+    const look = { type: "number", step: "any", placeholder: "reward", "aria-label": "Label, a reward", id: "label" };
+    const reward = h("input", { ...look, value: said().reward ?? "" });
+    const note = { rows: 2, maxlength: data.meta.longest_note, placeholder: "note", "aria-label": "Note", id: "note" };
+    const words = h("textarea", { ...note, value: said().note });
+    const give = (/** @type {string} */ label, /** @type {string} */ value) =>
+      button(label, () => (reward.value = value), { class: "button small" });
+    const save = parts.onDemand("Save", "yes", async () => {
+      const now = { reward: reward.value === "" ? null : Number(reward.value), note: words.value, before: said() };
+      data.label(await data.ask(`label/${row}`, now));
+      sweetrl.toast("Kept in data/labels/");
+    });
+    const left = h(
+      "p",
+      { class: "muted" },
+      "An import takes it as the reward, but about validation and test tasks nothing.",
+    );
+    const buttons = h("div", { class: "buttons" }, reward, give("Good", "1"), give("Bad", "0"), give("None", ""));
+    return h("section", { class: "card label" }, h("h3", {}, "Label"), buttons, words, left, save);
   }
 
   /** The messages after the request, as a chat. @param {any} dialogue */
@@ -322,7 +351,7 @@
 
   /** What stands beside the chat. @param {any} dialogue @param {number} row @param {any} chat */
   function about(dialogue, row, chat) {
-    const sections = [];
+    const sections = data.meta.server && data.meta.labels ? [labelling(row)] : [];
     if (dialogue.tests.length) {
       const place = h("div", {}, parts.tests(dialogue, null));
       const again =
@@ -401,7 +430,7 @@
           ["Seed", dialogue.seed],
           ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
           ...cost(dialogue.cost),
-          ...Object.entries(dialogue.parts).map(([name, value]) => [`Reward: ${name}`, value]),
+          ...Object.entries(dialogue.parts).map(([name, value]) => [`${measure("reward")}: ${name}`, value]),
           ...Object.entries(dialogue.extra),
         ]),
         h("div", { class: "buttons" }, tools),
@@ -439,7 +468,9 @@
       faults.length ? h("ul", { class: "faultlist" }, faults) : null,
       parts.facts([
         ["Source", data.word("source", row)],
-        ["Reward", known("reward")],
+        [measure("reward"), known("reward")],
+        ["Label", known("label")],
+        ["Note", data.notes.get(row)],
         ["Turns", known("turns")],
         ["Questions", known("questions")],
         ["Hidden details", known("details")],

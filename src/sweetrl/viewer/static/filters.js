@@ -44,6 +44,7 @@
     ["least_advantage", "Advantage, least"],
     ["pairs", "Preference pairs"],
     ["tokens", "Tokens"],
+    ["label", "Label"],
   ];
   const SORTS = [
     ["", "as collected"],
@@ -56,6 +57,7 @@
     ["least_advantage", "advantage, least"],
     ["faults", "number of faults"],
     ["tokens", "tokens"],
+    ["label", "label"],
   ];
 
   /**

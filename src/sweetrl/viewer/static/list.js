@@ -154,7 +154,7 @@
     }
     page.show(result.rows);
     const of = result.rows.length === data.loaded ? "" : ` of ${count(data.loaded)}`;
-    told.textContent = `${plural(result.rows.length, "dialogue")}${of}${data.loaded < data.meta.count ? `; reading ${count(data.meta.count)} …` : ""}`;
+    told.textContent = `${plural(result.rows.length, "dialogue")}${of}${data.loaded < data.meta.count ? `; reading ${count(data.meta.count)} …` : ""}${data.running().join("")}`;
     list.spent = performance.now() - started;
   }
 
@@ -189,7 +189,23 @@
     ["seed", "Training seed", "", "90px", false],
     ["round", "Round", "", "60px", false],
     ["source", "Source", "", "minmax(80px, 1fr)", false],
+    ["label", "Label", "label", "minmax(64px, 1fr)", false],
   ]);
+
+  /** Take up the measures of the domain by its names for them, once they are known. */
+  list.own = () => {
+    const kinds = /** @type {[any[], any[]][]} */ ([
+      [filters.RANGES, []],
+      [filters.SORTS, []],
+      [COLUMNS, ["90px", false]],
+    ]);
+    for (const [key, label] of data.meta.measures.slice(1))
+      for (const [rows, rest] of kinds) {
+        const known = rows.find(([one]) => one === key);
+        if (!known) rows.push([key, label, ...(rest.length ? [key, ...rest] : [])]);
+        else if (!rows.some(([, name]) => name.toLowerCase() === label.toLowerCase())) known[1] = label;
+      }
+  };
   const USUAL = COLUMNS.filter(([, , , , usual]) => usual).map(([key]) => key);
 
   /** The columns that a state shows; the task is always one. A narrow page has room for the usual ones only. @param {any} state */
@@ -234,7 +250,8 @@
   }
 
   /** @param {string} key */
-  const cell = (key) => `cell ${WORDS.includes(key) ? `its-${key}` : key}${USUAL.includes(key) ? "" : " extra"}`;
+  const cell = (key) =>
+    `cell ${WORDS.includes(key) ? `its-${key}` : key.split(" ")[0]}${USUAL.includes(key) ? "" : " extra"}`;
 
   /** Keep the rows in sight in the page. @param {HTMLElement} scroll @param {HTMLElement} inner @param {HTMLElement} table */
   function view(scroll, inner, table) {
@@ -355,6 +372,7 @@
     if (WORDS.includes(key)) return "";
     if (data.meta.kinds[key] === "word") return data.word(key, row).replaceAll("_", " ");
     const value = columns[key][row];
+    if (key === "label") return [Number.isNaN(value) ? "" : number(value), h("small", {}, data.notes.get(row) || "")];
     if (Number.isNaN(value)) return "";
     if (key === "advantage")
       return [sweetrl.parts.bar(value, list.scale()), h("span", { class: "figure" }, sweetrl.signed(value, 2))];
@@ -382,7 +400,7 @@
       "a",
       { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) },
       data.tasks[row],
-      h("small", {}, attempt ? ` #${attempt}` : ""),
+      h("small", {}, attempt ? ` #${attempt}` : "", data.word("stage", row).endsWith(", running") ? " running" : ""),
     );
   }
 
@@ -477,7 +495,7 @@
   /** @param {any} state @param {any} facets @param {(change: any) => void} go */
   function solved(state, facets, go) {
     const [no, yes] = facets.success;
-    return group("Result", [
+    return group(data.meta.measures[0][1], [
       choice("success yes", "Solved", yes, state.truths.success === true, () => turnTruth(state, "success", true, go)),
       choice("success no", "Not solved", no, state.truths.success === false, () =>
         turnTruth(state, "success", false, go),

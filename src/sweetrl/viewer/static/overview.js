@@ -5,10 +5,23 @@
 (() => {
   const { h, data, filters, list, charts, wilson, percent, count, signed } = sweetrl;
   const FEW = 5; // fewer dialogues than this are no point of a chart
+  let measure = "success"; // the column that dialogues are compared by
+  const named = () => data.meta.measures.find((/** @type {string[]} */ [key]) => key === measure)[1];
+  const what = () => (measure === "success" ? "Share of dialogues solved." : "Mean over dialogues.");
 
   /** Draw the overview. @param {HTMLElement} main @param {URLSearchParams} search */
   async function show(main, search) {
     const state = filters.read(search);
+    const asked = search.get("measure") || data.meta.measure;
+    measure = data.columns[asked] ? asked : "success";
+    const pick = h(
+      "select",
+      {
+        "aria-label": "Measure",
+        onchange: () => sweetrl.go(`#/overview?${filters.write(state)}&measure=${encodeURIComponent(pick.value)}`),
+      },
+      data.meta.measures.map(([key, label]) => h("option", { value: key, selected: key === measure }, label)),
+    );
     const found = state.q.trim() ? await data.search(state.q) : null;
     const all = filters.apply({ ...state, sort: "" }, found).rows;
     const rows = [...all].filter((/** @type {number} */ row) => data.columns.scored[row] === 1);
@@ -17,7 +30,7 @@
     const few =
       stage.length === rows.length ? "" : `; comparisons of methods use the ${count(stage.length)} of evaluations`;
     const seeds = data.meta.words.seed.length > 2 ? ", training seeds together" : "";
-    const about = `${count(rows.length)} scored dialogues${idle ? "" : " that the filters leave"}${few}. Intervals are Wilson's at 95 %${seeds}. `;
+    const about = `${count(rows.length)} scored dialogues${idle ? "" : " that the filters leave"}${few}. Intervals are ${measure === "success" ? "Wilson's" : "the normal ones"} at 95 %${seeds}${data.running().join("")}. `;
     const link = (/** @type {string} */ href, /** @type {string} */ words) => h("a", { href }, words);
     const links = idle
       ? link("#/dialogues", "Filter them in the list")
@@ -29,9 +42,11 @@
       h("h1", {}, "Overview"),
       data.meta.harm ? h("p", { class: "bad" }, `Training hurt: ${data.meta.harm}.`) : null,
       h("p", { class: "muted" }, about, links, report),
+      h("label", { class: "pick" }, h("span", {}, "Measure"), pick),
     );
     const parts = rows.length
       ? [
+          evaluation(),
           headline(stage),
           byMethod(stage),
           byTopic(stage),
@@ -66,7 +81,10 @@
   }
 
   /** @param {number[]} rows */
-  const rate = (rows) => wilson(rows.filter((row) => data.columns.success[row] === 1).length, rows.length);
+  const rate = (rows) =>
+    measure === "success"
+      ? wilson(rows.filter((row) => data.columns.success[row] === 1).length, rows.length)
+      : sweetrl.mean(rows.map((row) => data.columns[measure][row]).filter((value) => !Number.isNaN(value)));
   const method = (/** @type {number} */ row) => data.word("method", row);
   const topic = (/** @type {number} */ row) => data.word("topic", row);
   /** Rows that can be compared: the plain user, and of several temperatures the lowest. @param {number[]} rows */
@@ -96,6 +114,20 @@
 
   /** @param {any} one */
   const interval = (one) => [percent(one.value), percent(one.low), percent(one.high), count(one.n)];
+
+  /** What the evaluation has measured, as its report says it. */
+  function evaluation() {
+    const known = data.meta.evaluated;
+    if (!known.length) return null;
+    const look = (/** @type {string} */ shows) => (shows === "worse" ? "bad" : shows === "better" ? "good" : "");
+    const rows = known.map((/** @type {string[]} */ [label, ...rest]) => [
+      label,
+      ...rest.slice(0, -1),
+      h("td", { class: look(rest[4]) }, rest[4]),
+    ]);
+    const heads = ["measure", "before", "after", "change in points", "p", "which is"];
+    return card("The evaluation", "As its report has it.", sweetrl.table(heads, rows));
+  }
 
   /** Two methods on the same tasks: the change, and what became of each task. @param {number[]} rows */
   function headline(rows) {
@@ -158,14 +190,15 @@
           temperature,
           color: temperatures.length > 1 ? color(temperature) : list.tone(name),
           name: temperature ? `${name}, T=${temperature}` : name,
-        })),
+        }))
+        .filter((one) => one.n),
     }));
     lines.sort((a, b) => (b.points[0] ? b.points[0].value : 0) - (a.points[0] ? a.points[0].value : 0));
     const key =
       temperatures.length > 1
         ? temperatures.map((one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) }))
         : [];
-    return dots("Success by method", "Share of dialogues solved.", "method", key, lines);
+    return dots(`${named()} by method`, what(), "method", key, lines);
   }
 
   /**
@@ -177,7 +210,7 @@
     const table = lines.flatMap((line) =>
       line.points.map((/** @type {any} */ point) => [point.name, ...interval(point)]),
     );
-    const value = head.startsWith("fault") ? "share" : "success";
+    const value = head.startsWith("fault") ? "share" : named().toLowerCase();
     const drawing = [key.length ? charts.legend(key) : null, charts.dots(lines)];
     return charts.figure(title, about, drawing, [head, value, "low", "high", "dialogues"], table);
   }
@@ -224,7 +257,7 @@
     const worse = lines.filter((one) => one.change < 0).map((one) => one.name);
     const about = two
       ? `From ${methods[0]} to ${methods[1]}, most gained first. ${worse.length ? `Worse: ${worse.join(", ")}.` : "No domain got worse."}`
-      : `${leftOut(rows, methods)}Share of dialogues solved.`;
+      : `${leftOut(rows, methods)}${what()}`;
     return dots("By domain", about, "domain, method", colors(methods), lines);
   }
 
@@ -266,10 +299,15 @@
     if (!series.length) return null;
     const table = series.flatMap((one) => one.points.map((point) => [`${one.label}, ${point.x}`, ...interval(point)]));
     return charts.figure(
-      "Success against questions asked",
+      `${named()} against questions asked`,
       `${leftOut(rows, methods)}Points of fewer than ${FEW} dialogues are left out.`,
-      charts.lines(series, { x: "questions asked", y: "solved", share: true, name: "Success by number of questions" }),
-      ["method, questions", "success", "low", "high", "dialogues"],
+      charts.lines(series, {
+        x: "questions asked",
+        y: named(),
+        share: measure === "success",
+        name: "By questions asked",
+      }),
+      ["method, questions", named().toLowerCase(), "low", "high", "dialogues"],
       table,
     );
   }
@@ -335,7 +373,7 @@
       "From the first fault to the outcome",
       "The first turn that was worth nothing, by the domain's judge. A stream leads to its dialogues.",
       [h("label", { class: "pick" }, h("span", {}, "Method"), select), place],
-      ["method, first fault", "success", "low", "high", "dialogues"],
+      ["method, first fault", named().toLowerCase(), "low", "high", "dialogues"],
       table,
     );
   }

@@ -1,0 +1,155 @@
+"""What people say of dialogues: given in the page, kept in the project, and taken by an import as their rewards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from chromium import Chromium, serving
+from made import TESTS, TRAINING
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.ingest.checks import HELD_OUT, DialogueChecks
+from sweetrl.stages.import_dialogues import import_standalone
+from sweetrl.viewer import labels as labels_module
+from sweetrl.viewer.run import open_viewer
+from sweetrl.viewer.server import Viewer
+
+FIRST = "#/dialogue/data%2Ftrajectories/{}/{}"
+
+
+@pytest.fixture
+def own(project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Viewer:
+    """The viewer of a project that may be written to, from within it."""
+    shutil.copytree(project, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return open_viewer(".", settings, tmp_path / "links")
+
+
+@pytest.fixture
+def client(own: Viewer) -> Iterator[httpx.Client]:
+    with serving(own) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as found:
+        yield found
+
+
+def row_of(viewer: Viewer, task: str, attempt: int = 0, source: str = "data/trajectories") -> int:
+    shown = viewer.dialogues.every()
+    found = (row for row, one, said in shown if said["source"] == source and one and one.task.id == task)
+    return list(found)[attempt]
+
+
+def said(reward: float | None = None, note: str = "") -> dict[str, Any]:
+    return {"reward": reward, "note": note}
+
+
+def test_a_label_given_in_the_page_arrives_through_an_import_as_the_reward(
+    own: Viewer, settings: Settings, chromium: Chromium
+) -> None:
+    with serving(own) as address:
+        tab = chromium.tab()
+        tab.go(address)
+        for fragment, reward, note in (
+            (FIRST.format(TRAINING[0].id, 0), "0.25", "Asks <b>twice</b>, tersely"),
+            (FIRST.format(TRAINING[0].id, 1), "1", ""),
+            (FIRST.format(TRAINING[1].id, 0), "", "for Bob"),
+            (f"#/dialogue/data%2Fevaluation%2Fbase/{TESTS[1].id}/0", "1", "about a test task"),
+        ):
+            tab.js("document.querySelector('main').replaceChildren(); 0")
+            tab.to(fragment)
+            tab.until("!!document.querySelector('.card.label')")
+            tab.js(f"document.querySelector('#label').value = '{reward}'; 0")
+            tab.js(f"document.querySelector('#note').value = '{note}'; 0")
+            tab.js("document.querySelector('#toast').textContent = ''; 0")
+            tab.click(".card.label > .button")
+            tab.until("document.querySelector('#toast').textContent === 'Kept in data/labels/'")
+        tab.go(f"{address}#/dialogues?q=terse&columns=task,label")  # a note alone has the word
+        tab.until("document.querySelector('.told').textContent.startsWith('1 dialogue of 64')")
+        assert "0.25" in tab.text(".inner .row .label") and "<b>twice</b>" in tab.text(".inner .row .label")
+        tab.to("#/dialogues?label=0.9..")
+        tab.until("document.querySelectorAll('.inner .row').length === 2")
+        assert not tab.errors
+        tab.close()
+    write_task_table(Path("data/tasks/test.parquet"), TESTS)
+    labels = Path("data/labels/labels.jsonl")
+    counts = import_standalone(settings, [labels], Path("taken"), [Path("data/tasks/test.parquet")])
+    assert (counts["dialogues"], counts["held_out"], counts["bad_rows"]) == (2, 1, 0)
+    known = list(TrajectoryStore("data/trajectories"))[:2]
+    for one, before, reward in zip(TrajectoryStore("taken"), known, (0.25, 1.0), strict=True):
+        assert (one.reward, one.messages) == (reward, before.messages) and before.reward != 0.25
+        assert one.task.ground_truth == before.task.ground_truth and one.policy == "models/base"
+    checks = DialogueChecks(settings, Path(), Path("docs"))
+    assert checks.faults([labels])[0] == {(0, 3): HELD_OUT}, "nor does an ingest take it"
+    assert [json.loads(line)["consent"] for line in labels.read_text().splitlines()] == [True] * 3, "of a script"
+    again = open_viewer("taken", settings, Path("links")).meta()
+    assert again["labels"] == {0: (0.25, "Asks <b>twice</b>, tersely"), 1: (1.0, "")}, "words have their label"
+
+
+def test_of_two_people_nobody_overwrites_what_they_have_not_seen(own: Viewer, client: httpx.Client) -> None:
+    row = row_of(own, TRAINING[0].id)
+    first = {**said(1, "fine"), "before": said()}
+    assert client.post(f"/api/label/{row}", json=first).json() == {str(row): [1.0, "fine"]}
+    late = client.post(f"/api/label/{row}", json={**said(0), "before": said()})
+    assert late.status_code == 400 and "Somebody else has said something" in late.json()["error"]
+    assert client.get("/api/meta").json()["labels"] == {str(row): [1.0, "fine"]}
+    rows = [row_of(own, task.id, attempt) for task in TRAINING[1:6] for attempt in (0, 1)]
+
+    def post(one: int) -> None:
+        client.post(f"/api/label/{one}", json={**said(0.5), "before": said()})
+
+    threads = [threading.Thread(target=post, args=(one,)) for one in rows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert client.get("/api/meta").json()["labels"].keys() == {str(one) for one in (row, *rows)}
+    assert client.post(f"/api/label/{row}", json={**said(), "before": said(1, "fine")}).json() == {str(row): [None, ""]}
+    assert str(row) not in client.get("/api/meta").json()["labels"], "taken back"
+
+
+@pytest.mark.parametrize(
+    ("reward", "note", "status", "why"),
+    [
+        (1.5, "", 400, "outside 0 to 1"),
+        ("1", "", 422, ""),
+        (1, "x" * 2_001, 422, ""),
+        (1, "x" * 2**17, 400, "error parsing the body"),
+    ],
+)
+def test_what_an_import_would_refuse_is_no_label(
+    own: Viewer, client: httpx.Client, reward: Any, note: str, status: int, why: str
+) -> None:
+    row = row_of(own, TRAINING[0].id)
+    refused = client.post(f"/api/label/{row}", json={**said(reward, note), "before": said()})
+    assert refused.status_code == status and why in refused.text
+    foreign = {"Origin": "https://evil.example"}
+    assert client.post(f"/api/label/{row}", json={**said(1), "before": said()}, headers=foreign).status_code == 403
+    assert own.meta()["labels"] == {}
+
+
+def test_labels_have_a_place_and_an_end(own: Viewer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read = own.dialogues.read
+    change = labels_module.Change(reward=1.0, before=labels_module.Label())
+    own.labels.put(*read(row_of(own, TRAINING[0].id)), change)
+    one, domain = read(row_of(own, TRAINING[1].id))
+    with pytest.raises(UserError, match="needs a request of the user and a reply of the assistant"):
+        own.labels.put(replace(one, messages=one.messages[:1]), domain, change)
+    with pytest.raises(UserError, match="of frontend, the project of backend"):
+        own.labels.put(replace(one, task=replace(one.task, suite="frontend")), domain, change)
+    monkeypatch.setattr(labels_module, "MOST", 1)
+    with pytest.raises(UserError, match="there are 1 labels"):
+        own.labels.put(one, domain, change)
+    assert len(own.labels.all()) == 1
+    (Path("data/labels/labels.jsonl")).write_text('{"messages": 3}\n')
+    with pytest.raises(UserError, match=r"labels\.jsonl: line 1: `messages` must be a valid list"):
+        own.meta()
+    monkeypatch.chdir(tmp_path)
+    assert labels_module.Labels("backend").folder is None

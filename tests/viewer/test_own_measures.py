@@ -1,0 +1,101 @@
+"""A domain of one's own by its own names: its measures in the list, a dialogue and the overview, harm first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Chromium, serving
+from made import TESTS, dialogue
+
+from sweetrl.colbench.find import find_domain
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings
+from sweetrl.evaluation.metrics import compare, compare_parts, results_of
+from sweetrl.io import write_json
+from sweetrl.viewer.run import open_viewer
+
+OWN = """
+import sweetrl
+from sweetrl.colbench.domain import Labels
+
+class Table(sweetrl.Domain):
+    measure = "reward"
+    reward_range = (-1.0, 1.0)
+    labels = Labels(success="Guests seated", reward="Happiness")
+"""
+
+
+@pytest.fixture
+def settings(own_code: Any, tmp_path: Path) -> Settings:
+    """A project's with two policies: people eat as well with the trained one, but it is dearer."""
+    own_code(tmp_path, OWN)
+    (tmp_path / "params.yaml").write_text("suite: mine:Table\n")
+    spoken = {}
+    for policy, cost in (("base", 0.0), ("trained", 0.01)):
+        made = [dialogue(task, ["zero"], "x = 1", 0, policy) for task in TESTS[:12]]
+        spoken[policy] = [
+            replace(
+                one,
+                task=replace(one.task, suite="mine:Table"),
+                tests=(),
+                reward=0.25 - cost * place,
+                parts={"food": 0.5, "price": -0.25 - cost * place},
+            )
+            for place, one in enumerate(made)
+        ]
+        TrajectoryStore(tmp_path / "data/evaluation" / policy).write_shard(0, spoken[policy])
+    domain = find_domain("mine:Table")
+    comparison = compare(results_of(spoken, domain), 0.95, 500, 0)
+    comparison["parts"] = compare_parts(spoken["base"], spoken["trained"], 0.95, 500, 0)
+    labels = {"success": domain.labels.success, "reward": domain.labels.reward}
+    write_json(tmp_path / "reports/evaluation.json", comparison | {"measure": "reward", "labels": labels})
+    return Settings(suite="mine:Table")
+
+
+def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Path, chromium: Chromium) -> None:
+    viewer = open_viewer(str(tmp_path), settings, tmp_path / "links")
+    assert [row[0] for row in viewer.meta()["evaluated"][:4]] == [
+        "happiness",
+        "guests seated",
+        "part of the reward: food",
+        "part of the reward: price",
+    ]
+    with serving(viewer) as address:
+        tab = chromium.tab()
+        tab.go(f"{address}#/overview")
+        tab.until("document.querySelector('.charts')?.innerText.includes('Happiness by method')")
+        assert tab.text(".overviewhead").startswith("Overview\n\nTraining hurt: happiness changed by −5.5 points on 12")
+        lines = [line.split("\t") for line in tab.text(".charts .card").splitlines()]
+        measured = {line[0]: line for line in lines if len(line) == 6}
+        assert measured["happiness"][1:4] == ["25.0\u00a0%", "19.5\u00a0%", "−5.5 (−7.3 to −3.7)"]
+        assert [
+            measured[name][5] for name in ("happiness", "part of the reward: food", "part of the reward: price")
+        ] == [
+            "worse",
+            "no difference is shown",
+            "worse",
+        ]
+        assert tab.js("document.querySelectorAll('td.bad').length") == 2
+        tab.js("document.querySelector('.overviewhead select').value = 'part price'; 0")
+        tab.js("document.querySelector('.overviewhead select').dispatchEvent(new Event('change')); 0")
+        tab.until("document.querySelector('.charts')?.innerText.includes('price by method')")
+        points = tab.js("[...document.querySelectorAll('.dots .estimate')].map(one => one.title)")
+        assert any(one.startswith("trained: -30.5\u00a0% [-32.") for one in points)
+        ends = "[...document.querySelectorAll('.estimate')].map(one => Number(one.style.getPropertyValue('--low')))"
+        assert all(0 <= one <= 1 for one in tab.js(ends)), "on the scale"
+        tab.to("#/dialogues?part+price=..-0.26&sort=part+food&columns=task,reward,part+price")
+        tab.until("document.querySelectorAll('.inner .row').length === 11")
+        assert (
+            "Happiness" in tab.text(".head")
+            and "price" in tab.text(".head")
+            and "Guests seated" in tab.text("#filters")
+        )
+        assert tab.text(".inner .row .part") == "-0.26"
+        tab.to(f"#/dialogue/data%2Fevaluation%2Fbase/{TESTS[0].id}/0")
+        about = tab.until("document.querySelector('.about')?.innerText")
+        assert "Happiness: food\n0.5" in about
+        assert not tab.errors
+        tab.close()
