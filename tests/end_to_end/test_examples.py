@@ -151,10 +151,21 @@ def test_an_own_reward_on_backend_programming(
     clone = clone_project(tmp_path / "brief", **BRIEF)
     printed = run(clone)
     assert "model: sweetrl-agent version 1 registered (@challenger)" in printed
+    said = priced(clone, 0.02)
+    assert code_of(clone, "1", monkeypatch)["reward.function"].startswith("examples.brief:brief ")
+    path = clone.root / "examples/brief.py"
+    path.write_text(path.read_text().replace("0.02", "0.03"))
+    again = clone.check("flows.run", "--until", "collect").stdout
+    assert status(again, "collect") == "ran" and "scored again, none played" in again
+    assert priced(clone, 0.03) == said
+
+
+def priced(clone: Clone, price: float) -> list[Any]:
+    """What is said in the collected dialogues, whose questions have cost `price`."""
     dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
     for one in dialogues:
         parts = dict(one["parts"])
         questions = sum(message["role"] == "assistant" for message in one["messages"]) - 1
-        assert parts["questions"] == pytest.approx(-0.02 * questions)
+        assert parts["questions"] == pytest.approx(-price * questions)
         assert one["reward"] == pytest.approx(parts["tests"] + parts["questions"])
-    assert code_of(clone, "1", monkeypatch)["reward.function"].startswith("examples.brief:brief ")
+    return [one["messages"] for one in dialogues]

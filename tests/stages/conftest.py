@@ -33,7 +33,7 @@ class LongScorer:
     def _one(self, dialogue: Trajectory, length: int) -> Score:
         names = [name for name, _ in dialogue.task.test_cases]
         tests = tuple(TestResult(name, at == 0 and length > 40, "passed") for at, name in enumerate(names))
-        return Score(min(1.0, length / 50), tests, semantics="fixed", isolation="none")
+        return Score(min(1.0, length / 50), tests, semantics="fixed", notes={"length": str(length)})
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from sweetrl.thoughts import split_thoughts, thought_length
 from sweetrl.types import Score, Trajectory
 
 THOUGHTS = "thought_tokens_per_reply"
+SPOKEN = ("generated_tokens", "prompt_tokens", "leaks")  # what `extra` has of a dialogue before anybody scores it
 
 
 class Losses:
@@ -67,6 +68,12 @@ def with_score(trajectory: Trajectory, score: Score) -> Trajectory:
         solved=score.solved,
         extra={**trajectory.extra, **score.notes},
     )
+
+
+def unscored(trajectory: Trajectory) -> Trajectory:
+    """Return a dialogue that was played here as it was before it was scored."""
+    extra = {name: trajectory.extra[name] for name in SPOKEN if name in trajectory.extra}
+    return replace(trajectory, reward=None, tests=(), parts={}, solved=None, extra=extra)
 
 
 def thought_counter(model: ModelSettings) -> Callable[[Trajectory], int]:

@@ -17,6 +17,7 @@ from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASK
 from sweetrl.rollout.run import batch_of
 from sweetrl.rollout.scored import THOUGHTS, summarize, thought_counter
 from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
+from sweetrl.stages.rescoring import recorded, score_again
 from sweetrl.stages.run import StageRun, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
 
@@ -42,15 +43,21 @@ def collect(settings: Settings) -> None:
 
 
 def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
-    """Let the base policy attempt the tasks; return the dialogues, what they are about, and nothing to count."""
+    """Let the base policy attempt the tasks; return the dialogues, what they are about, and nothing to count.
+
+    Where only the reward has changed, the recorded dialogues are scored again, and none is played.
+    """
     settings = run.settings
     tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
     run.log_input("train-tasks", TRAIN_TASKS)
     run.log_input("base", settings.model.base)
     scratch = run.scratch()
+    domain, store = load_domain(settings), TrajectoryStore(scratch / "shards")
+    if earlier := recorded(run, scratch, TRAJECTORIES):
+        score_again(run, domain, TrajectoryStore(earlier), store)
+        return store, f"{len(tasks)} tasks (scored again, none played)", {}
     policy = Policy(settings.model, settings.engine)
-    running = run.running(scratch)
-    store = rollouts.collect(load_domain(settings), policy, tasks, out=scratch / "shards", running=running)
+    rollouts.collect(domain, policy, tasks, out=store.folder, running=run.running(scratch))
     return store, f"{len(tasks)} tasks", {}
 
 

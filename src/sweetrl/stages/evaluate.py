@@ -33,6 +33,7 @@ from sweetrl.paths import (
     TEST_TASKS,
     TRAJECTORIES,
 )
+from sweetrl.stages.rescoring import recorded, score_again
 from sweetrl.stages.run import stage_main, stage_run
 from sweetrl.sweet.preferences import CANDIDATES
 from sweetrl.sweet.tables import Table
@@ -58,6 +59,8 @@ def evaluate(settings: Settings) -> None:
         policies = {BEFORE: before, AFTER: before.adapted(POLICY)}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in policies}
         running = {name: run.running(scratch, name) for name in policies}
+        if earlier := recorded(run, scratch, EVALUATION_DIALOGUES, TRAJECTORIES, PREFERENCES, POLICY):
+            score_again(run, domain, TrajectoryStore(earlier / BEFORE), stores[BEFORE])  # the base is as it was
         with rollouts.attempted(domain, policies, [(task, 0) for task in tasks], stores, running) as environment:
             if not run.share.whole:
                 return
