@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 
 # Stages run as `python -m ...` in processes of their own: they must find this environment's Python.
 export PATH := $(abspath $(BIN)):$(PATH)
+# Images set it; every stage would compile all that it imports, which takes three times as long as to import it.
+unexport PYTHONDONTWRITEBYTECODE
 # Embedded defaults: nothing phones home, nothing waits for a hub. HF_HUB_OFFLINE=0 lets a hub's model be fetched.
 export DO_NOT_TRACK ?= 1
 export DVC_NO_ANALYTICS ?= 1
