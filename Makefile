@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 
 # Stages run as `python -m ...` in processes of their own: they must find this environment's Python.
 export PATH := $(abspath $(BIN)):$(PATH)
+# Images set it; every stage would compile all that it imports, which takes three times as long as to import it.
+unexport PYTHONDONTWRITEBYTECODE
 # Embedded defaults: nothing phones home, nothing waits for a hub. HF_HUB_OFFLINE=0 lets a hub's model be fetched.
 export DO_NOT_TRACK ?= 1
 export DVC_NO_ANALYTICS ?= 1
@@ -73,7 +75,7 @@ test-packages: environment ## those of the packages that know nothing of trainin
 test-flows: environment ## what takes minutes: the whole pipeline, the examples, an MLflow server, stages killed half-way
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "slow and not vllm" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
-	  tests/end_to_end/test_own_code.py \
+	  tests/end_to_end/test_first_hour.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
 	  tests/stages tests/rollout tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \

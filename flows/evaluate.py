@@ -16,6 +16,9 @@ from typer import Argument
 from flows.console import program
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import load_settings
+from sweetrl.console.printing import in_words
+from sweetrl.evaluation.report import level
+from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
 from sweetrl.tracking.registry import Registry, split_reference
 from tasks.promotion import evaluate_version
 from tasks.workspace import only_run
@@ -31,8 +34,11 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     with only_run(folder):
         rewards = evaluate_version(settings, folder, registry, registry.get(alias), say)
     headline, labels = json.loads(registry.get(alias).tags["evaluation"]), load_domain(settings).shown_labels
-    success = f"{labels.success.lower()} {headline['success_after']:.1%}"
-    say(f"{name}@{alias}: {success}, {labels.reward.lower()} {headline['reward_after']:.1%} on {len(rewards)} tasks")
+    how, count = settings.evaluate, len(rewards)
+    solved = wilson_interval(round(headline["success_after"] * count), count, how.confidence)
+    reward = bootstrap_mean(list(rewards.values()), how.confidence, how.resamples, settings.seed)
+    rates = {labels.success.lower(): solved.as_dict(), labels.reward.lower(): reward.as_dict()}
+    say(f"{name}@{alias}: {in_words(rates)} on {count} tasks ({level({'confidence': how.confidence})} intervals)")
     return rewards
 
 

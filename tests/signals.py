@@ -91,3 +91,32 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait(30)
+
+
+def only(place: Path) -> dict[str, str]:
+    """The variables of somebody who has the environment `place` and nothing of the project."""
+    ours = ("MLFLOW_", "PREFECT_", "PYTHONPATH", "SWEETRL_")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    own = {"PATH": f"{place / 'bin'}:{plain['PATH']}", "VIRTUAL_ENV": str(place), "OMP_NUM_THREADS": "1"}
+    return plain | own | {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+@contextlib.contextmanager
+def models_served(stored: Path, place: Path, folder: Path) -> Iterator[str]:
+    """The address of `mlflow models serve` of a stored version, in the environment `place`, started in `folder`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [str(place / "bin/mlflow"), "models", "serve", "-m", str(stored), "--env-manager", "local"]
+    command += ["-h", "127.0.0.1", "-p", str(port), "--workers", "1"]
+    with (folder / "log").open("wb") as log:
+        run: Any = {"cwd": folder, "env": only(place), "stdout": log, "stderr": log, "start_new_session": True}
+        server = subprocess.Popen(command, **run)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: healthy(url, "ping") or server.poll() is not None, "the server did not start", 300)
+        assert server.poll() is None, (folder / "log").read_text()[-3000:]
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)

@@ -22,7 +22,6 @@ from sweetrl.browser.binary import find_browser
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import points
 from sweetrl.methods.base import find_method
 from sweetrl.types import Message
 
@@ -171,28 +170,10 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "reward" in capsys.readouterr().out and names["critic"]
 
 
-@pytest.mark.slow
-def test_the_demo_and_its_notebook_show_an_agent_before_and_after(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demos_notebook_has_its_cells() -> None:
+    """tests/end_to_end/test_first_hour.py runs them."""
     stored = NOTEBOOK.read_text(encoding="utf-8")
     assert stored == notebook(SCRIPT.read_text(encoding="utf-8")), "python docs/site/notebooks.py writes it again"
-    monkeypatch.chdir(NOTEBOOK.parent)  # where Jupyter starts it
-    names: dict[str, Any] = {}
-    for cell in json.loads(stored)["cells"]:
-        if cell["cell_type"] == "code":
-            text = "".join(cell["source"]).replace("held_out = 60, 60", "held_out = 8, 4")
-            exec(text, names)
-    printed = capsys.readouterr().out
-    assert printed.startswith("32 dialogues about 8 tasks") and "BEFORE TRAINING" in printed
-    comparison = names["evaluation"].comparison
-    assert comparison["policies"]["base"] != comparison["policies"]["trained"], "the policy has not moved"
-    for key in ("reward", "success"):
-        change = comparison["difference"][key]
-        low, high = (points(change[side]) for side in ("low", "high"))
-        assert re.search(rf"on 4 held-out tasks \(95.% interval {re.escape(low)} to {re.escape(high)}", printed), (
-            printed
-        )
 
 
 @pytest.mark.slow

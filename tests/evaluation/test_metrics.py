@@ -16,6 +16,7 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import (
     compare,
     compare_parts,
+    over_tasks,
     paired,
     read_results,
     result_of,
@@ -308,3 +309,25 @@ def test_results_survive_the_file(tmp_path):
     for name in ("none", "broken"):
         with pytest.raises(UserError, match=rf"{name}\.parquet: .* run the stage `evaluate`"):
             read_results(tmp_path / f"{name}.parquet")
+
+
+def test_attempts_at_one_task_count_once(tasks):
+    """Twenty attempts at one of two tasks tell no more of the tasks than two attempts do."""
+
+    def rates(*rewards):  # of each task, its attempts'
+        dialogues = [
+            Trajectory(task, attempt, (), (), None, reward, (), "answered")
+            for task, each in zip(tasks, rewards, strict=False)
+            for attempt, reward in enumerate(each)
+        ]
+        return over_tasks(dialogues)
+
+    assert rates([1.0, 0.0], [0.5, 0.5], [0.0]) == rates([1.0, 0.0] * 10, [0.5] * 20, [0.0, None])
+    some = rates([1.0, 0.0], [0.5, 0.5], [0.0])
+    assert (some["success"]["value"], some["mean reward"]["value"], some["success"]["n"]) == pytest.approx(
+        (1 / 6, 1 / 3, 3)
+    )
+    assert some["success"]["low"] < 1 / 6 < some["success"]["high"]
+    never = rates(*[[0.0] * 4] * 4)["success"]
+    assert never["value"] == 0.0 and never["high"] == pytest.approx(0.4899, abs=1e-3), "4 tasks show little"
+    assert rates([1.0] * 9) == {}

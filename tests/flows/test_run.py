@@ -41,15 +41,24 @@ def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, 
         assert "pydantic" in imported and not imported & set(HEAVY)
 
 
-def test_options_that_a_method_has_not_are_said_before_anything_is_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("own:Own", "method_options of own:Own: unknown parameter `epoch` (did you mean `epochs`?)"),
+        ("zero-shot", "`method_options` are read by methods of your own, and not by zero-shot; set the keys of the "),
+    ],
+)
+def test_options_that_a_method_has_not_are_said_before_anything_is_run(
+    method: str, sentence: str, tmp_path: Path
+) -> None:
     """They were found in the seventh stage, after everything that takes time."""
     (tmp_path / "own.py").write_text("import sweetrl\n\nclass Own(sweetrl.Method):\n    pass\n")
-    (tmp_path / "params.yaml").write_text("method: own:Own\nmethod_options: {epoch: 2}\n")
+    (tmp_path / "params.yaml").write_text(f"method: {method}\nmethod_options: {{epoch: 2}}\n")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     for words in ((), ("--dry-run",)):
         done = python("-m", "flows.run", *words, cwd=tmp_path)
-        sentence = "error: params.yaml: method_options of own:Own: unknown parameter `epoch` (did you mean `epochs`?)"
-        assert done.returncode == 1 and done.stderr.startswith(sentence) and done.stderr.count("\n") == 1
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"error: params.yaml: {sentence}")
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:

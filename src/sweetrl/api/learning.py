@@ -15,6 +15,7 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.config.settings import Settings, TrainerSettings, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
+from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
 from sweetrl.evaluation.rollout_value import open_critic
 from sweetrl.io import publish
@@ -157,7 +158,7 @@ def train(
     was.
     """
     chosen = find_method(method) if isinstance(method, str) else method
-    own = {chosen.section: options} if chosen.section else {"method_options": options}
+    own = {"method_options": {}, chosen.section or "method_options": options}
     settings = settings_for(env, policy, seed, method=chosen.name, **own)
     configured = env.configured(settings)
     dialogues = None if dialogues is None else _readable_again(dialogues)
@@ -191,6 +192,9 @@ def training_job(
 def own_settings(method: Method, settings: Settings) -> TrainerSettings:
     """Return the settings of `method`: its section, or its `method_options`; a UserError names a key that is wrong."""
     if method.section:
+        if settings.method_options:
+            what = f"`method_options` are read by methods of your own, and not by {method.name}"
+            raise UserError(f"params.yaml: {what}; set the keys of the section `{method.section}` instead.")
         own: TrainerSettings = getattr(settings, method.section)
         return own
     return section(method.settings_type, settings.method_options, f"params.yaml: method_options of {method.name}")

@@ -23,6 +23,7 @@ TOOLS: tuple[tuple[str, Status, str], ...] = (
     *((name, "warn", "'sweetrl[pipeline]'") for name in ("dvc", "mlflow", "prefect", "great_expectations")),
 )
 LOCK = Path("requirements.lock")
+AGAIN = f"`make clean-environment environment`, or `pip install -r {LOCK}`"
 
 
 def examine(*looks: Callable[[], Iterator[Check]]) -> list[Check]:
@@ -35,7 +36,7 @@ def examine(*looks: Callable[[], Iterator[Check]]) -> list[Check]:
             checks.append(Check(look.__name__, "fail", str(error)))
         except Exception as error:
             why, notes = f"{type(error).__name__}: {error}", " ".join(getattr(error, "__notes__", ()))
-            checks.append(Check(look.__name__, "fail", why, notes or "repair the installation: `make run`"))
+            checks.append(Check(look.__name__, "fail", why, notes or f"install again: {AGAIN}"))
     return checks
 
 
@@ -59,7 +60,7 @@ def packages() -> Iterator[Check]:
         return
     shown = [f"{name} {have or 'missing'} (locked {pins[name]})" for name, have in other.items()][:3]
     seen = ", ".join(shown) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
-    yield Check("packages", "fail" if None in other.values() else "warn", seen, f"`pip install -r {LOCK}`")
+    yield Check("packages", "fail" if None in other.values() else "warn", seen, AGAIN)
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -92,7 +93,8 @@ def machine() -> Iterator[Check]:
     seen = f"{total:.1f} GiB memory, {os.cpu_count()} cores"
     yield Check("machine", "warn" if advice else "ok", seen, advice)
     status: Status = "ok" if free >= 5 else "warn" if free >= 1 else "fail"
-    yield Check("disk", status, f"{free:.1f} GiB free", "" if free >= 5 else "a run needs 1 GiB, several need more")
+    advice = "" if free >= 5 else "a run needs 1 GiB, several need more; `make clean` removes caches"
+    yield Check("disk", status, f"{free:.1f} GiB free", advice)
 
 
 def torch() -> Iterator[Check]:
@@ -199,7 +201,7 @@ def services() -> Iterator[Check]:
             yield Check(name, "ok", shown)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = f"status {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else str(error)
-            yield Check(name, "fail", f"{shown}: {why}", f"start the server or unset {variable} to run embedded")
+            yield Check(name, "fail", f"{shown}: {why}", f"start the server, or run embedded: `unset {variable}`")
 
 
 def _settings() -> Settings:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import combinations, product
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.scoring import price
@@ -148,6 +149,23 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
         if judged:
             summary[f"{kind}_questions"] = _share(total(kind, judged), total("questions", judged))
     return summary
+
+
+def over_tasks(attempts: Iterable[Trajectory]) -> dict[str, dict[str, Any]]:
+    """Return `success` and `mean reward` of scored attempts as means over their tasks, with 95 % intervals.
+
+    The attempts at a task are not independent, tasks are: a task counts by its own mean. Fewer than two say nothing.
+    """
+    tasks = defaultdict[str, list[tuple[float, float]]](list)
+    for one in attempts:
+        if one.reward is not None:
+            tasks[one.task.id].append((one.success, one.reward))
+    if len(tasks) < 2:
+        return {}
+    success, reward = zip(*(map(fmean, zip(*scored, strict=True)) for scored in tasks.values()), strict=True)
+    always = {*success} <= {0.0, 1.0}  # each task is solved by all its attempts or by none
+    rate = wilson_interval(int(sum(success)), len(tasks)) if always else bootstrap_mean(success)
+    return {"success": rate.as_dict(), "mean reward": bootstrap_mean(reward).as_dict()}
 
 
 def compare(

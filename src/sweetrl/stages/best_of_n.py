@@ -15,6 +15,7 @@ from pathlib import Path
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table
 from sweetrl.config.settings import Settings
+from sweetrl.console.printing import in_words
 from sweetrl.console.progress import Meter
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.policy import Policy
@@ -86,7 +87,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             for place in places:
                 run.log_metrics({f"success/{name}": place["success"]["value"]}, step=place["n"])
         run.log.log_artifact(BEST_OF_N)
-        ends = [f"{name} {places[-1]['success']['value']:.1%}" for name, places in curves.items()]
+        ends = [f"{name} {in_words(places[-1]['success'])}" for name, places in curves.items()]
         run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {BEST_OF_N}"
 
 

@@ -11,7 +11,9 @@ from sweetrl.api import rollouts
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore, read_task_table
 from sweetrl.config.settings import Settings
+from sweetrl.console.printing import in_words
 from sweetrl.engines.policy import Policy
+from sweetrl.evaluation.metrics import over_tasks
 from sweetrl.io import publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.rollout.run import batch_of
@@ -30,16 +32,15 @@ def collect(settings: Settings) -> None:
         if not run.share.whole:
             return
         metrics = summarize(store, thought_counter(settings.model))
+        rates = in_words(over_tasks(store.outlines())) or "fewer than two tasks scored"
+        rates += f" (95\u00a0% intervals over tasks), {metrics['turns']:.1f} turns"
         log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics | counts)
         if sampled:
             run.log_costs(store.folder.parent)
         thoughts = f", {metrics[THOUGHTS]:.1f} tokens of thoughts a reply" if THOUGHTS in metrics else ""
-        run.summary = (
-            f"{len(store)} dialogues on {origin}, success {metrics['success']:.1%}, mean reward "
-            f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns{thoughts}"
-        )
+        run.summary = f"{len(store)} dialogues on {origin}, {rates}{thoughts}"
 
 
 def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:

@@ -20,7 +20,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
-from sweetrl.evaluation.report import example_states, harm, render, verdicts
+from sweetrl.evaluation.report import example_states, harm, level, render, verdicts
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.methods.base import find_method
 from sweetrl.paths import (
@@ -123,7 +123,7 @@ def headline(comparison: Mapping[str, Any]) -> str:
         worse = "worse: " if tone == "worse" else ""
         parts.append(
             f"{worse}{label} {before:.1%} before and {after:.1%} after training "
-            f"({change['value']:+.1%}, interval {change['low']:+.1%} to {change['high']:+.1%}, "
+            f"({change['value']:+.1%}, {level(comparison)} interval {change['low']:+.1%} to {change['high']:+.1%}, "
             f"p = {change['p_value']:.2g})"
         )
     return f"{comparison['tasks']} tasks, {', '.join(parts)}"

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
+from sweetrl.console.printing import in_words
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import over_tasks
 from sweetrl.io import private_folder, publish, read_json
 from sweetrl.lm.adapters import stack_adapters
 from sweetrl.methods.base import find_method
@@ -60,10 +63,11 @@ def iterate(settings: Settings) -> None:
         stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
         publish(out / "data", ITERATIONS_DATA)
         publish(out / "models", ITERATIONS_MODELS)
-        shown = [f"{run.last_metrics[f'iteration_{n}/success']:.1%}" for n in range(2, settings.iterations + 1)]
+        begun = [ITERATIONS_DATA / str(number) / "trajectories" for number in range(2, settings.iterations + 1)]
+        shown = [in_words(over_tasks(TrajectoryStore(place).outlines()).get("success")) for place in begun]
         run.summary = (
-            f"{settings.iterations} iterations; success on the tasks collected at the start of iterations 2 to "
-            f"{settings.iterations}: {', '.join(shown)}; all iterations' policy in {LAST_POLICY}"
+            f"{settings.iterations} iterations; success on the {settings.collect.tasks} tasks that begin iterations 2 "
+            f"to {settings.iterations}: {', '.join(shown)} (95\u00a0% intervals); the policy of all: {LAST_POLICY}"
         )
 
 

@@ -90,8 +90,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
-        f"(mean reward {summary.mean_reward:.3f}, {summary.mean_turns:.1f} turns), {len(pairs)} pairs; "
-        f"see {DATA_QUALITY}"
+        f"and give {len(pairs)} pairs; see {DATA_QUALITY}"
     )
 
 

@@ -1,18 +1,25 @@
-"""A domain, a reward and a method of one's own in the project's folder: the gate, a version restored, served."""
+"""A stranger's first hour: the demo, a run, a domain, reward and method of one's own up to the second champion, served.
+
+The commands are those of the README, the quick start, extending, operations and serving.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import venv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from sweetrl.config.settings import load_settings
 from sweetrl.tracking.registry import Registry
 from tasks.workspace import change_parameters, git
+from tests.signals import models_served, only
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -57,6 +64,8 @@ class Shortest(sweetrl.Method):
 """,
 }
 PARAMETERS: dict[str, Any] = {
+    "tracking.experiment": "tickets",
+    "tracking.model": "tickets",
     "suite": "words.few:Tickets",
     "reward.function": "words.few:brief",
     "method": "shortest:Shortest",
@@ -73,11 +82,6 @@ PARAMETERS: dict[str, Any] = {
     "evaluate.tasks": 4,
     "validate.duplicate_share": 1.0,
 }
-SERVED = """
-import importlib.util, sys, mlflow
-assert not any(map(importlib.util.find_spec, ("words", "shortest")))
-print(mlflow.pyfunc.load_model(sys.argv[1]).predict([{"role": "user", "content": "A ticket."}])[0])
-"""
 
 
 def commit(clone: Clone, **changes: Any) -> None:
@@ -86,11 +90,39 @@ def commit(clone: Clone, **changes: Any) -> None:
     git(clone.root, "commit", "-qm", "Mine")
 
 
-def test_own_code_goes_from_the_first_version_to_the_next_and_back(
-    tmp_path: Path, clone_project: Callable[..., Clone], monkeypatch: pytest.MonkeyPatch
+def look_at_the_demo(clone: Clone, folder: Path) -> None:
+    """`make demo`, on fewer tasks."""
+    script = folder / "first_look.py"
+    text = (clone.root / "examples/first_look.py").read_text().replace("held_out = 60, 60", "held_out = 8, 4")
+    script.write_text(f"{text}\nassert any(old.messages != new.messages for old, new in pairs), 'it has not moved'\n")
+    run: Any = {"cwd": folder, "env": clone.environment(), "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, str(script)], **run)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("32 dialogues about 8 tasks") and "BEFORE TRAINING" in done.stdout
+    assert len(re.findall(r"on 4 held-out tasks \(99\.5.% interval \S+ to \S+, .* p.=.", done.stdout)) == 2, done.stdout
+    assert git(clone.root, "status", "--porcelain").stdout == ""
+
+
+def environment_without_the_project(place: Path) -> Path:
+    """An environment with the packages of this one, and neither the project nor what installs it for editing."""
+    venv.create(place)
+    for name in ("mlflow", "uvicorn"):
+        program = place / "bin" / name
+        program.write_text(f"#!{place}/bin/python\nimport runpy\nrunpy.run_module('{name}', run_name='__main__')\n")
+        program.chmod(0o755)
+    packages = [path for path in sys.path if Path(path).name == "site-packages"]
+    (next(place.glob("lib/python*/site-packages")) / "packages.pth").write_text("\n".join(packages) + "\n")
+    return place
+
+
+def test_from_the_demo_to_an_own_domains_second_champion_and_back(
+    tmp_path: Path, first: tuple[Clone, str], first_kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    clone = clone_project(tmp_path / "project")
+    assert "version 1 registered" in first[1]  # `make run`, as all tests here share it
+    clone = type(first[0])(tmp_path / "project")
+    shutil.copytree(first_kept, clone.root, symlinks=True)
+    look_at_the_demo(clone, tmp_path)
     for name, text in CODE.items():
         (clone.root / name).parent.mkdir(exist_ok=True)
         (clone.root / name).write_text(text)
@@ -98,10 +130,8 @@ def test_own_code_goes_from_the_first_version_to_the_next_and_back(
     wrong = clone.run("flows.run", "--dry-run", "--set", "method_options={mots: 3}")
     assert wrong.returncode == 1 and "method_options of shortest:Shortest: unknown parameter `mots`" in wrong.stderr
 
-    assert "version 1 registered" in clone.check("flows.run").stdout
-    settings = load_settings(clone.root / "params.yaml")
-    registry = Registry(settings.tracking, clone.root)
-    registry.promote("1", "the first")
+    assert "tickets version 1 registered" in clone.check("flows.run").stdout
+    clone.check("flows.promote", "--accept", "the first")
 
     # What the reward counts is another one now, in a file that neither `suite` nor `reward.function` names.
     (clone.root / "words/counting.py").write_text(CODE["words/counting.py"].replace("len(message.content)", "1"))
@@ -109,16 +139,21 @@ def test_own_code_goes_from_the_first_version_to_the_next_and_back(
     printed = clone.check("flows.run")
     assert "version 1 was evaluated on other tasks or in another way" in printed.stdout + printed.stderr
     assert "version 2 registered" in printed.stdout and "gate: " in printed.stdout
-    registry.promote("2", "the second")
+    assert "champion: version 2" in clone.check("flows.promote", "--accept", "the second").stdout
 
     clone.check("flows.restore", "1")
+    registry = Registry(load_settings(clone.root / "params.yaml").tracking, clone.root)
     assert registry.aliases()["champion"] == "1"
     assert {name: (clone.root / name).read_text() for name in CODE} == CODE
     assert git(clone.root, "status", "--porcelain").stdout == ""
     assert "nothing had changed" in clone.check("flows.run").stdout
 
     elsewhere = tmp_path / "elsewhere"
-    stored = registry.download(registry.get("1"), "", elsewhere)
-    command = [sys.executable, "-I", "-c", SERVED, str(stored)]
-    served = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
-    assert served.returncode == 0 and served.stdout.strip(), served.stderr
+    stored = registry.download(registry.get("champion"), "", elsewhere)
+    place = environment_without_the_project(tmp_path / "environment")
+    absent = "import importlib.util; assert not any(map(importlib.util.find_spec, ('sweetrl', 'words', 'shortest')))"
+    subprocess.run([place / "bin/python", "-c", absent], cwd=elsewhere, env=only(place), check=True)
+    question = {"dataframe_records": [{"role": "user", "content": "A ticket."}], "params": {"temperature": 0.0}}
+    with models_served(stored, place, elsewhere) as url, httpx.Client(trust_env=False, timeout=60) as client:
+        [reply] = client.post(f"{url}/invocations", json=question).json()["predictions"]
+    assert reply.strip()
