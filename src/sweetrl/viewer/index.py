@@ -94,8 +94,8 @@ class Catalogue:
     def _measures(self) -> dict[str, Any]:
         """What dialogues are compared by: columns with the domain's names for them, and the one that it is about."""
         domain = self.domains.of(self.domains.settings.suite)
-        others = set(self.names["domain"]) - {"", domain.name}
-        labels, measure = (Labels(), "success") if others else (domain.shown_labels, domain.measure)
+        alone = set(self.names["domain"]) - {""} == {domain.name}  # else they may be of any
+        labels, measure = (domain.shown_labels, domain.measure) if alone else (Labels(), "success")
         plain = {Labels.success: "Success", Labels.reward: "Reward"}  # of one dialogue, and of many
         own = {name: getattr(labels, name) for name in ("success", "reward")}
         names = {name: plain.get(label, label) for name, label in own.items()} | self.parts
@@ -106,9 +106,10 @@ class Catalogue:
         found: dict[str, list[Any]] = {name: [] for name in (*KINDS, *self.parts)}
         for index, first, count in self._slices(shard * SHARD, SHARD):
             table = _slice(index.table, first, count, [*KINDS, PARTS])
-            for values in map(dict, (pairs or () for pairs in table[PARTS].to_pylist() if self.parts)):
+            for pairs in table[PARTS].to_pylist():
+                parts = dict(pairs or ())
                 for column, name in self.parts.items():
-                    found[column].append(_short(values.get(name)))
+                    found[column].append(_short(parts.get(name)))
             for name, kind in KINDS.items():
                 values = table[name].to_pylist()
                 if kind == "word":

@@ -218,9 +218,9 @@
       reward: Number.isNaN(data.columns.label[row]) ? null : data.columns.label[row],
       note: data.notes.get(row) || "",
     });
-    const look = { type: "number", step: "any", placeholder: "reward", "aria-label": "Label, a reward", id: "label" };
+    const look = { type: "number", step: "any", placeholder: "reward", "aria-label": "Label, a reward" };
     const reward = h("input", { ...look, value: said().reward ?? "" });
-    const note = { rows: 2, maxlength: data.meta.longest_note, placeholder: "note", "aria-label": "Note", id: "note" };
+    const note = { rows: 2, maxlength: data.meta.longest_note, placeholder: "note", "aria-label": "Note" };
     const words = h("textarea", { ...note, value: said().note });
     const give = (/** @type {string} */ label, /** @type {string} */ value) =>
       button(label, () => (reward.value = value), { class: "button small" });
@@ -229,13 +229,9 @@
       data.label(await data.ask(`label/${row}`, now));
       sweetrl.toast("Kept in data/labels/");
     });
-    const left = h(
-      "p",
-      { class: "muted" },
-      "An import takes it as the reward, but about validation and test tasks nothing.",
-    );
+    const use = h("p", { class: "muted" }, "Imports take it as the reward, but for validation and test tasks.");
     const buttons = h("div", { class: "buttons" }, reward, give("Good", "1"), give("Bad", "0"), give("None", ""));
-    return h("section", { class: "card label" }, h("h3", {}, "Label"), buttons, words, left, save);
+    return h("section", { class: "card label" }, h("h3", {}, "Label"), buttons, words, use, save);
   }
 
   /** The messages after the request, as a chat. @param {any} dialogue */
@@ -469,8 +465,8 @@
       parts.facts([
         ["Source", data.word("source", row)],
         [measure("reward"), known("reward")],
-        ["Label", known("label")],
-        ["Note", data.notes.get(row)],
+        ["Label", data.meta.server ? "" : known("label")],
+        ["Note", data.meta.server ? "" : data.notes.get(row)],
         ["Turns", known("turns")],
         ["Questions", known("questions")],
         ["Hidden details", known("details")],
