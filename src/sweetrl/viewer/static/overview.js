@@ -126,7 +126,7 @@
       h("td", { class: look(rest[4]) }, rest[4]),
     ]);
     const heads = ["measure", "before", "after", "change in points", "p", "which is"];
-    return card("The evaluation", "As its report has it.", sweetrl.table(heads, rows));
+    return h("section", { class: "card span" }, h("h2", {}, "The evaluation"), sweetrl.table(heads, rows));
   }
 
   /** Two methods on the same tasks: the change, and what became of each task. @param {number[]} rows */
