@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -20,6 +20,10 @@ from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
 from tasks.promotion import judge, take_over
 from tasks.training import Steps, Unsettled
 from tasks.workspace import push
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 def step(name: str, action: Callable[..., Any], **options: Any) -> Any:
@@ -70,15 +74,16 @@ def prefect_steps(run: Callable[[str, Path, dict[str, str]], StageResult] = run_
     )
 
 
-def settled(function: Callable[..., Any]) -> Callable[..., Any]:
+def settled(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Return a flow's `function` that ends the flow in the failed state `Harm` or `Waiting` where it raises these."""
 
     @wraps(function)
-    def run(*given: Any, **named: Any) -> Any:
+    def run(*given: Given.args, **named: Given.kwargs) -> Result:
         try:
             return function(*given, **named)
         except Unsettled as error:
-            return Failed(name=type(error).__name__, message=str(error), data=error)
+            state: Any = Failed(name=type(error).__name__, message=str(error), data=error)
+            return cast(Result, state)
 
     return run
 

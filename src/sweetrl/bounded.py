@@ -137,9 +137,14 @@ def _command(module: str, *arguments: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """No threads, and no memory that is taken before it is used: the limits count it."""
+    """This package first, wherever it lies: a registered version brings its own along.
+
+    No threads, and no memory that is taken before it is used: the limits count it.
+    """
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
     alone = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "RAYON_NUM_THREADS"), "1")
-    return {**os.environ, **alone, "ARROW_DEFAULT_MEMORY_POOL": "system", "TOKENIZERS_PARALLELISM": "false"}
+    alone |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "TOKENIZERS_PARALLELISM": "false"}
+    return {**os.environ, **alone, "PYTHONPATH": path}
 
 
 # Parquet
