@@ -21,7 +21,6 @@ from tasks.promotion import judge, take_over
 from tasks.training import Steps, Unsettled
 from tasks.workspace import push
 
-
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
