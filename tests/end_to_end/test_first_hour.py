@@ -92,7 +92,7 @@ def commit(clone: Clone, **changes: Any) -> None:
 
 def look_at_the_demo(clone: Clone, folder: Path) -> None:
     """`make demo`, on fewer tasks."""
-    script = folder / "first_look.py"
+    script, before = folder / "first_look.py", git(clone.root, "status", "--porcelain").stdout
     text = (clone.root / "examples/first_look.py").read_text().replace("held_out = 60, 60", "held_out = 8, 4")
     script.write_text(f"{text}\nassert any(old.messages != new.messages for old, new in pairs), 'it has not moved'\n")
     run: Any = {"cwd": folder, "env": clone.environment(), "capture_output": True, "text": True, "check": False}
@@ -100,7 +100,7 @@ def look_at_the_demo(clone: Clone, folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("32 dialogues about 8 tasks") and "BEFORE TRAINING" in done.stdout
     assert len(re.findall(r"on 4 held-out tasks \(99\.5.% interval \S+ to \S+, .* p.=.", done.stdout)) == 2, done.stdout
-    assert git(clone.root, "status", "--porcelain").stdout == ""
+    assert git(clone.root, "status", "--porcelain").stdout == before
 
 
 def environment_without_the_project(place: Path) -> Path:

@@ -317,6 +317,9 @@ def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_
 
     with pytest.raises(UserError, match=r"accepted batch's 0\.633"):  # accepted meanwhile, and still compared
         validate(tight)
+    ACCEPTED.write_text(json.dumps(accepted | {"rewarded": ["tickets:Tickets", ""]}))
+    validate(tight)  # a batch of another domain is no measure of this one
+    assert json.loads(ACCEPTED.read_text())["previous"] is None
 
 
 def test_a_broken_summary_is_named(batch, settings):

@@ -32,15 +32,15 @@ def collect(settings: Settings) -> None:
         if not run.share.whole:
             return
         metrics = summarize(store, thought_counter(settings.model))
-        rates = in_words(over_tasks(store.outlines())) or "fewer than two tasks scored"
-        rates += f" (95\u00a0% intervals over tasks), {metrics['turns']:.1f} turns"
+        found = over_tasks(store.outlines())
+        rates = f"{in_words(found)}, with 95\u00a0% intervals over tasks" if found else "fewer than two tasks scored"
         log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics | counts)
         if sampled:
             run.log_costs(store.folder.parent)
         thoughts = f", {metrics[THOUGHTS]:.1f} tokens of thoughts a reply" if THOUGHTS in metrics else ""
-        run.summary = f"{len(store)} dialogues on {origin}, {rates}{thoughts}"
+        run.summary = f"{len(store)} dialogues on {origin}, {rates}; {metrics['turns']:.1f} turns{thoughts}"
 
 
 def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:

@@ -63,7 +63,8 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         raise UserError(f"{TRAJECTORIES}: the method `{method.name}` cannot learn from these: {why}.")
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
-    previous = accepted_before(summary.batch)
+    rewarded = [settings.suite, settings.reward.function]
+    previous = accepted_before(summary.batch, rewarded)
     attempts = settings.collect.attempts if settings.collect.source == "sampled" else None
     least = settings.validate_.minimum_pairs if "pairs" in method.needs else None
     tables = [
@@ -86,7 +87,8 @@ def check_batch(settings: Settings, run: StageRun) -> None:
         if not verdict.rule.endswith("_shift")
     ]
     write_json(VALIDATION, {"batch": asdict(summary), "pairs": counts, "expectations": expectations})
-    write_json(ACCEPTED, {"accepted": asdict(summary), "previous": asdict(previous) if previous else None})
+    kept = {"accepted": asdict(summary), "previous": asdict(previous) if previous else None, "rewarded": rewarded}
+    write_json(ACCEPTED, kept)
     remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
@@ -94,11 +96,16 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     )
 
 
-def accepted_before(batch: str) -> Summary | None:
-    """The summary of the batch that was accepted before `batch`, or None where there is none."""
+def accepted_before(batch: str, rewarded: list[str]) -> Summary | None:
+    """The summary of the batch that was accepted before `batch`, or None where there is none.
+
+    One of another domain, or with another reward function (`rewarded`), shows no shift.
+    """
     if not ACCEPTED.exists():
         return None
     content = read_json(ACCEPTED)
+    if content.get("rewarded", rewarded) != rewarded:
+        return None
     try:
         kept = content["previous"] if content["accepted"]["batch"] == batch else content["accepted"]
         return None if kept is None else Summary(**kept)
