@@ -89,6 +89,22 @@ def write_tasks() -> Callable[[Path, Iterable[Task]], Path]:
 
 
 @pytest.fixture
+def postgres_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sqlite refuses what PostgreSQL does: a text that is longer than its column, or has a NUL."""
+    from sqlalchemy import String
+
+    def bind_processor(column: String, dialect: object) -> Callable[[str | None], str | None]:
+        def bind(value: str | None) -> str | None:
+            if value is not None and (len(value) > (column.length or len(value)) or "\0" in value):
+                raise ValueError(f"value too long for type character varying({column.length}), or with a NUL")
+            return value
+
+        return bind
+
+    monkeypatch.setattr(String, "bind_processor", bind_processor)
+
+
+@pytest.fixture
 def own_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], Path]]:
     """A function that writes the module `mine` into a project's folder; it can be imported until the test ends."""
     from sweetrl import plugins

@@ -239,7 +239,7 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
             patch.setattr(Registry, "aliases", fail)
             until(lambda: len(looks) > 1)
             assert found.post(body).json()["choices"] == new["choices"]
-        registry.step_back()
+        registry.promote(first, "restored")
         until(lambda: found.version == first)
         assert found.post(body).json()["choices"] == old["choices"]
 

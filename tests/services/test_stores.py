@@ -1,4 +1,4 @@
-"""The S3 of the compose file: its command and its health check."""
+"""The S3 of the compose file: its command and its health check; and a registry of sixty champions on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import subprocess
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
-from tests.services.servers import KEY, SECRET, ObjectStore, program
+from sweetrl.config.settings import TrackingSettings
+from sweetrl.tracking.registry import Registry
+from tests.services.servers import KEY, SECRET, ObjectStore, Postgres, program
+from tests.tracking.test_history import sixty_champions
 
 COMPOSE = Path(__file__).resolve().parents[2] / "infra/compose.yaml"
 
@@ -55,3 +59,13 @@ def test_the_s3_of_the_compose_file_lets_in_only_who_has_its_key(tmp_path: Path)
             assert store.healthy()
     finally:
         store.stop(hard=True)
+
+
+def test_sixty_champions_and_ten_steps_back_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Postgres(("mlflow",))
+    try:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url("psycopg2", "mlflow"))
+        sixty_champions(Registry(TrackingSettings(), tmp_path))
+    finally:
+        server.remove()

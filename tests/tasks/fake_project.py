@@ -77,7 +77,7 @@ class Client:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}}
+        empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}, "deleted": []}
         return json.loads(self.path.read_text()) if self.path.exists() else empty
 
     def change(self, part: str, how: Callable[[Any], Any]) -> None:
@@ -93,11 +93,11 @@ class Client:
     def search_model_versions(self, query: str, page_token: str | None = None) -> Any:
         found = self.read()
         numbers = [str(number + 1) for number in range(len(found["versions"]))]
-        kept = [number for number in numbers if number not in found["tags"].get("deleted", "").split()]
-        return Page(SimpleNamespace(version=number) for number in kept)
+        kept = [number for number in numbers if number not in found["deleted"]]
+        return Page(SimpleNamespace(version=number, tags=found["tags"].get(number, {})) for number in kept)
 
-    def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
-        self.change("tags", lambda tags: tags | {key: value})
+    def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
+        self.change("tags", lambda tags: tags | {version: tags.get(version, {}) | {key: value}})
 
     def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
         self.change("aliases", lambda aliases: aliases | {alias: version})

@@ -69,7 +69,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_lengths: None) -> Project:
     monkeypatch.chdir(tmp_path)
     shutil.copy(store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -1,8 +1,8 @@
-"""Who was champion when: the alias is the truth, whoever died between writing it and writing the history."""
+"""Who was champion when, in tags of the versions: the alias is the truth, whoever died before it moved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,12 @@ import pytest
 
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
+from sweetrl.tracking import limits
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.store import Store
 from tests.tasks.fake_project import Client
+
+LONG = "promoted: the challenger beats the champion (mean reward +0.100), p\u0000 = 1\u202e" + "é" * 9000
 
 
 @pytest.fixture
@@ -26,64 +29,75 @@ def history(registry: Registry) -> list[str]:
     return [entry.version for entry in registry.history()]
 
 
-def dies(registry: Registry, monkeypatch: pytest.MonkeyPatch, call: str, action: Callable[[], object]) -> None:
-    """Do `action`, and die where it calls `call` of the client."""
+def sixty_champions(registry: Registry) -> None:
+    """Promote 60 versions, one after the other, and go 10 back; all of it is known, and each reason fits."""
+    client, name = registry.client, registry.name
+    client.create_registered_model(name)
+    for number in range(1, 61):
+        logged = client.create_logged_model(registry.store.experiment_id, name)
+        client.create_model_version(name, f"models:/{logged.model_id}", model_id=logged.model_id)
+        registry.promote(str(number), f"{number} {LONG}")
+    registry.note_gate("60", {"promote": True, "promoted": True, "reason": LONG})
+    back = [str(number) for number in range(59, 49, -1)]
+    for version in back:
+        registry.promote(version, f"restored in the place of version {int(version) + 1}")
+    entries = registry.history()
+    assert [entry.version for entry in entries] == [str(number) for number in range(1, 61)] + back
+    assert [entry.number for entry in entries] == [*range(1, 71)]
+    assert all(entry.reason.startswith(f"{entry.number} promoted: ") and entry.time for entry in entries[:60])
+    assert registry.aliases() == {CHAMPION: "50"}
+    assert len(registry.versions("tags.`champion.70` LIKE '%version 51%'")) == 1, "found by search"
+    assert registry.get("60").description.startswith("**Gate:** promoted: the challenger")
 
-    def die(*arguments: str) -> None:
-        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(registry.client, call, die)
-        with pytest.raises(KeyboardInterrupt):
-            action()
+@pytest.mark.usefixtures("postgres_lengths")
+def test_sixty_champions_and_ten_steps_back_fit_in_postgresqls_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some fifteen champions none could be promoted any more: they were in one tag of the model."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    registry = Registry(TrackingSettings(), tmp_path)
+    sixty_champions(registry)
+    registry.client.delete_model_version(registry.name, "49")
+    assert registry.history()[48].reason.startswith("not recorded: it was deleted since")
+    with pytest.raises(UserError, match=r"version 50: MLflow keeps at most 65,535 bytes as `data`"):
+        registry.tag("50", {"data": json.dumps("x" * 70_000)})
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError  # the fixture refuses what PostgreSQL refuses
 
-
-def test_rolling_back_again_and_again_leads_to_the_first_champion(registry: Registry) -> None:
-    for version in ("1", "2", "3"):
-        registry.promote(version, f"reason of {version}")
-    assert [registry.step_back()[1].version for _ in range(2)] == ["2", "1"]
-    assert registry.aliases() == {CHAMPION: "1"} and history(registry) == ["1"]
-    with pytest.raises(UserError, match="there is no earlier champion to return to"):
-        registry.step_back()
+    with pytest.raises((MlflowException, SQLAlchemyError), match="too long"):
+        registry.client.update_model_version(registry.name, "50", "x" * (limits.TEXT + 1))
 
 
 def test_promoting_the_champion_again_changes_nothing(registry: Registry) -> None:
-    for version in ("1", "2", "2"):
+    for version in ("1", "2", "2", "1", "2"):
         registry.promote(version, "by hand")
-    assert history(registry) == ["1", "2"]
-    assert registry.step_back()[1].version == "1"
-    registry.promote("1", "by hand")
-    assert history(registry) == ["1"]
+    assert history(registry) == ["1", "2", "1", "2"] and registry.aliases() == {CHAMPION: "2"}
 
 
-@pytest.mark.parametrize("call", ["set_registered_model_tag", "set_registered_model_alias"])
+@pytest.mark.parametrize("call", ["set_model_version_tag", "set_registered_model_alias"])
 def test_a_promotion_that_died_is_as_if_it_had_not_begun_and_can_be_done_again(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
+    def die(*arguments: str) -> None:
+        raise KeyboardInterrupt
+
     registry.promote("1", "first")
     registry.promote("2", "second")
-    dies(registry, monkeypatch, call, lambda: registry.promote("3", "third"))
-    assert registry.aliases()[CHAMPION] == "2" and history(registry) == ["1", "2"]
-    assert registry.champion_before().version == "1"
+    for version in ("3", "1"):
+        with monkeypatch.context() as patch:
+            patch.setattr(registry.client, call, die)
+            with pytest.raises(KeyboardInterrupt):
+                registry.promote(version, "third")
+        assert registry.aliases()[CHAMPION] == "2" and history(registry) == ["1", "2"]
     registry.promote("3", "third")
-    assert history(registry) == ["1", "2", "3"]
-    assert registry.step_back()[1].version == "2"
-
-
-@pytest.mark.parametrize(("call", "reached"), [("set_registered_model_alias", "2"), ("set_registered_model_tag", "1")])
-def test_a_step_back_that_died_leaves_a_history_that_fits_the_alias(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, call: str, reached: str
-) -> None:
-    for version in ("1", "2"):
-        registry.promote(version, "reason")
-    dies(registry, monkeypatch, call, registry.step_back)
-    assert registry.aliases()[CHAMPION] == reached == history(registry)[-1]
-    registry.promote("3", "third")
-    assert registry.step_back()[1].version == reached
+    registry.promote("4", "fourth")
+    assert history(registry) == ["1", "2", "3", "4"]
 
 
 def test_an_alias_that_was_moved_by_hand_is_part_of_the_history(registry: Registry) -> None:
     registry.promote("1", "first")
     registry.set_alias(CHAMPION, "7")
-    assert history(registry) == ["1", "7"]
-    assert registry.step_back()[1].version == "1"
+    assert history(registry) == ["1", "7"] and "not recorded" in registry.history()[-1].reason
+    registry.promote("2", "second")
+    assert history(registry) == ["1", "7", "2"]

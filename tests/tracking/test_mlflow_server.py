@@ -77,5 +77,5 @@ def test_a_version_is_registered_found_promoted_and_read_back_through_http(proje
     found = lineage("agent-at-a-server@champion", settings.tracking, project)
     assert found.version == second and found.run is not None
     assert found.run.params == {"name": "second"}
-    registry.step_back()
-    assert registry.get("champion").version == first
+    registry.promote(first, "restored")
+    assert [entry.version for entry in registry.history()] == [first, second, first]

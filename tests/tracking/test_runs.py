@@ -49,6 +49,22 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     assert run.data.tags["sweetrl.stage"] == "collect"
 
 
+@pytest.mark.usefixtures("postgres_lengths")
+def test_names_and_texts_that_mlflow_does_not_take_are_written_otherwise_and_nothing_else_is_lost(here: Path) -> None:
+    """One odd key of a domain's own options, and the whole run was dropped."""
+    odd = ("how many [of each]?", "how many [of each]!", "x" * 300, "../up", "a//b", "", ".", "é/ö", "new\nline")
+    log = RunLog(SETTINGS, "collect " * 99, tags={"note\0": "t" * 9000})
+    log.log_params({"seed": 7, "options": {name: f"{name}\0" for name in odd}, "long": "ü" * 7000})
+    log.log_metrics({"reward": 0.5, **dict.fromkeys(odd, 1.0)})
+    log.log_input("d" * 600, here, "in")
+    log.finish()
+    run = connect(SETTINGS, here).client.get_run(log.run_id)
+    assert run.info.status == "FINISHED" and len(run.inputs.dataset_inputs) == 1
+    assert len(run.data.params) == len(odd) + 2 and len(run.data.metrics) == len(odd) + 1
+    assert (run.data.params["seed"], run.data.params["options.é/ö"]) == ("7", "é/ö\ufffd")
+    assert len(run.data.params["long"]) == 6000 and run.data.metrics["é/ö"] == 1.0
+
+
 def test_the_experiment_opens_where_runs_and_models_are(here: Path) -> None:
     store = connect(SETTINGS, here)
     tags = store.client.get_experiment(store.experiment_id).tags

@@ -158,8 +158,8 @@ class TrackingSettings(Section):
     uri: str = "sqlite:///mlflow.db"
     """MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."""
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
-    experiment: str = Field("sweetrl", description="MLflow experiment.")
-    model: str = Field("sweetrl-agent", description="Name of the registered model.")
+    experiment: str = Field("sweetrl", max_length=250, description="MLflow experiment.")
+    model: str = Field("sweetrl-agent", max_length=250, description="Name of the registered model.")
     base_mib: int = Field(64, ge=0)
     """A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 every one, is
     only named there, with its content's hash."""

@@ -83,7 +83,7 @@ def numbered(
 def note(registry: Registry, version: str, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
     """Write what is kept of one comparison with `version`."""
     with answering(registry, f"note a comparison with version {version}"):
-        registry.client.set_model_version_tag(registry.name, version, f"gate.{kind}.{name}", json.dumps(row))
+        registry.tag(version, {f"gate.{kind}.{name}": json.dumps(row)})
 
 
 def measured(registry: Registry, version: ModelVersion, columns: Sequence[str] = ()) -> Measured:
@@ -129,7 +129,7 @@ def keep_baseline(registry: Registry, version: ModelVersion, key: str) -> None:
     with tempfile.TemporaryDirectory() as name, answering(registry, f"keep the first results of version {number}"):
         folder = registry.download(version, "evaluation", Path(name))
         registry.client.log_model_artifact(model_id(version), str(folder / RESULTS.name), f"{BASELINE}/{key}")
-        registry.client.set_model_version_tag(registry.name, number, f"gate.baseline.{key}", utc_now())
+        registry.tag(number, {f"gate.baseline.{key}": utc_now()})
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,19 @@ from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import IGNORED
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS, RUNS
+from sweetrl.tracking import limits
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.store import Store, allowing, connect, reason, require_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+    from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the user's model has an account of its own.
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
 SIMULATOR = "simulator"
-HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
-KEPT = 50  # champions in that history
+PROMOTION = "champion."  # tags of a version: for each time that it became champion why, when and after whom
 MIB = 2**20
 # What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
 NEEDED = ("accelerate", "mlflow", "numpy", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
@@ -57,11 +57,13 @@ class Registration:
 
 @dataclass(frozen=True)
 class Promotion:
-    """One entry of the champions' history."""
+    """One entry of the champions' history: `before` was champion before it ("": nobody), `number` counts them all."""
 
     version: str
     reason: str
     time: str
+    before: str = ""
+    number: int = 0
 
 
 class Registry:
@@ -93,15 +95,11 @@ class Registry:
 
     def aliases(self) -> dict[str, str]:
         """Return alias -> version number; empty where the model is not registered yet."""
-        model = self._model()
-        return {alias: str(number) for alias, number in model.aliases.items()} if model is not None else {}
-
-    def _model(self) -> RegisteredModel | None:
-        """The registered model with its tags and aliases, None where it is not registered yet."""
         # A store that fails has not said that there is no champion.
         with answering(self, f"say which versions of {self.name} have an alias"), allowing("RESOURCE_DOES_NOT_EXIST"):
-            return self.client.get_registered_model(self.name)
-        return None
+            aliases = self.client.get_registered_model(self.name).aliases
+            return {alias: str(number) for alias, number in aliases.items()}
+        return {}
 
     def aliases_of(self, version: str) -> tuple[str, ...]:
         """Return the aliases that point to a version."""
@@ -117,29 +115,49 @@ class Registry:
         self.client.set_registered_model_alias(self.name, alias, version)
 
     def history(self) -> list[Promotion]:
-        """Return who was champion, oldest first, without those that a rollback has left; the last one is it now.
+        """Return who was champion, oldest first; the last one is it now.
 
-        The alias is the truth. `promote` writes the history before the alias and `step_back` after it, so that what a
-        process which died between the two has left is one entry too many, and is left out here.
+        The alias is the truth, and it moves behind the tag that says so: from the champion on, what counts is who was
+        champion before whom. What a process has left that died between the two is passed over.
         """
-        model = self._model()
-        if model is None:
-            return []
-        entries = [Promotion(**values) for values in json.loads(model.tags.get(HISTORY, "[]"))]
-        champion = str(model.aliases.get(CHAMPION, ""))
-        places = [place for place, entry in enumerate(entries) if entry.version == champion]
-        if places or not champion:
-            return entries[: places[-1] + 1] if places else entries
-        return [*entries, Promotion(champion, "the alias was moved without this project's flows", "")]
+        entries, version, history = self._promotions(), self.aliases().get(CHAMPION, ""), list[Promotion]()
+        while version:
+            places = [place for place, entry in enumerate(entries) if entry.version == version]
+            if places:
+                entries, entry = entries[: places[-1]], entries[places[-1]]
+            else:
+                why = "not recorded: it was deleted since, or its alias was set without this project's flows"
+                entry = Promotion(version, why, "", entries[-1].version if entries else "")
+            history.append(entry)
+            version = entry.before
+        return history[::-1]
+
+    def _promotions(self) -> list[Promotion]:
+        """All promotions by the tags of the versions, oldest first, those that died before the alias, too."""
+        return sorted(
+            (
+                Promotion(str(version.version), number=int(key.removeprefix(PROMOTION)), **json.loads(text))
+                for version in self.versions()
+                for key, text in version.tags.items()
+                if key.startswith(PROMOTION)
+            ),
+            key=lambda entry: (entry.number, entry.time),
+        )
 
     def promote(self, version: str, reason: str) -> None:
-        """Make `version` the champion and write that into the history; nothing changes if it is the champion."""
-        history = self.history()
-        if not history or history[-1].version != version:
-            history.append(Promotion(version, reason, utc_now()))
-        self._write_history(history)
-        self.set_alias(CHAMPION, version)
+        """Make `version` the champion and keep why; nothing changes if it is the champion."""
+        before = self.aliases().get(CHAMPION, "")
+        if before != version:
+            number = 1 + max((entry.number for entry in self._promotions()), default=0)
+            row = {"reason": limits.text(reason, limits.REASON), "time": utc_now(), "before": before}
+            self.tag(version, {f"{PROMOTION}{number}": json.dumps(row, ensure_ascii=False)})
+            self.set_alias(CHAMPION, version)
         self.forget_challenger(version)
+
+    def tag(self, version: str, values: Mapping[str, str]) -> None:
+        """Write tags of a version; one that MLflow cannot hold is a UserError."""
+        for key, value in limits.facts(values, f"{self.name} version {version}").items():
+            self.client.set_model_version_tag(self.name, version, key, value)
 
     def forget_challenger(self, version: str) -> None:
         """Take the alias `challenger` from `version`, if it has it."""
@@ -148,45 +166,20 @@ class Registry:
 
     def note_gate(self, version: str, verdict: Mapping[str, Any]) -> None:
         """Write what the gate decided about `version` where everybody sees it: in its tag `gate` and description."""
-        self.client.set_model_version_tag(self.name, version, GATE, json.dumps(verdict))
+        self.tag(version, {GATE: json.dumps(verdict)})
         self.describe(version)
 
     def describe(self, version: str) -> None:
         """Begin a version's description with its gate's verdict and results, by its tags; the last paragraph stays."""
         described = self.client.get_model_version(self.name, version)
         evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
-        verdict = f"**Gate:** {gate['reason']}" if gate else ""
+        verdict = f"**Gate:** {limits.text(gate['reason'], limits.TEXT // 2)}" if gate else ""
         if gate and gate["promote"] and not gate["promoted"]:
             verdict += " (It has yet to become champion.)"
         what_it_is = (described.description or "").rpartition("\n\n")[2]
         text = "\n\n".join(filter(None, [verdict, result_table(evaluation or {}), what_it_is]))
         if text != described.description:
             self.client.update_model_version(self.name, version, text)
-
-    def champion_before(self) -> Promotion:
-        """Return the champion before the current one, a UserError where there is none; deleted ones are passed over."""
-        return self._at_least_two()[-2]
-
-    def step_back(self) -> tuple[Promotion, Promotion]:
-        """Make the champion before the current one the champion again; return (left, returned to)."""
-        *history, before, left = self._at_least_two()
-        self.set_alias(CHAMPION, before.version)
-        self._write_history([*history, before])
-        return left, before
-
-    def _at_least_two(self) -> list[Promotion]:
-        """The history, whose last entries are a champion that can be returned to and the one that is it now."""
-        there = {str(version.version) for version in self.versions()}
-        *earlier, now = self.history() or [Promotion("", "", "")]
-        while earlier and (earlier[-1].version not in there or earlier[-1].version == now.version):
-            earlier.pop()
-        if not earlier:
-            raise UserError(f"{self.name}: there is no earlier champion to return to.")
-        return [*earlier, now]
-
-    def _write_history(self, entries: list[Promotion]) -> None:
-        text = json.dumps([vars(entry) for entry in entries[-KEPT:]])
-        self.client.set_registered_model_tag(self.name, HISTORY, text)
 
     def download(self, version: ModelVersion, path: str, folder: Path) -> Path:
         """Copy one file or folder stored with a version into `folder`; what cannot be had is a UserError."""
@@ -202,8 +195,7 @@ class Registry:
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
         """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
         keep_results(self.client, model_id(self.client.get_model_version(self.name, version)), root)
-        for key, value in tags.items():
-            self.client.set_model_version_tag(self.name, version, key, value)
+        self.tag(version, tags)
         self.describe(version)
 
 
@@ -348,7 +340,7 @@ def log_version(
         name,
         source=f"models:/{logged.model_id}",
         run_id=source_run,
-        tags=tags,
+        tags=limits.facts(tags, f"{name}, a new version"),
         description=description(trained, config, bundled is not None),
         model_id=logged.model_id,  # servers refuse a source of this kind without it
     )

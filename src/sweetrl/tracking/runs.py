@@ -20,6 +20,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.seeds import trace_draw
+from sweetrl.tracking import limits
 from sweetrl.tracking.store import Store, connect, reason, tracking_enabled
 from sweetrl.types import Trajectory
 
@@ -37,7 +38,6 @@ ERROR_TAG = "sweetrl.error"  # what ended a pipeline run that has failed
 HARM_TAG = "sweetrl.harm"  # of an evaluation that shows harm, and of its pipeline run: the changes
 RETRAINING_TAG = "sweetrl.retraining"  # of a retraining's pipeline run: what its journal calls it
 FLUSH_SECONDS = 30.0  # opening MLflow takes about 3 s and one write about 70 ms: batches keep that out of the way
-LONGEST_PARAM = 6000  # MLflow's own limit
 PEOPLE = ("", "human")  # users of imported dialogues, and those at a terminal
 LONGEST_NAME = 200  # characters of a task's id
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -198,7 +198,8 @@ class RunLog:
         if self.parent:
             tags["mlflow.parentRunId"] = self.parent
         begun = int(self._started * 1000)
-        run = store.client.create_run(store.experiment_id, start_time=begun, tags=tags, run_name=self.name)
+        name = limits.text(self.name, limits.KEY)
+        run = store.client.create_run(store.experiment_id, start_time=begun, tags=limits.tags(tags), run_name=name)
         return str(run.info.run_id)
 
     def _write(self, store: Store, run_id: str) -> None:
@@ -207,9 +208,9 @@ class RunLog:
         pending = self._pending
         store.client.log_batch(
             run_id,
-            [Metric(name, value, when, step) for name, value, when, step in pending.metrics],
-            [Param(key, value[:LONGEST_PARAM]) for key, value in pending.params.items()],
-            [RunTag(key, value) for key, value in pending.tags.items()],
+            [Metric(limits.key(name), value, when, step) for name, value, when, step in pending.metrics],
+            [Param(limits.key(name), limits.text(value, limits.PARAM)) for name, value in pending.params.items()],
+            [RunTag(name, value) for name, value in limits.tags(pending.tags).items()],
         )
         if pending.inputs:
             store.client.log_inputs(run_id, datasets=[_dataset(read) for read in pending.inputs])
@@ -239,9 +240,9 @@ def _close_children(store: Store, run_id: str) -> None:
 def _dataset(read: DataInput) -> DatasetInput:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    source = json.dumps({"uri": read.path})
-    dataset = Dataset(name=read.name, digest=read.hash, source_type="local", source=source)
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", read.context), InputTag("dvc.path", read.path)])
+    name, path = (limits.text(text, limits.DATA_SET) for text in (read.name, read.path))
+    dataset = Dataset(name=name, digest=read.hash, source_type="local", source=json.dumps({"uri": read.path}))
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", read.context), InputTag("dvc.path", path)])
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
