@@ -258,7 +258,7 @@ def run_pipeline(
             unchanged = _unchanged(results) and hand_over is None
             registration, gate = _register(settings, root, home, steps, parent.run_id, unchanged)
             if gate is not None and gate.won and hand_over is None:
-                with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
+                with promoting(home, steps.say):  # a retraining of this repository may be at it
                     gate = steps.promote(settings, root, gate)
     except BaseException as error:
         parent.finish_failed(results, error)

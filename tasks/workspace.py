@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,13 +23,15 @@ from typing import Any
 from sweetrl.config.overrides import value_of, with_changes
 from sweetrl.config.yaml_files import parse_yaml
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
 from sweetrl.paths import ACCEPTED, BATCHES, QUALITY_HISTORY
+from sweetrl.plugins import KEYS
 from sweetrl.tracking.runs import flatten, git_environment
 from tasks.pipeline import PIPELINE, open_repo, unrecorded
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
-BEFORE_ROLLBACK = Path(".scratch/before-rollback")
+BEFORE_RESTORE = Path(".scratch/before-restore")
 INCOMPLETE = ("failed to transfer", "do not exist neither locally nor on remote")  # DVC's words, with status 0
 
 
@@ -323,12 +326,39 @@ def check_committed(root: Path, paths: Iterable[Path]) -> None:
             raise UserError(f"{path}: git does not have it as it is here, and a retraining takes git's; commit it.")
 
 
-def restore(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]:
+def records_in_git(root: Path, tags: Mapping[str, str], folder: Path) -> Path | None:
+    """Write dvc.lock, params.yaml and own code of the version with these `tags` into `folder`, as git has them.
+
+    None where git does not have all of that with the content that was registered.
+    """
+    commit, code = tags.get("git_commit", ""), json.loads(tags.get("code", "{}"))
+    if tags.get("git_dirty") != "false" or not head(root, commit):
+        return None
+    # The first version's dvc.lock is committed after it was registered.
+    for other in [commit, *git(root, "rev-list", "--all", "--", "dvc.lock").stdout.split()]:
+        write_text(folder / "dvc.lock", git(root, "show", f"{other}:dvc.lock", check=False).stdout)
+        if file_hash(folder / "dvc.lock") == tags.get("dvc_lock"):
+            break
+    else:
+        return None
+    parameters = parse_yaml(git(root, "show", f"{commit}:params.yaml", check=False).stdout, "params.yaml") or {}
+    sources = parameters.get("sources", {})
+    own = {sources.get(place, ""): code[key].split()[-1] for key, place in KEYS.values() if " " in code.get(key, "")}
+    archive = folder / "archive.tar"
+    if git(root, "archive", "-o", str(archive), commit, "--", "params.yaml", *own, check=False).returncode:
+        return None
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    archive.unlink()
+    return folder if all(dvc_hash(folder / path) == content for path, content in own.items()) else None
+
+
+def put_back(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]:
     """Put back dvc.lock, params.yaml and own code as `fetch` delivers them into a folder, and check out the data.
 
     Returns a sentence, and which files are own code. The files as they were are kept in a new folder below
-    .scratch/before-rollback/. Data that are neither in the cache nor in the remote are a UserError, and then nothing
-    has changed; so are data here that DVC has not recorded.
+    .scratch/before-restore/. DVC's remote is asked for what its cache does not have. Data that are in neither are a
+    UserError, and then nothing has changed; so are data here that DVC has not recorded.
     """
     unsaved: list[str] = []
     with contextlib.suppress(UserError):  # a dvc.lock that cannot be read: it is one of the files that are put back
@@ -343,14 +373,18 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]:
     before = {name: (root / name).read_bytes() for name in records if (root / name).exists()}
     if before != records:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        folder = private_folder(root / BEFORE_ROLLBACK / now)
+        folder = private_folder(root / BEFORE_RESTORE / now)
         _write_records(folder, before)
         kept = f" (as they were: {folder.relative_to(root)})"
     _write_records(root, records)
     try:
-        if remote_name(root):
+        try:
+            dvc(root, "checkout", "--with-deps", PIPELINE)
+        except UserError:
+            if not remote_name(root):
+                raise
             dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
-        dvc(root, "checkout", "--with-deps", PIPELINE)
+            dvc(root, "checkout", "--with-deps", PIPELINE)
     except UserError as error:
         for name in set(records) - set(before):
             (root / name).unlink()

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flows import rollback
+from flows import restore
 from sweetrl.config.settings import load_settings
 from sweetrl.tracking.registry import Registry
 from tasks import retraining
@@ -214,7 +214,7 @@ def test_what_is_served_is_learnt_from_and_the_new_agent_is_served(
     assert tags["git_commit"] == git(home, "rev-parse", "HEAD") and tags["git_dirty"] == "false"
     assert "data/batches/dialogues-000001.dvc" in git(home, "ls-tree", "-r", "--name-only", "HEAD").split()
 
-    monkeypatch.setattr(rollback, "announce", lambda *arguments: None)
-    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
-    assert rollback.rollback.fn(str(home)).champion == "1"
+    monkeypatch.setattr(restore, "announce", lambda *arguments: None)
+    monkeypatch.setattr(restore, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
+    assert restore.restore.fn("1", root=str(home)).champion == "1"
     assert status(home) == "Data and pipelines are up to date." and git(home, "status", "--porcelain") == ""

@@ -1,4 +1,4 @@
-"""A domain, a reward and a method of one's own in the project's folder: two versions, the gate, a rollback, served."""
+"""A domain, a reward and a method of one's own in the project's folder: the gate, a version restored, served."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_own_code_goes_from_the_first_version_to_the_next_and_back(
     assert "version 2 registered" in printed.stdout and "gate: " in printed.stdout
     registry.promote("2", "the second")
 
-    clone.check("flows.rollback")
+    clone.check("flows.restore", "1")
     assert registry.aliases()["champion"] == "1"
     assert {name: (clone.root / name).read_text() for name in CODE} == CODE
     assert git(clone.root, "status", "--porcelain").stdout == ""

@@ -1,4 +1,4 @@
-"""Retraining beside the main checkout, promotion by hand and rollback, on a clone with real stages."""
+"""Retraining beside the main checkout, promotion by hand and a version restored, on a clone with real stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def registry(clone: Clone) -> Registry:
     return Registry(load_settings(clone.root / "params.yaml").tracking, clone.root)
 
 
-def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retrain_promote_and_restore(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     home = trained.root
     first_lock = (home / "dvc.lock").read_bytes()
@@ -61,13 +61,13 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     settled = trained.run("flows.run")
     assert settled.returncode == 0 and "nothing had changed" in settled.stdout, settled.stdout + settled.stderr[-3000:]
 
-    done = trained.check("flows.rollback")
-    assert "champion: version 1 (was 2)" in done.stdout
+    done = trained.check("sweetrl.cli", "restore", "1")
+    assert "version 1 (was 2)" in done.stdout
     assert found.aliases()["champion"] == "1"
     assert (home / "dvc.lock").read_bytes() == first_lock
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() == first_policy
-    again = trained.run("flows.rollback")
-    assert again.returncode == 1 and "there is no earlier champion to return to" in again.stderr
+    said = trained.check("sweetrl.cli", "restore", "--json").stdout
+    assert "restored in the place of version 2" in said and "accepted: for the test" in said
 
 
 def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:

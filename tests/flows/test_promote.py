@@ -1,4 +1,4 @@
-"""Whoever moves the champion's alias waits for those who are at it: promotions by hand, the gate, runs, rollbacks."""
+"""Whoever moves the champion's alias waits for those who are at it: promotions by hand, the gate, runs, restores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flows import promote, rollback
+from flows import promote, restore
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registration
 from tasks import promotion, retraining, training
 from tasks.journal import promoting
-from tests.flows.test_rollback import registered
+from tests.flows.test_restore import registered
 from tests.tasks.fake_project import Project
 
 
@@ -27,7 +27,7 @@ def said() -> list[str]:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Project:
     """Versions 1 to 3 were champion, one after the other; 4 is registered."""
-    made = registered(monkeypatch, tmp_path, [promote, promotion, rollback], said.append)
+    made = registered(monkeypatch, tmp_path, [promote, promotion, restore], said.append)
     monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
     steps = replace(made.steps(), promote=promotion.take_over, say=said.append)
     monkeypatch.setattr(promote, "prefect_steps", lambda: steps)
@@ -62,21 +62,21 @@ def run(project: Project) -> object:
         return training.run_pipeline(project.home, steps)
 
 
-def test_a_promotion_during_a_rollback_comes_behind_it(
+def test_a_promotion_while_a_version_is_restored_comes_behind_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     """It came between the data and the alias, and the alias then went to a version that nobody had named."""
-    restore, other = rollback.restore, threading.Thread(target=by_hand, args=(project,))
+    put_back, other = restore.put_back, threading.Thread(target=by_hand, args=(project,))
 
     def restoring(*arguments: Any) -> tuple[str, list[str]]:
         other.start()
         other.join(1)
-        return restore(*arguments)
+        return put_back(*arguments)
 
-    monkeypatch.setattr(rollback, "restore", restoring)
-    assert rollback.rollback.fn(str(project.home)).champion == "2"
+    monkeypatch.setattr(restore, "put_back", restoring)
+    assert restore.restore.fn("2", root=str(project.home)).champion == "2"
     other.join(600)
-    assert [entry.version for entry in project.registry().history()] == ["1", "2", "1"]
+    assert [entry.version for entry in project.registry().history()] == ["1", "2", "3", "2", "1"]
     assert project.champion() == "1" and (project.home / "dvc.lock").read_text() == "lock of batch 40\n"
     assert any("waiting until another process of this repository has ended its promotion" in line for line in said)
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.file_hashes import file_hash
+from sweetrl.tracking.registry import Registry
 from tasks.ingestion import batch_named
 from tasks.workspace import git
 from tests.services.team import BUCKET, Checkout
@@ -30,6 +32,11 @@ class Books:
     checkout: Checkout
     withdrawn: set[int] = field(default_factory=set)
     seen: dict[str, int | str] = field(default_factory=dict)  # version -> its batch's first task, or ingested data
+
+    @property
+    def registry(self) -> Registry:
+        name = self.checkout.model
+        return Registry(TrackingSettings(uri=self.checkout.team.mlflow.url, experiment=name, model=name))
 
     @property
     def client(self) -> MlflowClient:
@@ -106,8 +113,8 @@ class Books:
 
         model = client.get_registered_model(self.checkout.model)
         now = str(model.aliases["champion"])
-        reasons = [key for found in versions if str(found.version) == now for key in found.tags if "champion." in key]
-        assert reasons and champion in (None, now), (reasons, champion)
+        last = self.registry.history()[-1]
+        assert last.version == now and last.time and champion in (None, now), (last, champion)
         assert str(model.aliases.get("challenger", "")) != now
         for found in versions:
             verdict = json.loads(found.tags["gate"])

@@ -372,5 +372,5 @@ def test_with_dvc_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     shutil.rmtree(tree / "data/batches/dialogues-000002")
     pipeline = "stages:\n  c:\n    cmd: echo\n    deps:\n      - ${sources.trajectories}\n"
     (tree / "dvc.yaml").write_text(pipeline)
-    workspace.dvc(tree, "checkout", "-q", "--with-deps", "dvc.yaml")  # as merges and rollbacks do
+    workspace.dvc(tree, "checkout", "-q", "--with-deps", "dvc.yaml")  # as merges do
     assert (tree / "data/batches/dialogues-000002").is_dir()

@@ -229,7 +229,7 @@ def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:
     assert told(("champion",)) and told(("champion",), promote=True, promoted=False)
     assert told(promote=False, promoted=False)
     assert not told(promote=True, promoted=False), "it has won, and died before the alias"
-    assert told(promote=True, promoted=True), "a rollback has left it: it does not come back by itself"
+    assert told(promote=True, promoted=True), "another was restored: it does not come back by itself"
 
 
 def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Project) -> None:

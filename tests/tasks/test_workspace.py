@@ -119,21 +119,21 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     home = toy.root
     assert (home / "data/third.txt").read_text() == "third b"
 
-    workspace.restore(home, lambda folder: kept)
+    workspace.put_back(home, lambda folder: kept)
     assert (home / "dvc.lock").read_bytes() == (kept / "dvc.lock").read_bytes()
     assert (home / "data/third.txt").read_text() == "third a"
-    (generation,) = (home / ".scratch/before-rollback").iterdir()
+    (generation,) = (home / ".scratch/before-restore").iterdir()
     assert (generation / "dvc.lock").read_bytes() == newer
-    assert "as they were" not in workspace.restore(home, lambda folder: kept)[0], "nothing to keep: nothing has changed"
+    assert "as they were" not in workspace.put_back(home, lambda folder: kept)[0]
     (home / "dvc.lock").write_bytes(newer)
-    workspace.restore(home, lambda folder: kept)
-    assert len(list((home / ".scratch/before-rollback").iterdir())) == 2, "no generation takes another's place"
+    workspace.put_back(home, lambda folder: kept)
+    assert len(list((home / ".scratch/before-restore").iterdir())) == 2, "no generation takes another's place"
 
     (kept / "mine").mkdir()
     (kept / "mine/forms.py").write_text("the version's")
-    done, code = workspace.restore(home, lambda folder: kept)
+    done, code = workspace.put_back(home, lambda folder: kept)
     assert (home / "mine/forms.py").read_text() == "the version's" and "your own code" in done
-    workspace.commit_records(home, "Roll back", code)
+    workspace.commit_records(home, "Restore", code)
     workspace.check_committed(home, [home / "mine"])
     for path in ("mine/forms.py", "mine/other.py"):
         (home / path).write_text("edited")
@@ -148,7 +148,7 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     (broken / "dvc.lock").write_text(lock.replace(digest, "0" * 32))
     before = (home / "dvc.lock").read_bytes()
     with pytest.raises(UserError, match="are as they were"):
-        workspace.restore(home, lambda folder: broken)
+        workspace.put_back(home, lambda folder: broken)
     assert (home / "dvc.lock").read_bytes() == before
     assert (home / "data/third.txt").read_text() == "third a"
 
@@ -159,9 +159,9 @@ def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) ->
     (home / "data/third.txt").unlink()  # a link into the cache, or a copy
     (home / "data/third.txt").write_text("hours of work by hand")
     with pytest.raises(UserError, match=r"data/third\.txt: not recorded; `dvc commit`"):
-        workspace.restore(home, lambda folder: kept)
+        workspace.put_back(home, lambda folder: kept)
     assert (home / "data/third.txt").read_text() == "hours of work by hand"
-    assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-rollback").exists()
+    assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-restore").exists()
 
 
 @pytest.mark.parametrize("known", [(), ("user.name",), ("user.email",), ("user.name", "user.email")])

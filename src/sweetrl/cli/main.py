@@ -97,6 +97,12 @@ def ingest(
 
 
 @app.command()
+def restore(version: opt.Version = "", reason: opt.Reason = "", as_json: Json = False) -> None:
+    """Make a version the champion again, forward or back, with its data; without one, list who was champion."""
+    _start_flow()
+
+
+@app.command()
 def gate(
     difference: Annotated[float | None, Option(help="A difference of mean reward (gate.smallest_difference).")] = None,
     tasks: Annotated[int | None, Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,

@@ -67,7 +67,7 @@ CriticFolder = Annotated[
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
-# What `sweetrl run` and `sweetrl ingest` take, and hand on to their flows, which take the same.
+# What `sweetrl run`, `ingest` and `restore` take, and hand on to their flows, which take the same.
 DryRun = Annotated[bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")]
 SetFirst = Annotated[
     list[str] | None,
@@ -89,3 +89,7 @@ Kind = Annotated[
 Again = Annotated[bool, Option("--again", help="Look once more at the files in which something was bad.")]
 NoPush = Annotated[bool, Option("--no-push", help="Keep the batch on this machine alone.")]
 NoEvent = Annotated[bool, Option("--no-event", help="Start no retraining.")]
+Version = Annotated[
+    str, Argument(help="A version's number, or an alias; without it, who was champion.", metavar="[N|@ALIAS]")
+]
+Reason = Annotated[str, Option(help="Why; it is kept in the history of champions.")]

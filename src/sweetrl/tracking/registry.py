@@ -313,7 +313,7 @@ def log_version(
 
     `base` is the base's folder, if it is one; it is stored, too, if it is no larger than `tracking.base_mib`.
     `trained` says by which method and on which domain. `code` are files and folders of your own below `root`:
-    serving needs none of them, they are stored beside dvc.lock and params.yaml, for a rollback.
+    serving needs none of them, they are stored beside dvc.lock and params.yaml, for `sweetrl restore`.
     """
     client, name = store.client, tracking.model
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
-"""Rolling back, with git and the registry's aliases in files: whoever dies where, the next one finishes it."""
+"""Restoring a version, with git and the registry's aliases in files: whoever dies where, the next one finishes it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows import rollback
+from flows import restore
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registry
 from tasks import workspace
@@ -22,7 +23,7 @@ class Registered(Registry):
     project: Project
 
     def get(self, reference: str) -> Any:
-        return SimpleNamespace(version=reference)
+        return SimpleNamespace(version=reference, tags={})
 
     def download(self, version: Any, path: str, folder: Path) -> Path:
         lock = self.project.client.read()["versions"][int(version.version) - 1]
@@ -50,43 +51,79 @@ def registered(monkeypatch: pytest.MonkeyPatch, root: Path, modules: Sequence[An
     for module in modules:
         monkeypatch.setattr(module, "Registry", registry)
         monkeypatch.setattr(module, "announce", lambda *arguments: None, raising=False)
-    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=say))
+    monkeypatch.setattr(restore, "get_run_logger", lambda: SimpleNamespace(info=say))
     monkeypatch.setattr(workspace, "remote_name", lambda root: None)
     return made
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    made = registered(monkeypatch, tmp_path, [rollback])
+    made = registered(monkeypatch, tmp_path, [restore])
     made.retrain()
     made.retrain()
     return made
 
 
-def test_rollbacks_one_after_the_other_leave_a_clean_checkout_each_and_keep_what_was_there(project: Project) -> None:
-    for champion in ("2", "1"):
-        done = rollback.rollback.fn(str(project.home))
-        assert done.champion == champion and "and committed" in done.workspace
+def back(project: Project, version: str = "2") -> restore.Restored:
+    return restore.restore.fn(version, root=str(project.home))
+
+
+def test_back_and_forward_each_leave_a_clean_checkout_and_keep_what_was_there(project: Project) -> None:
+    for before, champion in (("3", "2"), ("2", "1"), ("1", "3"), ("3", "3")):
+        done = back(project, champion)
+        assert (done.before, done.champion) == (before, champion) and "and committed" in done.workspace
         project.check_done(champion)
         assert f"first: {4 * int(champion) - 4}" in (project.home / "params.yaml").read_text()
-    kept = sorted((project.home / ".scratch/before-rollback").iterdir())
-    assert [(folder / "dvc.lock").read_text() for folder in kept] == ["lock of batch 8\n", "lock of batch 4\n"]
+    kept = sorted((project.home / ".scratch/before-restore").iterdir())
+    assert [(folder / "dvc.lock").read_text() for folder in kept] == [f"lock of batch {n}\n" for n in (8, 4, 0)]
+    history = project.registry().history()
+    assert [entry.version for entry in history] == ["1", "2", "3", "2", "1", "3"]
+    assert history[-1].reason == "restored in the place of version 1"
     (done,) = project.retrain()
     assert not done.left, "the next promotion finds a clean checkout"
     project.check_done("4")
+    with pytest.raises(UserError, match="which version"):
+        back(project, "")
+
+
+@pytest.mark.parametrize("lacks", ["", "dvc_lock", "git_commit", "code"])
+def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
+    project: Project, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """The registry's server and the bucket are what fails when somebody needs a version back."""
+    lock = project.client.read()["versions"][1]
+    (branch,) = (
+        name for name in project.branches(project.home) if git(project.home, "show", f"{name}:dvc.lock") in lock
+    )
+    tags = {"git_commit": git(project.home, "rev-parse", branch), "git_dirty": "false", "code": "{}"}
+    tags |= {"dvc_lock": hashlib.md5(lock.encode()).hexdigest()}
+    tags |= {lacks: '{"suite": "mine:Own 0123"}' if lacks == "code" else "0" * 32} if lacks else {}
+    asked: list[str] = []
+    download = Registered.download
+
+    def downloading(registry: Registered, version: Any, path: str, folder: Path) -> Path:
+        asked.append(path)
+        (folder / "there").mkdir()
+        return download(registry, version, path, folder / "there")
+
+    monkeypatch.setattr(Registered, "get", lambda registry, reference: SimpleNamespace(version=reference, tags=tags))
+    monkeypatch.setattr(Registered, "download", downloading)
+    back(project)
+    assert asked == (["lineage"] if lacks else [])
+    project.check_done("2")
 
 
 def test_edited_files_are_kept_and_others_are_not_committed(project: Project) -> None:
     (project.home / "dvc.lock").write_text("being edited")
     (project.home / "notes").write_text("mine")
     git(project.home, "add", "notes")
-    rollback.rollback.fn(str(project.home))
-    (kept,) = (project.home / ".scratch/before-rollback").iterdir()
+    back(project)
+    (kept,) = (project.home / ".scratch/before-restore").iterdir()
     assert (kept / "dvc.lock").read_text() == "being edited"
     assert git(project.home, "status", "--porcelain") == "A  notes"
 
 
-def test_a_rollback_whose_data_cannot_be_had_changes_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_whose_data_cannot_be_had_changes_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(root: Path, *arguments: str) -> str:
         if "--with-deps" in arguments:  # fetching and checking out; not putting back
             raise UserError("the store does not answer")
@@ -95,46 +132,35 @@ def test_a_rollback_whose_data_cannot_be_had_changes_nothing(project: Project, m
     with monkeypatch.context() as patch:
         patch.setattr(workspace, "dvc", gone)
         with pytest.raises(UserError, match=r"does not answer .*the data and the alias are as they were"):
-            rollback.rollback.fn(str(project.home))
+            back(project)
     project.check_done("3")
-
-
-def test_a_champion_that_was_deleted_is_passed_over(project: Project) -> None:
-    """Nobody could go back behind it, and each attempt left what the next one had to finish."""
-    project.client.set_registered_model_tag("", "deleted", "2")
-    done = rollback.rollback.fn(str(project.home))
-    assert (done.left, done.champion) == ("3", "1")
-    project.check_done("1")
-    with pytest.raises(UserError, match="there is no earlier champion to return to"):
-        rollback.rollback.fn(str(project.home))
 
 
 def test_a_champion_of_another_machine_that_comes_meanwhile_stays(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alias went to the one before it, whose data were not those that had been brought back."""
-    commit = rollback.commit_records
+    commit = restore.commit_records
     with monkeypatch.context() as patch:
         patch.setattr(
-            rollback, "commit_records", lambda *given: (commit(*given), project.registry().promote("1", "elsewhere"))
+            restore, "commit_records", lambda *given: (commit(*given), project.registry().promote("1", "elsewhere"))
         )
         with pytest.raises(UserError, match="version 1 has become champion meanwhile"):
-            rollback.rollback.fn(str(project.home))
+            back(project)
     assert project.champion() == "1"
 
 
-@pytest.mark.parametrize("where", ["restore", "commit_records", "step_back"])
-def test_a_rollback_that_died_is_finished_and_goes_no_further_back(
+@pytest.mark.parametrize("where", ["put_back", "commit_records", "promote", "announce"])
+def test_a_restore_that_died_is_finished_and_goes_no_further_back(
     project: Project, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def die(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Registry if where == "step_back" else rollback, where, die)
+        patch.setattr(Registry if where == "promote" else restore, where, die)
         with pytest.raises(KeyboardInterrupt):
-            rollback.rollback.fn(str(project.home))
-    done = rollback.rollback.fn(str(project.home))
-    assert (done.left, done.champion) == ("3", "2")
+            back(project)
+    assert back(project).champion == "2"
     project.check_done("2")
-    assert rollback.rollback.fn(str(project.home)).champion == "1", "and the one after that goes on"
+    assert [entry.version for entry in project.registry().history()] == ["1", "2", "3", "2"]
