@@ -148,7 +148,8 @@ def take_over(settings: Settings, root: Path, result: GateResult) -> GateResult:
     champion = registry.aliases().get(CHAMPION)
     if champion not in (result.before, result.version):
         raise UserError(f"{registry.name}: version {champion} became champion meanwhile; `python -m flows.promote`.")
-    registry.promote(result.version, result.decision.reason if result.decision else result.reason)
+    with answering(registry, f"make version {result.version} the champion"):
+        registry.promote(result.version, result.decision.reason if result.decision else result.reason)
     result = replace(result, promoted=True, champion=result.version)
     _note(registry, result)
     return result

@@ -22,6 +22,7 @@ from typing import Any
 from sweetrl.config.settings import Settings, load_settings, parse_settings
 from sweetrl.config.yaml_files import parse_yaml
 from sweetrl.errors import UserError
+from sweetrl.io import write_text
 from sweetrl.stages.parameters import own_sources
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
@@ -33,6 +34,7 @@ from tasks.outages import outage
 from tasks.promotion import GateResult, champion, fresh_test_first
 from tasks.training import Outcome, Steps, run_pipeline
 from tasks.workspace import (
+    RECORDS,
     Busy,
     NotMerged,
     carry_accepted,
@@ -40,12 +42,14 @@ from tasks.workspace import (
     check_committed,
     close_worktree,
     commit_records,
+    contains,
     git,
     git_remote,
     head,
     merge,
     only_run,
     open_worktree,
+    put_back,
     take_in_main,
     with_parameters,
     worktree_folder,
@@ -195,7 +199,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
     order, branch = journal.order, journal.branch
     home = Path(order["home"])
     settings = load_settings(home / "params.yaml")
-    pushed: list[str] = []
+    pushed, crowned = list[str](), ["", ""]
 
     def hand_over(root: Path) -> None:
         commit = commit_records(root, f"Retrain on the batch of {branch.partition('/')[2]}")
@@ -204,14 +208,18 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         pushed[:] = steps.push(root, branch) if order["push"] else ["nothing: --no-push"]
         journal.note("pushed", what=pushed)
 
+    def follow(result: GateResult) -> GateResult:
+        result, crowned[:] = crown(journal, steps, tree, result)
+        return result
+
     steps = replace(steps, note=journal.note, mark=order["mark"])
     try:
         with recording_at(settings, home):
             if tracking_enabled():
                 check_active(connect(settings.tracking, home))
             tree = prepare(journal)
-            outcome = run_pipeline(tree, steps, home, journal.last("run").get("id"), hand_over=hand_over)
-            result, merged, left = crown(journal, steps, tree, outcome.gate)
+            run = journal.last("run").get("id")
+            outcome = run_pipeline(tree, steps, home, run, hand_over=hand_over, crown=follow)
     except BaseException as error:
         sentence = outage(error)
         with contextlib.suppress(OSError, UserError):
@@ -220,8 +228,8 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         if sentence is not None:
             raise sentence from error
         raise
-    done = Retraining(branch, replace(outcome, gate=result), tuple(pushed), merged, left)
-    if not left:
+    done = Retraining(branch, outcome, tuple(pushed), *crowned)
+    if not done.left:
         journal.note(DONE)
         close_worktree(home, tree)
     return done
@@ -242,10 +250,11 @@ def prepare(journal: Journal) -> Path:
     return tree
 
 
-def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult | None) -> tuple[GateResult | None, str, str]:
-    """Merge the branch of a version that has won, then make it champion; return the result, the merge, what is left."""
-    if result is None:
-        return None, "", ""
+def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult) -> tuple[GateResult, list[str]]:
+    """Merge the branch of a version that has won, then make it champion; return the result, [the merge, what is left].
+
+    Where it was merged, and another one is champion by now, the merge is taken back.
+    """
     order, branch, settings = journal.order, journal.branch, load_settings(tree / "params.yaml")
     home = Path(order["home"])
     with promoting(home, steps.say):
@@ -254,27 +263,55 @@ def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult | None)
         verdict = journal.last("decided")
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
-            undo = f"merged before version {result.champion} became champion; `git revert` takes it out of {home}"
-            return result, undo if journal.last("merged") else "", ""
+            return result, [undo_merge(journal, home), ""]
         merged = f"not merged, as asked: `git merge {branch} && dvc checkout`"
         if order["merge"]:
             try:
                 if take_in_main(home, tree, order["onto"]) and order["push"]:
                     steps.push(tree, branch)
+                if not contains(home, "HEAD", branch):
+                    journal.note("merging", before=head(home))
                 with only_run(home):
                     merged = merge(home, branch, order["onto"])
             except (NotMerged, Busy) as error:
                 journal.note("waiting", why=str(error))
-                left = f"version {result.version} has won, and its branch is not merged: {str(error).rstrip('.')}"
-                return result, "", f"{left}; then {CONTINUE}"
+                state = "is merged and not promoted" if contains(home, "HEAD", branch) else "has won and is not merged"
+                return result, ["", f"version {result.version} {state}: {str(error).rstrip('.')}; then {CONTINUE}"]
             journal.note("merged", commit=head(home))
             merged += "; `git push` shows it to others" if git_remote(home) else ""
         if crowned:  # the alias was moved before a death
             result = replace(result, promoted=True, before=verdict["before"], reason=verdict["reason"])
         else:
-            result = steps.promote(settings, tree, result)
+            try:
+                result = steps.promote(settings, tree, result)
+            except UserError as error:
+                if not order["merge"]:
+                    raise
+                state = f"version {result.version} is merged and not promoted: {str(error).rstrip('.')}"
+                raise UserError(f"{state}; then {CONTINUE}, or {WITHDRAW}, which takes the merge back.") from error
         journal.note("promoted", version=result.version)
-    return result, merged, ""
+    return result, [merged, ""]
+
+
+def undo_merge(journal: Journal, home: Path) -> str:
+    """Give `home` the records back that a merge has replaced, where they are still the merged ones; return a sentence.
+
+    "" where there is nothing to take back. The data are checked out, and the way back is a commit.
+    """
+    before, branch = journal.last("merging").get("before"), journal.branch
+    merged = before and contains(home, "HEAD", branch)
+    if not merged or git(home, "diff", "--quiet", branch, "HEAD", "--", *RECORDS, check=False).returncode:
+        return ""
+
+    def records(folder: Path) -> Path:
+        for name in git(home, "ls-tree", "--name-only", before, "--", *RECORDS).stdout.split():
+            write_text(folder / name, git(home, "show", f"{before}:{name}").stdout)
+        return folder
+
+    with only_run(home):
+        done, _ = put_back(home, records)
+        commit_records(home, f"Take back the merge of {branch}")
+    return f"its merge is taken back: {done}, and committed"
 
 
 def withdraw(home: Path) -> list[str]:
@@ -294,6 +331,7 @@ def withdraw(home: Path) -> list[str]:
             if run or log.take_over(RETRAINING_TAG):
                 log.open()
                 log.finish("KILLED")
+            undone = undo_merge(journal, home)
             close_worktree(home, worktree_folder(home, branch))
             if not journal.last("trained"):
                 git(home, "branch", "-q", "-D", branch, check=False)
@@ -301,7 +339,8 @@ def withdraw(home: Path) -> list[str]:
         rest = " (the branch keeps what was trained)" if journal.last("trained") else ""
         again = {key: value for key, value in order["batch"].items() if "sources" in key} or order["batch"]
         command = f"`python -m flows.retrain {_pairs(again)}`"
-        sentences.append(f"{branch} is withdrawn{rest}; {command} takes its batch again")
+        said = "; ".join(filter(None, [f"{branch} is withdrawn{rest}", undone, f"{command} takes its batch again"]))
+        sentences.append(said)
     return sentences
 
 

@@ -23,7 +23,7 @@ from sweetrl.stages.registration import known_registration, register_policy
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
 from sweetrl.tracking.lineage import data_hashes
-from sweetrl.tracking.registry import CHAMPION, Registration, headline, run_note
+from sweetrl.tracking.registry import CHAMPION, YET, Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
@@ -218,6 +218,7 @@ def run_pipeline(
     resume: str | None = None,
     selection: Selection | None = None,
     hand_over: Callable[[Path], object] | None = None,
+    crown: Callable[[GateResult], GateResult] | None = None,
 ) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
@@ -225,7 +226,7 @@ def run_pipeline(
     is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
     StageFailed, and the MLflow run says so. With a `selection` the other stages are left as they are; if one of them
     has changed, nothing is registered. A retraining has a step `hand_over` before anything is registered; the version
-    is always judged then, and the alias stays where it is.
+    is always judged then, and `crown` does what follows from the verdict, before the MLflow run is closed.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
@@ -257,7 +258,9 @@ def run_pipeline(
                 hand_over(root)
             unchanged = _unchanged(results) and hand_over is None
             registration, gate = _register(settings, root, home, steps, parent.run_id, unchanged)
-            if gate is not None and gate.won and hand_over is None:
+            if gate is not None and crown is not None:
+                gate = crown(gate)
+            elif gate is not None and gate.won:
                 with promoting(home, steps.say):  # a retraining of this repository may be at it
                     gate = steps.promote(settings, root, gate)
     except BaseException as error:
@@ -362,6 +365,7 @@ class PipelineRecord:
         self.log.log_metrics({key: value for key, value in measured.items() if key not in HOW_MEASURED})
         version = f"{registration.model}/{registration.version}" if registration is not None else ""
         reason = gate.reason if gate is not None else ""
+        reason += YET if gate is not None and gate.won and not gate.promoted else ""
         report = REPORT.name if (self.root / REPORT).exists() else ""
         tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
         tags[HARM_TAG] = harm(read_json(comparison)) if numbers else ""

@@ -27,11 +27,13 @@ from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
 from sweetrl.paths import ACCEPTED, BATCHES, QUALITY_HISTORY
 from sweetrl.plugins import KEYS
+from sweetrl.text import printable
 from sweetrl.tracking.runs import flatten, git_environment
 from tasks.pipeline import PIPELINE, open_repo, unrecorded
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
 BEFORE_RESTORE = Path(".scratch/before-restore")
+LONGEST_WORDS = 2000  # of git's that are shown
 INCOMPLETE = ("failed to transfer", "do not exist neither locally nor on remote")  # DVC's words, with status 0
 
 
@@ -53,11 +55,10 @@ def git(root: Path, *arguments: str, check: bool = True) -> subprocess.Completed
 
 
 def git_error(root: Path, done: subprocess.CompletedProcess[str]) -> UserError:
-    """Return the sentence for a git that has failed: what it says is fatal, else its last line."""
+    """Return the sentence for a git that has failed, with all that it says, in one line."""
     command = next(word for word in done.args[1:] if not word.startswith("-") and "=" not in word)
-    lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-    why = next((line for line in lines if line.startswith(("fatal: ", "error: ", "remote: "))), lines[-1])
-    return UserError(f"{root}: `git {command}` failed: {why}")
+    why = " ".join(printable(done.stderr or done.stdout).split()) or "no message"
+    return UserError(f"{root}: `git {command}` failed: {why[:LONGEST_WORDS]}")
 
 
 def dvc(root: Path, *arguments: str) -> str:
@@ -309,8 +310,9 @@ def merge(home: Path, branch: str, onto: str = "") -> str:
         brought = git(home, "diff", "--name-only", "HEAD", branch).stdout.split()
         if edited := git(home, "status", "--porcelain", "--", *brought).stdout.splitlines():
             raise NotMerged(f"{home / edited[0][3:]} has uncommitted changes: commit or undo them")
-        if git(home, "merge", "-q", "--ff-only", branch, check=False).returncode:
-            raise NotMerged(f"the branch cannot be fast-forwarded: `git merge {branch} && dvc checkout` in {home}")
+        done = git(home, "merge", "-q", "--ff-only", branch, check=False)
+        if done.returncode:
+            raise NotMerged(f"{git_error(home, done)}; mend that, or `git merge {branch} && dvc checkout` there")
     try:
         dvc(home, "checkout", "-q", "--with-deps", PIPELINE)  # the batch that was learnt from, too
     except UserError as error:
@@ -394,7 +396,7 @@ def put_back(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]
         raise UserError(f"{error} (dvc.lock, params.yaml, the data and the alias are as they were)") from error
     code = [name for name in records if name not in RECORDS]
     what = "params.yaml, your own code" if code else "params.yaml"
-    return f"dvc.lock, {what} and the data are that version's{kept}", code
+    return f"dvc.lock, {what} and the data are put back{kept}", code
 
 
 def _write_records(root: Path, records: Mapping[str, bytes]) -> None:

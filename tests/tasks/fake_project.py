@@ -156,7 +156,13 @@ class Project:
             raise UserError(f"{server} does not answer; start it.")
 
     def pipeline(
-        self, tree: Path, steps: Steps, home: Path, resume: str | None, hand_over: Callable[[Path], object]
+        self,
+        tree: Path,
+        steps: Steps,
+        home: Path,
+        resume: str | None,
+        hand_over: Callable[[Path], object],
+        crown: Callable[[GateResult], GateResult],
     ) -> Outcome:
         """What `run_pipeline` does, with one stage that writes dvc.lock."""
         parameters = yaml.safe_load((tree / "params.yaml").read_text())
@@ -174,7 +180,7 @@ class Project:
         settings: Any = None
         registration = steps.register(settings, tree, resume, home)
         steps.note("registered", version=registration.version)
-        return Outcome((), registration, steps.judge(settings, tree, registration.version))
+        return Outcome((), registration, crown(steps.judge(settings, tree, registration.version)))
 
     def push(self, root: Path, branch: str | None) -> list[str]:
         self.reach("data store")

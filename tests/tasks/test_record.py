@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweetrl.config.settings import parse_settings
+from sweetrl.errors import UserError
+from sweetrl.gate.decision import Decision
 from sweetrl.io import write_json
 from sweetrl.tracking.registry import Registration
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import NOTE
+from tasks import training
+from tasks.pipeline import StageResult
 from tasks.promotion import GateResult
 from tasks.training import PipelineRecord, Steps
 
@@ -35,6 +40,35 @@ def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     assert "| **tasks solved** | 25.0 % | **50.0 %** |" in note
     logged = {name for name, *_ in ended.log._pending.metrics}
     assert logged == {"tasks", "success_before", "success_after"}, "settings are no results"
+
+
+def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was FINISHED and "promoted" before the merge and the alias, whatever became of them."""
+    decision = Decision(True, "promoted: it wins.")
+    won = GateResult("3", False, "2", "2", decision.reason, decision)
+    ended.finish([], Registration("agent", "3", True), won, evaluated=True)
+    assert ended.log._pending.tags["sweetrl.gate"] == "promoted: it wins. (It has yet to become champion.)"
+
+    order: list[str] = []
+    monkeypatch.setattr(training, "stage_states", lambda root: {"train": False})
+    monkeypatch.setattr(training, "_register", lambda *given: (Registration("agent", "3", True), won))
+    monkeypatch.setattr(training, "result_of", lambda *given: StageResult("train", "skipped"))
+    for name in ("finish", "finish_failed"):
+        monkeypatch.setattr(PipelineRecord, name, lambda *given, name=name, **options: order.append(name))
+
+    def crown(result: GateResult) -> GateResult:
+        order.append("crown")
+        if len(order) > 2:
+            raise UserError("merged and not promoted")
+        return replace(result, promoted=True)
+
+    (ended.root / "params.yaml").write_text("seed: 7\n")
+    given = (ended.root, Steps(say=lambda text: None), ended.root.parent)
+    outcome = training.run_pipeline(*given, hand_over=lambda root: None, crown=crown)
+    assert outcome.gate is not None and outcome.gate.promoted
+    with pytest.raises(UserError, match="merged and not promoted"):
+        training.run_pipeline(*given, hand_over=lambda root: None, crown=crown)
+    assert order == ["crown", "finish", "crown", "finish_failed"]
 
 
 def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(

@@ -18,7 +18,7 @@ from tests.tasks.fake_project import PARAMS, Client, Project, dying_at, git, in_
 
 STEPS = (
     *("taking", "taken", "run", "worktree", "trained", "pushed"),
-    *("registered", "decided", "merged", "promoted", "done"),
+    *("registered", "decided", "merging", "merged", "promoted", "done"),
 )
 
 
@@ -148,7 +148,10 @@ def test_what_cannot_be_merged_waits_and_does_not_hold_up_the_next_batch(project
     params = project.home / "params.yaml"
     params.write_text(PARAMS + "# being edited\n")
     (first,) = project.retrain()
-    assert "version 2 has won" in first.left and "params.yaml has uncommitted changes: commit or undo" in first.left
+    assert (
+        "version 2 has won and is not merged" in first.left
+        and "params.yaml has uncommitted changes: commit or undo" in first.left
+    )
     project.check_others()
     assert project.champion() == "1"
     waits, second = project.retrain()
@@ -338,9 +341,9 @@ def test_an_unfinished_worktree_is_gone_on_with(project: Project) -> None:
     seen = []
     pipeline = project.pipeline
 
-    def spy(tree: Path, *rest, hand_over):
+    def spy(tree: Path, *rest, **options):
         seen.append(((tree / ".scratch/shard-1").read_text(), rest[-1]))
-        return pipeline(tree, *rest, hand_over)
+        return pipeline(tree, *rest, **options)
 
     retraining.run_pipeline = spy  # the fixture puts it back
     project.failing = set()
@@ -400,15 +403,43 @@ def test_what_another_checkout_has_left_is_its_own(project: Project) -> None:
     assert [journal.order["batch"]["collect.first"] for journal in retraining.unfinished(project.home)] == [4]
 
 
-def test_a_branch_that_was_merged_before_another_machine_won_is_told(project: Project) -> None:
+def test_a_branch_that_was_merged_before_another_machine_won_is_taken_back(project: Project) -> None:
     """The alias could not be moved, and meanwhile another machine's version has become champion."""
     leave(project, "alias")
     project.client.change("versions", lambda known: [*known, "lock of another machine\n"])
     project.registry().promote("3", "better")
     project.better = False
     (done,) = project.retrain()
-    assert done.merged.startswith("merged before version 3 became champion; `git revert`") and not done.left
-    assert project.champion() == "3"
+    assert done.merged.startswith("its merge is taken back: ") and not done.left
+    assert project.champion() == "3" and (project.home / "dvc.lock").read_text() == "lock of batch 0\n"
+    assert git(project.home, "status", "--porcelain") == "" and not list(retraining.unfinished(project.home))
+
+
+@pytest.mark.parametrize("end", ["--continue", "--withdraw"])
+def test_a_version_that_is_merged_and_not_promoted_is_finished_or_undone(project: Project, end: str) -> None:
+    """`--continue` failed alike each night, and `--withdraw` left the merge and did not say so."""
+    project.failing = {"alias"}
+    says = (
+        r"^version 2 is merged and not promoted: alias does not answer; start it; then .*--continue`, or .*--withdraw"
+    )
+    for _ in range(2):
+        with pytest.raises(UserError, match=says):
+            project.retrain()
+    assert (project.champion(), (project.home / "dvc.lock").read_text()) == ("1", "lock of batch 4\n")
+    project.failing = set()
+    if end == "--continue":
+        retraining.go_on(project.home, project.steps())
+        project.check_done("2")
+        return
+    (project.home / "README").write_text("somebody goes on working\n")
+    git(project.home, "add", "README")
+    git(project.home, "commit", "-qm", "Go on")
+    (said,) = retraining.withdraw(project.home)
+    assert "its merge is taken back: dvc.lock, params.yaml and the data are put back" in said
+    project.check_done("1")
+    assert (project.home / "README").exists() and "first: 0" in (project.home / "params.yaml").read_text()
+    project.retrain()
+    project.check_done("3")
 
 
 def test_a_retraining_that_a_hook_starts_works_in_its_own_worktree(

@@ -35,6 +35,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the user's model has an account of its own.
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
 SIMULATOR = "simulator"
+YET = " (It has yet to become champion.)"
 PROMOTION = "champion."  # tags of a version: for each time that it became champion why, when and after whom
 MIB = 2**20
 # What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
@@ -175,7 +176,7 @@ class Registry:
         evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
         verdict = f"**Gate:** {limits.text(gate['reason'], limits.TEXT // 2)}" if gate else ""
         if gate and gate["promote"] and not gate["promoted"]:
-            verdict += " (It has yet to become champion.)"
+            verdict += YET
         what_it_is = (described.description or "").rpartition("\n\n")[2]
         text = "\n\n".join(filter(None, [verdict, result_table(evaluation or {}), what_it_is]))
         if text != described.description:
