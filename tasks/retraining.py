@@ -298,7 +298,7 @@ def undo_merge(journal: Journal, home: Path) -> str:
 
     "" where there is nothing to take back. The data are checked out, and the way back is a commit.
     """
-    before, branch = journal.last("merging").get("before"), journal.branch
+    before, branch = str(journal.last("merging").get("before", "")), journal.branch
     merged = before and contains(home, "HEAD", branch)
     if not merged or git(home, "diff", "--quiet", branch, "HEAD", "--", *RECORDS, check=False).returncode:
         return ""
