@@ -114,12 +114,17 @@ def run_twice(toy, folder: Path) -> tuple[Path, bytes]:
 
 
 @pytest.mark.slow
-def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, tmp_path: Path) -> None:
+def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(
+    toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, newer = run_twice(toy, tmp_path)
-    home = toy.root
+    home, run, asked = toy.root, workspace.dvc, list[str]()
+    monkeypatch.setattr(workspace, "remote_name", lambda root: "a bucket that is gone")
+    monkeypatch.setattr(workspace, "dvc", lambda *given: (asked.append(given[1]), run(*given))[1])
     assert (home / "data/third.txt").read_text() == "third b"
 
     workspace.put_back(home, lambda folder: kept)
+    assert asked == ["checkout"], "all is in the cache: no remote is needed"
     assert (home / "dvc.lock").read_bytes() == (kept / "dvc.lock").read_bytes()
     assert (home / "data/third.txt").read_text() == "third a"
     (generation,) = (home / ".scratch/before-restore").iterdir()
@@ -189,3 +194,24 @@ def test_commits_need_neither_name_nor_address_of_a_user(
     (tmp_path / "params.yaml").write_text("seed: 8\n")
     with pytest.raises(UserError, match=r": `git commit` failed: no commits today$"):
         workspace.commit_records(tmp_path, "More")
+
+
+def test_what_git_refuses_is_said_in_all_its_words(tmp_path: Path) -> None:
+    """It was "failed to push some refs", and a lock that a death had left was "cannot be fast-forwarded"."""
+    home, origin = tmp_path / "home", tmp_path / "origin.git"
+    workspace.git(tmp_path, "init", "-q", "--bare", str(origin))
+    workspace.git(tmp_path, "init", "-q", "-b", "main", str(home))
+    workspace.git(home, "remote", "add", "origin", str(origin))
+    for number in range(2):
+        (home / "params.yaml").write_text(f"seed: {number}\n")
+        workspace.commit_records(home, "A run")
+    workspace.git(home, "branch", "ahead")
+    workspace.git(home, "reset", "-q", "--hard", "HEAD~1")
+    hook = origin / "hooks/pre-receive"
+    hook.write_text("#!/bin/sh\necho 'main is protected: ask Anna' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(UserError, match=r"`git push` failed: .*main is protected: ask Anna.*pre-receive hook declined"):
+        workspace.git(home, "push", "-q", "origin", "main")
+    (home / ".git/index.lock").touch()
+    with pytest.raises(workspace.NotMerged, match=r"index\.lock': File exists.*remove the file manually"):
+        workspace.merge(home, "ahead")
