@@ -54,7 +54,10 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
 def main(
     reference: Annotated[str, Argument(help="@ALIAS, MODEL@ALIAS or MODEL/VERSION")] = f"@{CHALLENGER}",
     accept: Annotated[
-        str, Option(metavar="REASON", help="Make it champion, whatever the gate says; the reason is kept.")
+        str,
+        Option(
+            metavar="REASON", help="Make it champion, whatever the gate says, and leave the folder (`sweetrl restore`)."
+        ),
     ] = "",
 ) -> None:
     """Let a version stand against the champion; make it champion if it wins."""
