@@ -23,7 +23,7 @@ from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.pipeline import run_command
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
-from tasks.training import Harm, Steps
+from tasks.training import Steps
 from tests.serve.made import write_rewards
 from tests.tasks.fake_project import quiet
 
@@ -130,9 +130,9 @@ def test_who_is_not_better_than_its_base_is_champion_only_where_it_is_accepted(
         assert registry.get(version).description.startswith(f"**Gate:** {result.reason}")
     monkeypatch.setattr(promote, "prefect_steps", lambda: Steps(say=quiet))
     monkeypatch.setattr(promote, "announce", lambda *arguments: None)
-    with pytest.raises(Harm, match="the new version is worse than its base: mean reward changed by −") as error:
-        promote.promote.fn(root=str(project.root))
-    assert error.value.result.reason == result.reason
+    state: Any = promote.promote.fn(root=str(project.root))
+    assert state.is_failed() and (state.name, state.data.result.reason) == ("Harm", result.reason)
+    assert state.message.startswith("the new version is worse than its base: mean reward changed by −")
     accepted = promote.promote.fn(reason="a demo", root=str(project.root))
     assert accepted.promoted and registry.aliases() == {"champion": version}
     assert registry.history()[-1].reason == "accepted: a demo"
