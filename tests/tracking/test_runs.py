@@ -174,14 +174,16 @@ def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
 
 
 def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
-    success = {"tasks": 1000, "success_before": 0.263, "success_after": 0.839}
-    numbers = success | {"reward_before": 0.391, "reward_after": 0.878}
+    names = ("before", "after", "difference", "low", "high")
+    success = {f"success_{name}": value for name, value in zip(names, (0.263, 0.839, 0.576, 0.542, 0.608), strict=True)}
+    reward = {f"reward_{name}": value for name, value in zip(names, (0.391, 0.878, 0.487, 0.46, 0.513), strict=True)}
+    numbers = {"tasks": 1000, "confidence": 0.95} | success | reward
     verdict, table, version, report = run_note(numbers, "it wins.", "agent/3", "report.html").split("\n\n")
     assert verdict == "**Gate:** it wins." and version == "**Registered as** agent/3" and "report.html" in report
-    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after |"
+    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after | difference [95 % interval] |"
     assert table.splitlines()[2:] == [
-        "| **tasks solved** | 26.3 % | **83.9 %** |",
-        "| **mean reward** | 0.391 | **0.878** |",
+        "| **tasks solved, %** | 26.3 | **83.9** | +57.6 [+54.2, +60.8] |",
+        "| **mean reward** | 0.391 | **0.878** | +0.487 [+0.460, +0.513] |",
     ]
     assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
     assert result_table({}) == ""

@@ -14,6 +14,7 @@ from sweetrl.colbench.jsonl import Row, TaskRow, read_as, read_rows
 from sweetrl.config.settings import RewardSettings
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import means_over_tasks
 from sweetrl.io import write_json
 from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.types import Task
@@ -51,6 +52,7 @@ def score_file(
         "tasks": len({row["index"] for row in results}),
         "score": sum(row["score"] for row in results) / total,
         "success": sum(row["score"] == 1.0 for row in results) / total,
+        "over_tasks": means_over_tasks((row["index"], row["score"] == 1.0, row["score"]) for row in results),
         "reasons": dict(sorted(reasons.items())),
         "semantics": semantics,
         "isolation": isolation or "not run",

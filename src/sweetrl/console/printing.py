@@ -57,7 +57,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 def in_words(value: object) -> str:
     """Return a value of a summary as people read it: an estimate as a rate with its interval, nothing as a dash."""
-    if value is None:
+    if value is None or value == {}:
         return "-"
     if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
         return f"{value['value']:.1%} ({value['low']:.1%} to {value['high']:.1%})"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import isfinite
@@ -152,14 +152,18 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
 
 
 def over_tasks(attempts: Iterable[Trajectory]) -> dict[str, dict[str, Any]]:
-    """Return `success` and `mean reward` of scored attempts as means over their tasks, with 95 % intervals.
+    """Return `means_over_tasks` of the attempts that have a reward."""
+    return means_over_tasks((each.task.id, each.success, each.reward) for each in attempts if each.reward is not None)
+
+
+def means_over_tasks(attempts: Iterable[tuple[Hashable, float, float]]) -> dict[str, dict[str, Any]]:
+    """Return `success` and `mean reward` of (task, success, reward) as means over the tasks, with 95 % intervals.
 
     The attempts at a task are not independent, tasks are: a task counts by its own mean. Fewer than two say nothing.
     """
-    tasks = defaultdict[str, list[tuple[float, float]]](list)
-    for one in attempts:
-        if one.reward is not None:
-            tasks[one.task.id].append((one.success, one.reward))
+    tasks = defaultdict[Hashable, list[tuple[float, float]]](list)
+    for task, solved, value in attempts:
+        tasks[task].append((solved, value))
     if len(tasks) < 2:
         return {}
     success, reward = zip(*(map(fmean, zip(*scored, strict=True)) for scored in tasks.values()), strict=True)

@@ -154,7 +154,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
         recipe |= {"copied_values": round(values, 4), "copied_rest": round(others, 4)}
         write_json(finished / "recipe.json", recipe)
         publish(finished, out)
-        run.summary = f"{how.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
+        run.summary = f"{how.steps:,} steps, {values:.1%} of the values in {len(fresh):,} held-out dialogues copied"
 
 
 if __name__ == "__main__":

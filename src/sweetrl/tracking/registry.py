@@ -253,8 +253,12 @@ def read_rewards(path: Path) -> dict[str, float]:
 
 
 def headline(path: Path) -> dict[str, Any]:
-    """Return the numbers of an evaluation file that fit in a line: those on its first level."""
-    return {key: value for key, value in read_json(path).items() if isinstance(value, int | float | str)}
+    """Return the numbers of an evaluation file that fit in a line: its first level, and the intervals of differences."""
+    content = read_json(path)
+    flat = {key: value for key, value in content.items() if isinstance(value, int | float | str)}
+    for name, estimate in content.get("difference", {}).items():
+        flat |= {f"{name}_low": estimate["low"], f"{name}_high": estimate["high"]}
+    return flat
 
 
 def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
@@ -278,16 +282,18 @@ def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 def result_table(evaluation: Mapping[str, Any]) -> str:
     """Return the headline of an evaluation (the first level of evaluation.json) as a table; "" where there is none."""
     rows = []
-    for key, label, form in (("success", "tasks solved", "{:.1%}"), ("reward", "mean reward", "{:.3f}")):
-        before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
-        if before is not None and after is not None:
-            before, after = (form.format(value).replace("%", " %") for value in (before, after))
-            rows.append(f"| **{label}** | {before} | **{after}** |")
+    for key, label, scale, form in (("success", "tasks solved, %", 100, ".1f"), ("reward", "mean reward", 1, ".3f")):
+        names = ("before", "after", "difference", "low", "high")
+        if all(f"{key}_{name}" in evaluation for name in names):
+            before, after, *difference = (scale * evaluation[f"{key}_{name}"] for name in names)
+            change = "{:+{form}} [{:+{form}}, {:+{form}}]".format(*difference, form=form)
+            rows.append(f"| **{label}** | {before:{form}} | **{after:{form}}** | {change} |")
     if not rows:
         return ""
     tasks = evaluation.get("tasks")
-    head = f"| {f'on {tasks:,} ' if tasks else ''}held-out tasks | before | after |"
-    return "\n".join([head, "|---|---|---|", *rows])
+    sure = f"{evaluation.get('confidence', 0.95):.0%}".replace("%", " %")
+    head = f"| {f'on {tasks:,} ' if tasks else ''}held-out tasks | before | after | difference [{sure} interval] |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
 
 
 def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "", report: str = "") -> str:
