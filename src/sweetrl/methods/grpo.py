@@ -91,8 +91,8 @@ class Grpo(Method):
         history = [entry for entry in trainer.state.log_history if "loss" in entry]
         final, dialogues = last_fifth(history, FINAL), self.dialogues(grpo, job.collect, 1)
         summary = (
-            f"{len(history)} steps on {dialogues:,} dialogues of its own, success {history[0]['success']:.1%} in the first "
-            f"{dialogues // len(history):,} and {final['final/success']:.1%} in the last fifth"
+            f"{len(history)} steps on {dialogues:,} dialogues of its own, success {history[0]['success']:.1%} in the "
+            f"first {dialogues // len(history):,} and {final['final/success']:.1%} in the last fifth"
         )
         spent = {"dialogues": dialogues, "gpu_seconds": result.metrics["gpu_seconds"]}
         return replace(result, summary=summary, metrics=final | spent)

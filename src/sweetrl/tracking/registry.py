@@ -253,7 +253,7 @@ def read_rewards(path: Path) -> dict[str, float]:
 
 
 def headline(path: Path) -> dict[str, Any]:
-    """Return the numbers of an evaluation file that fit in a line: its first level, and the intervals of differences."""
+    """Return the numbers of an evaluation file that fit in a line: its first level, and the differences' intervals."""
     content = read_json(path)
     flat = {key: value for key, value in content.items() if isinstance(value, int | float | str)}
     for name, estimate in content.get("difference", {}).items():
