@@ -44,6 +44,7 @@ def test_shares_leave_the_same_bytes(
     whole, cut = make_project("whole"), make_project("cut")
     for name, run in RUN.items():
         monkeypatch.chdir(whole)
+        logged.clear()
         run(load_settings())
         costs = dict(logged)
         monkeypatch.chdir(cut)
