@@ -93,7 +93,6 @@ class StageResult:
     stage: str
     status: Status
     seconds: float = 0.0
-    run_id: str | None = None
     summary: str = ""
 
 
@@ -163,7 +162,7 @@ def result_of(root: Path, stage: str, status: Status, seconds: float = 0.0) -> S
     """Return what became of a stage, with what its run file says; data may have been pulled without it."""
     path = root / RUNS / f"{stage}.json"
     facts = read_json(path) if path.exists() else {}
-    return StageResult(stage, status, seconds, facts.get("run_id"), facts.get("summary", ""))
+    return StageResult(stage, status, seconds, facts.get("summary", ""))
 
 
 def stage_environment(root: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -25,7 +25,7 @@ from sweetrl.text import without_login
 from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.registry import CHAMPION, YET, Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
-from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
+from sweetrl.tracking.store import NOTE, Store, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import (
     PIPELINE,
@@ -397,7 +397,12 @@ class PipelineRecord:
         self.log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
 
     def _write_stages(self, results: list[StageResult]) -> None:
-        assert self.log is not None
-        self.log.set_tags({f"stage.{result.stage}": result.status for result in results})
-        # Also of stages that did not run now: the chain stays whole.
-        self.log.set_tags({f"run.{result.stage}": result.run_id for result in results if result.run_id})
+        log, names = self.log, {result.stage for result in results}
+        assert log is not None
+
+        def name_runs(store: Store, _: str) -> None:
+            runs = store.stage_runs(self.root)
+            log.set_tags({f"run.{stage}": run.info.run_id for stage, run in runs.items() if stage in names})
+
+        log.set_tags({f"stage.{result.stage}": result.status for result in results})
+        log.use(name_runs)  # also those of stages that did not run now: the chain stays whole

@@ -120,6 +120,16 @@ def own_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], 
 
 
 @pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The last value of each metric that a stage hands to MLflow."""
+    from sweetrl.tracking.runs import RunLog
+
+    values: dict[str, float] = {}
+    monkeypatch.setattr(RunLog, "log_metrics", lambda log, more, step=0: values.update(more))
+    return values
+
+
+@pytest.fixture
 def fake_server() -> Any:
     """The class FakeServer of tests/fake_server.py, to be used as a context manager."""
     from tests.fake_server import FakeServer

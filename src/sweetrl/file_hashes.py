@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import time
+from configparser import ConfigParser
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -67,6 +68,14 @@ def dvc_hash(path: Path) -> str:
     ]
     listing = json.dumps(sorted(rows, key=lambda row: row["relpath"]), sort_keys=True)
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def cached(content_hash: str, root: Path = Path()) -> Path:
+    """Return where DVC's cache of the project in `root` keeps what has this hash, as its configuration there says."""
+    settings = ConfigParser(interpolation=None)
+    settings.read([root / ".dvc/config", root / ".dvc/config.local"], encoding="utf-8")
+    cache = root / ".dvc" / Path(settings.get("cache", "dir", fallback="cache")).expanduser()
+    return cache / "files/md5" / content_hash[:2] / content_hash[2:]
 
 
 def identity(path: Path) -> tuple[int, ...]:

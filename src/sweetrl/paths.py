@@ -40,7 +40,7 @@ METRICS = Path("reports/metrics.json")  # the few numbers that `dvc metrics` sho
 PLOTS = Path("reports/plots")  # the tables that `dvc plots` draws
 BEST_OF_N = Path("reports/best-of-n.json")
 ITERATIONS_REPORT = Path("reports/iterations")
-RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made its results
+RUNS = Path("reports/runs")  # a file for each stage: what it has read and measured
 
 # What may be removed at any time
 SCRATCH = Path(".scratch")  # unfinished work, and finished work that DVC has not recorded yet

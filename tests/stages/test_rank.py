@@ -170,7 +170,7 @@ def tokenizer(tiny_model: Path) -> Any:
 
 
 def test_a_server_gives_candidates_whatever_it_does_to_requests(
-    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any, logged: dict[str, float]
 ) -> None:
     here("undisturbed")
     with fake_server(reply=replies, tokenizer=tokenizer) as server:
@@ -189,9 +189,8 @@ def test_a_server_gives_candidates_whatever_it_does_to_requests(
         ]
         assert [one.token_ids for one in state.candidates] == [chat.reply(one.text) for one in state.candidates]
         assert len({one.advantage for one in state.candidates}) == len(state.candidates), "and a critic has ranked them"
-    run = read_json(Path("reports/runs/rank.json"))["metrics"]
-    assert (run["requests"], run["failed_requests"], run["states_lost"]) == (STATES, 0, 0)
-    assert run["generated_tokens"] > 0 and run["gpu_seconds"] == 0.0
+    assert (logged["requests"], logged["failed_requests"], logged["states_lost"]) == (STATES, 0, 0)
+    assert logged["generated_tokens"] > 0 and logged["gpu_seconds"] == 0.0
     assert not SAMPLES.exists(), "what weights a server has nobody knows: its replies are not kept for other runs"
 
     undisturbed = written()

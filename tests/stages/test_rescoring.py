@@ -122,7 +122,7 @@ def kill_at(index: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("what", ["reward.turn_cost", "reward.function", "the own reward's file"])
 def test_another_reward_has_the_bytes_of_a_fresh_collection_and_none_is_played(
-    what: str, project: Project, monkeypatch: pytest.MonkeyPatch
+    what: str, project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def changed() -> None:
         if what == "reward.turn_cost":
@@ -133,7 +133,7 @@ def test_another_reward_has_the_bytes_of_a_fresh_collection_and_none_is_played(
             project.reward("0.0125")
 
     changed()
-    fresh = project.run(collect, TRAJECTORIES)
+    fresh, run_file = project.run(collect, TRAJECTORIES), (RUNS / "collect.json").read_bytes()
     assert len(fresh) == 2 and project.played
     project.change()
     project.reward("0.01")
@@ -144,7 +144,8 @@ def test_another_reward_has_the_bytes_of_a_fresh_collection_and_none_is_played(
     with pytest.raises(KeyboardInterrupt):
         project.run(collect, TRAJECTORIES)
     assert project.run(collect, TRAJECTORIES) == fresh and not project.played and written == [0, 1]
-    assert "6 dialogues on 3 tasks (scored again, none played)" in (RUNS / "collect.json").read_text()
+    assert (RUNS / "collect.json").read_bytes() == run_file
+    assert "collect: 6 dialogues scored again, none played\n" in capsys.readouterr().out
 
 
 def nothing(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,26 @@ def test_a_finished_stage_writes_its_run_file_and_removes_its_scratch(
         run.log_metrics({"loss": 1.0}, step=2)
         run.summary = "3 dialogues"
     facts = read_json(here / "reports/runs/collect.json")
-    assert facts["metrics"] == {"loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0} and facts["run_id"] is None
+    assert facts["metrics"] == {"loss": 1.0, "accuracy": 0.5}, "what differs each time is in MLflow only"
     assert facts["curves"] == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], "columns that every step has"
-    assert facts["inputs"]["input"]["hash"] == "9dd4e461268c8034f5c8564e155c67a6"
+    assert facts["inputs"] == {"input": "input.txt 9dd4e461268c8034f5c8564e155c67a6"}
     assert not scratch.exists()
     assert capsys.readouterr().out.startswith("collect: 3 dialogues (")
+
+
+def test_a_run_file_follows_from_parameters_and_inputs(here: Path) -> None:
+    (here / "input.txt").write_text("x")
+
+    def written(seed: int) -> bytes:
+        with stage_run("collect", parse_settings({"seed": seed}), torch=False) as run:
+            run.log_input("input", "input.txt")
+            seconds = time.monotonic()
+            run.log_metrics({"reward": 0.5, "seconds_sampling": seconds, "dialogue/seconds_p95": seconds})
+            run.log_metrics({"generated_tokens/base": seconds, "simulator/requests": seconds})
+        return (here / "reports/runs/collect.json").read_bytes()
+
+    first = written(5)
+    assert written(5) == first != written(6), "other parameters, whatever the numbers: another run"
 
 
 def test_a_failed_stage_keeps_its_scratch_and_writes_no_run_file(here: Path) -> None:
@@ -123,7 +139,7 @@ def test_a_stage_with_own_code_refuses_a_source_that_is_elsewhere(
     with stage_run("collect", parse_settings(CHOSEN[place] | {"sources": {place: "mine.py"}}), torch=False):
         pass
     inputs = read_json(here / "reports/runs/collect.json")["inputs"]
-    assert inputs == {f"source-{place}": {"path": str(here / "mine.py"), "hash": dvc_hash(here / "mine.py")}}
+    assert inputs == {f"source-{place}": f"mine.py {dvc_hash(here / 'mine.py')}"}
 
 
 @pytest.mark.parametrize("place", CHOSEN)

@@ -17,9 +17,10 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION_DIALOGUES, POLICY, RESULTS, TRAJECTORIES
+from sweetrl.rollout.ledger import is_cost
 from sweetrl.stages import collect as collecting
 from sweetrl.stages import evaluate as evaluating
-from sweetrl.tracking.registry import cost, stage_runs
+from sweetrl.tracking.registry import cost
 from sweetrl.tracking.store import connect
 
 TASKS = 6
@@ -60,7 +61,7 @@ def leaky(body: dict[str, Any]) -> str:
     return "It is\nx = 7" if "what is the rate" in body["messages"][0]["content"].lower() else "I do not know."
 
 
-def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Path) -> None:
+def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Path, logged: dict[str, float]) -> None:
     with fake_server() as server, fake_server(reply=leaky) as users:
         engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
         user = {"kind": "llm", "server": {"urls": users.url, "model": "a-user"}, "recording": "answers.jsonl"}
@@ -84,9 +85,10 @@ def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Pat
         assert all(turn.token_ids == () for turn in one.turns)
         assert int(one.extra["generated_tokens"]) > 0
         assert one.extra["leaks"].split()[0] == "2:code"
-    run = read_json(Path("reports/runs/collect.json"))["metrics"]
-    assert run["share_leaked"] == 1.0 and run["requests"] > 0
-    assert run["gpu_seconds"] == run["dialogue/gpu_seconds"] == 0.0 < run["seconds_sampling"]
+    assert logged["share_leaked"] == 1.0 and logged["requests"] > 0
+    assert logged["gpu_seconds"] == logged["dialogue/gpu_seconds"] == 0.0 < logged["seconds_sampling"]
+    kept = read_json(Path("reports/runs/collect.json"))["metrics"]
+    assert kept["share_leaked"] == 1.0 and not any(map(is_cost, kept)), "no function of the inputs"
 
 
 def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, project: Path) -> None:
@@ -115,9 +117,10 @@ def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: py
         changed = settings(engine, tracking=tracking)
         collecting.collect(changed)
         evaluating.evaluate(changed)
-    client = connect(changed.tracking, project).client
+    store = connect(changed.tracking, project)
+    client, runs = store.client, store.stage_runs(project)
     for stage, policies in (("collect", [""]), ("evaluate", ["/base", "/trained"])):
-        run = client.get_run(read_json(Path(f"reports/runs/{stage}.json"))["run_id"])
+        run = runs[stage]
         metrics, fetched = run.data.metrics, project / "fetched" / stage
         fetched.mkdir(parents=True)
         files = sorted(one.path for one in client.list_artifacts(run.info.run_id, "costs"))
@@ -135,12 +138,11 @@ def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: py
             assert metrics[f"dialogue/seconds_p95{policy}"] > 0
         assert metrics["seconds"] > 0
     # And of the version that would be registered: its stages' sums.
-    runs = stage_runs(project)
-    total = cost(runs)
-    parts = [runs["collect"]["metrics"]["gpu_seconds"]]
-    parts += [runs["evaluate"]["metrics"][f"gpu_seconds/{name}"] for name in ("base", "trained")]
+    total = cost(runs.values())
+    parts = [runs["collect"].data.metrics["gpu_seconds"]]
+    parts += [runs["evaluate"].data.metrics[f"gpu_seconds/{name}"] for name in ("base", "trained")]
     assert total["gpu_seconds"] == pytest.approx(sum(parts), abs=0.06) and sum(parts) > 0
-    assert total["seconds"] == pytest.approx(sum(run["seconds"] for run in runs.values()), abs=0.06)
+    assert total["seconds"] == pytest.approx(sum(run.data.metrics["seconds"] for run in runs.values()), abs=0.06)
 
 
 def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:

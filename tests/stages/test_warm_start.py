@@ -87,7 +87,7 @@ def test_the_result_is_a_folder_like_any_other_with_the_bases_licence(project: P
     assert recipe["settings"]["warm_start"] == settings_of().warm_start.model_dump(mode="json")
     assert (recipe["demonstrations"], recipe["steps"]) == (10, 4), "5 readers' dialogues and 5 others', 2 a step"
     facts = read_json(Path("reports/runs/warm-start.json"))
-    assert facts["metrics"]["readers"] == 5 and facts["inputs"]["base"]["path"] == str(PRETRAINED)
+    assert facts["metrics"]["readers"] == 5 and facts["inputs"]["base"].startswith(f"{PRETRAINED.name} ")
 
 
 @pytest.mark.slow

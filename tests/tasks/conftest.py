@@ -28,7 +28,7 @@ os.makedirs("data", exist_ok=True); os.makedirs("reports/runs", exist_ok=True)
 pathlib.Path(f"data/{name}.txt").write_text(f"{name} {mode}")
 with open("count.txt", "a") as stream:
     stream.write(f"{name} {os.environ.get('SWEETRL_PARENT_RUN', '')}\\n")
-pathlib.Path(f"reports/runs/{name}.json").write_text(json.dumps({"run_id": "r-" + name, "summary": "made " + name}))
+pathlib.Path(f"reports/runs/{name}.json").write_text(json.dumps({"summary": "made " + name}))
 print("made", name)
 """
 

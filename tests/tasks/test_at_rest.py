@@ -47,13 +47,12 @@ CHANGES: dict[str, tuple[set[str], Callable[..., object]]] = {
 
 @pytest.mark.slow
 def test_every_change_is_noticed(toy) -> None:
-    full = run_pipeline(toy.root, STEPS)
+    run_pipeline(toy.root, STEPS)
     kept = toy.root.with_name("kept")
     shutil.copytree(toy.root, kept, symlinks=True)
     again, found = run_pipeline(toy.root, STEPS), at_rest(toy.root)
     assert found is not None and found.unchanged
     assert (found.stages, found.evaluation, found.tracking) == (again.stages, again.evaluation, again.tracking)
-    assert [one.run_id for one in found.stages] == [one.run_id for one in full.stages]
     for name, (changed, change) in CHANGES.items():
         shutil.rmtree(toy.root)
         shutil.copytree(kept, toy.root, symlinks=True)

@@ -32,7 +32,6 @@ def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy
 
     outcome = run_pipeline(toy.root, STEPS)
     assert outcome.unchanged
-    assert [result.run_id for result in outcome.stages] == ["r-first", "r-second", "r-third"]
     assert outcome.stages[0].summary == "made first"
     assert toy.runs() == ["first", "second", "third"], "no stage ran again"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import cached, file_hash
 from sweetrl.stages.scratch import remove_recorded
 from tasks import workspace
 from tasks.pipeline import StageFailed, execute_stage, stage_environment
@@ -138,6 +139,30 @@ def test_what_a_stage_has_made_is_kept_until_dvc_has_recorded_it(toy) -> None:
     assert execute_stage(root, "long", {}, quiet).status == "ran"
     assert toy.runs() == ["long"], "the work is not done twice"
     assert not kept.exists(), "recorded"
+
+
+def test_in_a_fresh_clone_dvc_lock_names_what_is_not_recorded_yet(toy) -> None:
+    """Killed before DVC has put into its cache what a stage has made anew: dvc.lock has named those bytes before."""
+    root = long_toy(toy)
+    assert execute_stage(root, "long", {}, quiet).status == "ran"
+    lock = (root / "dvc.lock").read_bytes()
+    for place in ("data", "reports", ".dvc/cache"):
+        shutil.rmtree(root / place)
+    (root / "interrupt").touch()
+    with pytest.raises(StageFailed, match="killed"):
+        execute_stage(root, "long", {}, quiet)
+    assert toy.runs() == ["long", "long"]
+    (kept,) = (root / ".scratch").glob("long-*")
+    run_file = cached(file_hash(root / "reports/runs/long.json"), root)
+    run_file.parent.mkdir(parents=True)
+    shutil.copy(root / "reports/runs/long.json", run_file)
+    remove_recorded(root)
+    assert kept.exists(), "the run file alone is no result"
+
+    (root / "interrupt").unlink()
+    assert execute_stage(root, "long", {}, quiet).status == "ran"
+    assert toy.runs() == ["long", "long"], "the work is not done twice"
+    assert not kept.exists() and (root / "dvc.lock").read_bytes() == lock, "the same bytes, run file included"
 
 
 def test_finished_work_is_taken_up_by_equal_code_only_and_not_after_it_was_recorded(toy) -> None:

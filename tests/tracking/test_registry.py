@@ -12,13 +12,14 @@ import yaml
 
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import dvc_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import write_json
 from sweetrl.stages.registration import evaluation_key, known_registration, register_policy
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.runs import RunLog
+from sweetrl.tracking.store import RECORD_TAG, connect
 from tests.serve.made import make_project, write_rewards
 
 
@@ -53,12 +54,11 @@ def first(project: Path, settings: Settings) -> str:
     parent.open()
     child = RunLog(settings.tracking, "train-policy", parent=parent.run_id, root=project)
     child.log_input("preferences", project / "params.yaml")
-    child.log_metrics({"loss": 0.5})
+    child.log_metrics({"loss": 0.5, "seconds": 2.0, "generated_tokens/base": 3, "simulator/generated_tokens": 9})
+    run_file = project / "reports/runs/train-policy.json"
+    write_json(run_file, {"stage": "train-policy", "metrics": {"loss": 0.5}})
+    child.set_tags({RECORD_TAG: file_hash(run_file)})
     child.finish()
-    write_json(
-        project / "reports/runs/train-policy.json",
-        {"stage": "train-policy", "run_id": child.run_id, "seconds": 2.0, "metrics": {"generated_tokens": 5}},
-    )
     registered = register_policy(settings, project, parent.run_id)
     parent.finish()
     assert registered.created
@@ -156,11 +156,28 @@ def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
     assert found.parent is not None and found.parent.name == "train"
     assert found.params == {"policy.beta": "0.1", "seed": "7"}
     assert found.data == {"data/trajectories": "0123.dir"}
-    assert found.cost == {"seconds": 2.0, "generated_tokens": 5.0}
+    assert found.cost == {"seconds": 2.0, "generated_tokens": 3.0, "simulator_generated_tokens": 9.0}
+    assert [stage.run_id for stage in found.stages] == [found.run.run_id]
     assert found.evaluation["mean"] == 0.5
     text = dict(found.rows())
     assert commit in text["commit"]
     assert text["data data/trajectories"] == "0123.dir"
+
+
+def test_of_equal_runs_of_a_stage_the_newest_counts_that_has_ended_well(project: Path, settings: Settings) -> None:
+    """In the project's own experiment; what this store does not know, or nobody has recorded, is left out."""
+    folder, ids = project / "other", dict[str, str | None]()
+    write_json(folder / "reports/runs/collect.json", {"stage": "collect"})
+    write_json(folder / "reports/runs/rank.json", {"stage": "rank"})
+    record = {RECORD_TAG: file_hash(folder / "reports/runs/collect.json")}
+    elsewhere = settings.tracking.model_copy(update={"experiment": "another"})
+    statuses = {"older": "FINISHED", "newer": "FINISHED", "failed": "FAILED", "theirs": "FINISHED"}
+    for name, status in statuses.items():
+        log = RunLog(elsewhere if name == "theirs" else settings.tracking, name, dict(record), root=project)
+        log.finish(status)
+        ids[name] = log.run_id
+    store = connect(settings.tracking, project)
+    assert {stage: run.info.run_id for stage, run in store.stage_runs(folder).items()} == {"collect": ids["newer"]}
 
 
 def test_a_registered_version_loads_back_and_answers_as_the_endpoint_does(project: Path, first: str) -> None:

@@ -19,6 +19,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.models.load import load_tokenizer
 from sweetrl.tracking import lineage as lineage_module
+from sweetrl.tracking.lineage import RunFacts
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
 from sweetrl.viewer.dialogue import plain
@@ -26,7 +27,7 @@ from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
-from sweetrl.viewer.sources import find_target
+from sweetrl.viewer.sources import Target, find_target
 
 
 def small(settings: Settings, model: Path) -> Settings:
@@ -116,12 +117,15 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     with pytest.raises(UserError, match="not in DVC's cache"):
         find_target("agent@champion", settings, tmp_path / "again")
     inputs = (DataInput("trajectories", "data/trajectories", data["data/trajectories"]), DataInput("x", "", "y"))
-    run = SimpleNamespace(inputs=inputs, name="rank")
-    records = SimpleNamespace(run=lambda run_id: run if run_id == "a" * 32 else None)
+    run, made = SimpleNamespace(inputs=inputs, name="rank"), dict[str, RunFacts]()
+    records = SimpleNamespace(run=lambda run_id: run if run_id == "a" * 32 else None, made=lambda folder: made)
     monkeypatch.setattr(lineage_module, "Records", lambda tracking: records)
     assert open_viewer("a" * 32, settings, tmp_path / "run").dialogues.catalogue.count == 16
     with pytest.raises(UserError, match="knows no such run"):
         find_target("b" * 32, settings, tmp_path / "no run")
+    made["rank"] = RunFacts("a" * 32, "rank", "FINISHED", parent="c" * 32)
+    for run_id in ("a" * 32, "c" * 32):
+        assert find_target(run_id, settings, tmp_path) == Target(Path(), f"run {run_id[:8]}", {"rank": "a" * 32})
     known.data = {"models/base": "x"}
     with pytest.raises(UserError, match="names no dialogues"):
         find_target("agent/3", settings, tmp_path / "once more")
@@ -137,7 +141,7 @@ def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: 
         return {"loss": [(step, 1.0 / (step + 1)) for step in range(1000)], "accuracy": [(0, 0.5)]}
 
     monkeypatch.setattr(lineage_module, "Records", lambda tracking: SimpleNamespace(histories=histories))
-    (one,) = TrackedRuns(settings, {"train-policy": "a", "rank": "b", "train-critic": ""}).curves()
+    (one,) = TrackedRuns(settings, Target(Path(), "", {"train-policy": "a", "rank": "b"})).curves()
     assert asked == ["a"] and one["metric"] == "loss" and 100 < len(one["points"]) <= 240
 
 

@@ -28,7 +28,7 @@ from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
-from sweetrl.viewer.sources import find_sources
+from sweetrl.viewer.sources import Target, find_sources
 
 Row = dict[str, Any]
 
@@ -128,7 +128,7 @@ def test_official_files_are_read_by_the_place_of_their_lines(settings: Settings,
     write_trajectories(path, spoken, 1)
     path.write_bytes(b"\n" + path.read_bytes())
     catalogue = open_catalogue(find_sources(path), Domains(settings))
-    dialogues = Dialogues(catalogue, TrackedRuns(settings, {}))
+    dialogues = Dialogues(catalogue, TrackedRuns(settings, Target(Path(), "", {})))
     assert catalogue.count == 5 and catalogue.names["method"] == ["their dialogues"]
     for row, one in enumerate(spoken):
         found = dialogues.read(row)[0]
@@ -157,7 +157,7 @@ def test_a_study_has_methods_temperatures_users_and_seeds(settings: Settings, tm
     assert catalogue.names["temperature"] == ["", "0", "1"]
     assert catalogue.names["persona"] == ["", "terse"] and catalogue.names["seed"] == ["11"]
     assert catalogue.count == 28
-    dialogues = Dialogues(catalogue, TrackedRuns(settings, {}))
+    dialogues = Dialogues(catalogue, TrackedRuns(settings, Target(Path(), "", {})))
     assert dialogues.describe(0)["messages"] is None
     with pytest.raises(UserError, match="only the numbers"):
         dialogues.read(0)

@@ -19,8 +19,9 @@ from sweetrl.tracking.lineage import RunFacts
 from sweetrl.viewer.overview import TrackedRuns, measured
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
+from sweetrl.viewer.sources import Target
 
-RUNS = {"evaluate": "e" * 32, "collect": "c" * 32, "rank": "", "tasks": "0" * 32}
+RUNS = {"evaluate": "e" * 32, "collect": "c" * 32, "tasks": "0" * 32}
 
 
 def cost(task: str, policy: str, tokens: int) -> DialogueCost:
@@ -60,7 +61,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def counted(project: Path, settings: Settings, tmp_path: Path) -> Viewer:
     found = open_viewer(str(project), settings, tmp_path / "links")
-    found.dialogues.tracked = TrackedRuns(settings, RUNS)
+    found.dialogues.tracked = TrackedRuns(settings, Target(project, "", RUNS))
     return found
 
 
@@ -104,9 +105,9 @@ def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatc
         raise UserError("the store does not answer")
 
     monkeypatch.setattr(lineage_module, "Records", refuse)
-    tracked = TrackedRuns(settings, RUNS)
+    tracked = TrackedRuns(settings, Target(Path(), "", RUNS))
     assert tracked.runs() == [] and tracked.costs() == [] and tracked.parameters() == {}
-    assert not list(TrackedRuns(settings, {"train-critic": "a"}).curves())
+    assert not list(TrackedRuns(settings, Target(Path(), "")).curves())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"difference": 3}', '{"difference": {"reward": {"value": "x"}}}'])

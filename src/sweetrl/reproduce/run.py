@@ -6,6 +6,7 @@ The folder .work/<part>-<seed> of the profile's folder holds what is unfinished:
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
-from sweetrl.paths import LAST_POLICY, POLICY
+from sweetrl.paths import LAST_POLICY, POLICY, RUNS
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
+SECONDS = "seconds.json"  # in a part's folder: how long its stages took
 STAGES = ("train-critic", "rank", "train-policy")
 PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with
 ELSEWHERE = ("gate", "ingest", "sources")  # sections that no training looks at
@@ -373,8 +375,10 @@ def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) ->
 
 
 def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
-    """Run one stage in `folder` under a run of the part; ends as the stage ends."""
-    run_stage_in(folder, stage, _parent(folder, profile, seed, part), module, f"{part}, seed {seed}")
+    """Run one stage in `folder` under a run of the part, and note how long it takes; ends as the stage ends."""
+    parent, started = _parent(folder, profile, seed, part), time.monotonic()
+    run_stage_in(folder, stage, parent, module, f"{part}, seed {seed}")
+    write_json(folder / SECONDS, _seconds(folder) | {stage: round(time.monotonic() - started, 3)})
 
 
 def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
@@ -393,5 +397,10 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
 
 
 def _facts(folder: Path, stage: str) -> dict[str, Any]:
-    note = read_json(folder / "reports" / "runs" / f"{stage}.json")
-    return {key: note[key] for key in ("summary", "seconds", "metrics") if key in note}
+    note = read_json(folder / RUNS / f"{stage}.json")
+    return {"summary": note["summary"], "metrics": note["metrics"], "seconds": _seconds(folder).get(stage, 0.0)}
+
+
+def _seconds(folder: Path) -> dict[str, float]:
+    """How long each stage took; of one that was killed just behind its end nothing is known."""
+    return dict(read_json(folder / SECONDS)) if (folder / SECONDS).exists() else {}

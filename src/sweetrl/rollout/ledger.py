@@ -16,6 +16,11 @@ from statistics import median_low
 from sweetrl.io import append_row
 from sweetrl.types import Usage
 
+SPENT = {
+    *("simulator", "dialogue", "prompt_tokens", "cached_tokens", "generated_tokens"),
+    *("requests", "retries", "failed_requests"),
+}
+
 
 @dataclass(frozen=True)
 class DialogueCost:
@@ -77,6 +82,12 @@ def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
         metrics[f"dialogue/{name}"] = sum(getattr(each, name) for each in costs) / len(costs)
     return metrics
+
+
+def is_cost(metric: str) -> bool:
+    """Whether a metric says what was spent: tokens, requests, time. Of two equal runs, one killed, it differs."""
+    first = metric.partition("/")[0]
+    return first in SPENT or "seconds" in metric or "per_second" in metric
 
 
 def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:

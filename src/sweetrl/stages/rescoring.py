@@ -67,3 +67,4 @@ def score_again(run: StageRun, domain: Domain, dialogues: TrajectoryStore, store
             if index not in present and (run.mine is None or run.mine(index)):
                 store.write_shard(index, scored(members, scorer))
             meter(len(members))
+    print(f"{run.stage}: {len(dialogues)} dialogues scored again, none played", flush=True)

@@ -35,14 +35,15 @@ from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.logs import any_letters, show_progress
 from sweetrl.console.progress import first_process
 from sweetrl.errors import sentence_of
-from sweetrl.file_hashes import dvc_hash
-from sweetrl.io import digest, private_folder, publish, write_json
+from sweetrl.file_hashes import dvc_hash, file_hash
+from sweetrl.io import atomic_path, digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
-from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
+from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals, is_cost
 from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
 from sweetrl.stages.parameters import check_declared, own_sources, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
-from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
+from sweetrl.tracking.store import RECORD_TAG
 
 LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
 # Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
@@ -62,11 +63,11 @@ class StageRun:
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
-        self.data: list[DataInput] = []
         self.folders: list[Path] = []
         """What `scratch` has returned."""
         self._steps: dict[int, dict[str, float]] = {}
-        self._read: dict[str, str] = {}
+        self.read: dict[str, str] = {}
+        """Of each input the name of its file or folder and the hash."""
         check_declared(settings)
         self.log = RunLog(
             settings.tracking,
@@ -79,8 +80,8 @@ class StageRun:
             self.log_input(f"source-{key}", path, "code")
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
-        self.last_metrics.update({name: float(value) for name, value in values.items()})
+        """Log one value for each metric, with growing `step` for curves. The run file has the last ones, no costs."""
+        self.last_metrics.update({name: float(value) for name, value in values.items() if not is_cost(name)})
         if step and (kept := {name: float(values[name]) for name in CURVES if name in values}):
             self._steps.setdefault(step, {}).update(kept)
         self.log.log_metrics(values, step)
@@ -92,10 +93,9 @@ class StageRun:
 
     def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
         """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
-        self._read[name] = Path(path).name  # tasks from files are named by it
+        self.read[name] = Path(path).name  # tasks from files are named by it
         if Path(path).exists():
-            self.data.append(self.log.log_input(name, path, context))
-            self._read[name] += f" {self.data[-1].hash}"
+            self.read[name] += f" {self.log.log_input(name, path, context).hash}"
         else:
             self.log.log_params({f"input.{name}": str(path)})
 
@@ -107,11 +107,15 @@ class StageRun:
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        files = (*others, *named_files(self.settings))
-        hashes = [dvc_hash(path) if path.exists() else str(path) for path in files]
-        folder = private_folder(SCRATCH / f"{self.stage}-{digest(self.parameters, self._read, hashes)}")
+        folder = private_folder(SCRATCH / f"{self.stage}-{self.key(*others)}")
         self.folders.append(folder)
         return folder
+
+    def key(self, *others: Path) -> str:
+        """Return a digest of the parameters and of all that was read (see `scratch`)."""
+        files = (*others, *named_files(self.settings))
+        hashes = [dvc_hash(path) if path.exists() else str(path) for path in files]
+        return digest(self.parameters, self.read, hashes)
 
     def running(self, scratch: Path, policy: str = "") -> Running:
         """Return how dialogues are kept and watched whose unfinished work lies in `scratch`; `policy` tells them apart.
@@ -156,6 +160,7 @@ class StageRun:
 def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator[StageRun]:
     """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
 
+    That run file follows from the inputs, as all results do; MLflow's run, which has its hash as a tag, says the rest.
     `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
     and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
     writes no run file either; nor do a launcher's processes but the first.
@@ -179,19 +184,19 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
         run.log.finish("FINISHED")
         print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
         return
-    run.log.log_metrics({"seconds": seconds})
-    run.log.finish("FINISHED")
     facts = {
         "stage": stage,
-        "run_id": run.log.run_id,
-        "parent_run_id": run.log.parent,
+        "key": run.key(),
         "summary": run.summary,
-        "seconds": round(seconds, 3),
         "metrics": run.last_metrics,
         **({"curves": curves} if (curves := run.curves()) else {}),
-        "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
+        "inputs": run.read,
     }
-    write_json(RUNS / f"{stage}.json", facts)
+    with atomic_path(RUNS / f"{stage}.json") as fresh:
+        write_json(fresh, facts)
+        run.log.set_tags({RECORD_TAG: file_hash(fresh)})
+        run.log.log_metrics({"seconds": seconds})
+        run.log.finish("FINISHED")
     keep_finished(stage, run.folders)
     recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
     print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)

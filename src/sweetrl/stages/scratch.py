@@ -2,7 +2,8 @@
 
 A killed run finds its shards and checkpoints there. A stage that has ended well leaves its folder, too: DVC takes some
 seconds to read and record what was made, and whoever interrupts it then would lose hours. By then the folder holds a
-file `finished.json`, and it is removed as soon as a dvc.lock names the run file that the stage wrote.
+file `finished.json`, and it is removed as soon as a dvc.lock names the run file that the stage wrote, and DVC's cache
+has all outputs beside that: in a fresh clone dvc.lock names them before anything is recorded.
 
 `collect` and `evaluate` have shards, `rank` has blocks: parts whose bytes depend on nothing else. With
 SWEETRL_SHARE=2/8 a stage makes every eighth part from number 2 on, leaves them in its scratch folder (which all
@@ -19,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sweetrl
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import dvc_hash, file_hash
+from sweetrl.file_hashes import cached, dvc_hash, file_hash
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import FINISHED, RUNS, SCRATCH
 
@@ -80,12 +82,19 @@ def keep_finished(stage: str, folders: Iterable[Path]) -> None:
 
 
 def remove_recorded(root: Path) -> None:
-    """Remove finished scratch folders of `root` whose results a dvc.lock names, or that other code has made."""
+    """Remove finished scratch folders of `root` whose results DVC has recorded, or that other code has made."""
     for folder, facts in _finished(root):
-        locks = (*root.glob("dvc.lock"), *root.glob("*/dvc.lock"))
-        recorded = any(f"md5: {facts['run_file']}" in path.read_text(encoding="utf-8") for path in locks)
-        if recorded or facts["code"] != _code():
+        if facts["code"] != _code() or _recorded(root, facts["run_file"]):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded(root: Path, run_file: str) -> bool:
+    for path in (*root.glob("dvc.lock"), *root.glob("*/dvc.lock")):
+        for stage in read_yaml(path).get("stages", {}).values():
+            hashes = [out["md5"] for out in stage.get("outs", [])]
+            if run_file in hashes and all(cached(each, root).exists() for each in hashes):
+                return True
+    return False
 
 
 def _finished(root: Path) -> list[tuple[Path, dict[str, str]]]:

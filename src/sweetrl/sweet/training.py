@@ -182,7 +182,7 @@ def run_trainer(
     accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
     summary = (
         f"{trainer.steps} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
-        f"loss {final['final/loss']:.4f}, {final['final/tokens_per_second']:.0f} tokens/s"
+        f"loss {final['final/loss']:.4f}"
     )
     gpus = 0 if trainer.args.device.type == "cpu" else trainer.args.world_size  # one for each process
     spent = {"seconds_training": seconds, "gpu_seconds": seconds * gpus}

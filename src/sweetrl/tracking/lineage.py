@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.config.yaml_files import read_yaml
@@ -18,6 +18,9 @@ from sweetrl.paths import RUNS
 from sweetrl.tracking.registry import open_reference
 from sweetrl.tracking.runs import DataInput
 from sweetrl.tracking.store import Store, allowing, connect, require_store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 
 def data_hashes(root: Path) -> dict[str, str]:
@@ -71,24 +74,13 @@ class Records:
     def run(self, run_id: str | None) -> RunFacts | None:
         """Return what is known about a run; None where the store does not know it."""
         run = self.store.run(run_id) if run_id else None
-        if run is None:
-            return None
-        info, data, inputs = run.info, run.data, []
-        for item in run.inputs.dataset_inputs if run.inputs else ():
-            tags = {tag.key: tag.value for tag in item.tags}
-            context = tags.get("mlflow.data.context", "input")
-            inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
-        return RunFacts(
-            run_id=info.run_id,
-            name=info.run_name,
-            status=info.status,
-            commit=data.tags.get("mlflow.source.git.commit", ""),
-            seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
-            params=dict(sorted(data.params.items())),
-            metrics=dict(sorted(data.metrics.items())),
-            inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
-            parent=data.tags.get("mlflow.parentRunId", ""),
-        )
+        return None if run is None else _facts(run)
+
+    def made(self, folder: Path) -> dict[str, RunFacts]:
+        """Return stage -> the run that made its results in `folder`, for those that are known."""
+        if not (folder / RUNS).is_dir():  # nothing to ask the store about
+            return {}
+        return {stage: _facts(run) for stage, run in self.store.stage_runs(folder).items()}
 
     def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
         """Return the metrics `names` of a run as (step, value) in order: none for unknown ones, and no NaN."""
@@ -118,6 +110,25 @@ class Records:
         except MlflowException as error:
             raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
         return []
+
+
+def _facts(run: Run) -> RunFacts:
+    info, data, inputs = run.info, run.data, []
+    for item in run.inputs.dataset_inputs if run.inputs else ():
+        tags = {tag.key: tag.value for tag in item.tags}
+        context = tags.get("mlflow.data.context", "input")
+        inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
+    return RunFacts(
+        run_id=info.run_id,
+        name=info.run_name,
+        status=info.status,
+        commit=data.tags.get("mlflow.source.git.commit", ""),
+        seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
+        params=dict(sorted(data.params.items())),
+        metrics=dict(sorted(data.metrics.items())),
+        inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
+        parent=data.tags.get("mlflow.parentRunId", ""),
+    )
 
 
 @dataclass(frozen=True)

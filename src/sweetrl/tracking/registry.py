@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,19 +22,19 @@ from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import IGNORED
 from sweetrl.io import read_json, write_json
-from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS, RUNS
+from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.tracking import limits
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.store import Store, allowing, connect, reason, require_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the user's model has an account of its own.
-COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
-SIMULATOR = "simulator"
+COUNTED = ("seconds", "gpu_seconds", "prompt_tokens", "cached_tokens", "generated_tokens")
 YET = " (It has yet to become champion.)"
 PROMOTION = "champion."  # tags of a version: for each time that it became champion why, when and after whom
 MIB = 2**20
@@ -261,22 +261,14 @@ def headline(path: Path) -> dict[str, Any]:
     return flat
 
 
-def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
-    """Return stage -> its run file (reports/runs/<stage>.json), for the stages that have one."""
-    return {path.stem: read_json(path) for path in sorted((root / RUNS).glob("*.json"))}
-
-
-def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def cost(runs: Iterable[Run]) -> dict[str, float]:
     """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`simulator_`: the user's model)."""
-    total = {"seconds": sum(float(run.get("seconds", 0.0)) for run in runs.values())}
-    for run in runs.values():
-        for name, value in run.get("metrics", {}).items():
-            kind, _, rest = name.partition("/")  # evaluate counts each policy's: generated_tokens/base
-            if kind == SIMULATOR and rest in COUNTED:
-                total[f"simulator_{rest}"] = total.get(f"simulator_{rest}", 0.0) + float(value)
-            elif kind in COUNTED:
-                total[kind] = total.get(kind, 0.0) + float(value)
-    return {name: round(value, 1) for name, value in total.items()}
+    metrics, total = [item for run in runs for item in run.data.metrics.items()], {}
+    for name in (*COUNTED, *(f"simulator/{name}" for name in COUNTED)):
+        # evaluate counts each policy's: generated_tokens/base
+        if values := [value for metric, value in metrics if f"{metric}/".startswith(f"{name}/")]:
+            total[name.replace("/", "_")] = round(sum(values), 1)
+    return total
 
 
 def result_table(evaluation: Mapping[str, Any]) -> str:

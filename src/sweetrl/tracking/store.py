@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.console.logs import work_alone
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash
 from sweetrl.io import private_file, private_folder
+from sweetrl.paths import RUNS
 from sweetrl.text import without_login
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EMBEDDED = "sqlite:///"  # how the URI of a store in a file begins
+RECORD_TAG = "sweetrl.record"  # of a stage's run: the hash of the run file, by which it is found again
 NOTE = "mlflow.note.content"  # the tag that MLflow's pages show as a run's or an experiment's description
 # MLflow's pages have two faces; the one that they open with, for prompts and traces, hides runs and the registry. The
 # kind says which one is meant to those that go by it; in MLflow 3.17 the address or the reader says it.
@@ -52,6 +55,19 @@ class Store:
         with allowing("RESOURCE_DOES_NOT_EXIST"):
             return self.client.get_run(run_id)
         return None
+
+    def stage_runs(self, root: Path) -> dict[str, Run]:
+        """Return stage -> the run that made its results in `root`: of those with its run file the newest that ended.
+
+        Stages that this store does not know are left out.
+        """
+        runs = {}
+        for path in sorted((root / RUNS).glob("*.json")):
+            query = f"tags.`{RECORD_TAG}` = '{file_hash(path)}' and attributes.status = 'FINISHED'"
+            newest = ["attributes.start_time DESC"]
+            for run in self.client.search_runs([self.experiment_id], query, max_results=1, order_by=newest):
+                runs[path.stem] = run
+        return runs
 
 
 def tracking_enabled() -> bool:

@@ -47,13 +47,13 @@ CURVES = {
 
 
 class TrackedRuns:
-    """The runs `ids` (by stage) in the tracking store, which is asked when it is needed, and once.
+    """The runs of `target` (by stage) in the tracking store, which is asked when it is needed, and once.
 
     What the store does not know, or where it does not answer, is left out.
     """
 
-    def __init__(self, settings: Settings, ids: Mapping[str, str]) -> None:
-        self.settings, self._ids = settings, {stage: run_id for stage, run_id in ids.items() if run_id}
+    def __init__(self, settings: Settings, target: Target) -> None:
+        self.settings, self.target = settings, target
 
     def cost(self, source: Source, one: Trajectory) -> dict[str, Any] | None:
         """Return tokens and seconds of one dialogue; None where nobody has noted them."""
@@ -110,6 +110,13 @@ class TrackedRuns:
     def _facts(self) -> dict[str, RunFacts]:
         runs = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()})
         return {stage: run for stage, run in (runs or {}).items() if run is not None}
+
+    @cached_property
+    def _ids(self) -> Mapping[str, str]:
+        if self.target.runs is not None:
+            return self.target.runs
+        made = self._ask(lambda records: records.made(self.target.folder)) or {}
+        return {stage: run.run_id for stage, run in made.items()}
 
     @cached_property
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:

@@ -28,7 +28,7 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
     from sweetrl.viewer.server import Viewer
 
     target, domains = find_target(name, settings, scratch), Domains(settings)
-    dialogues = Dialogues(open_catalogue(find_sources(target.folder), domains), TrackedRuns(settings, target.runs))
+    dialogues = Dialogues(open_catalogue(find_sources(target.folder), domains), TrackedRuns(settings, target))
     return Viewer(target, dialogues, Heat(domains, target.folder / CRITIC), Labels(settings.suite))
 
 

@@ -13,8 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from configparser import ConfigParser
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from sweetrl.bounded import LONGEST_ROW, lines, open_parquet
 from sweetrl.colbench.store import GROWING, TrajectoryStore
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import cached
 from sweetrl.io import read_json
 from sweetrl.paths import (
     CRITIC,
@@ -31,7 +31,6 @@ from sweetrl.paths import (
     PREFERENCES,
     REPORT,
     RESULTS,
-    RUNS,
     SCRATCH,
     TRAJECTORIES,
 )
@@ -225,18 +224,21 @@ def _is_official(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """A folder laid out like a project's, what it is called, and the runs (by stage) that made what lies in it."""
+    """A folder laid out like a project's, what it is called, and the runs (by stage) that made what lies in it.
+
+    `runs` is None where the tracking store is to say it.
+    """
 
     folder: Path
     title: str
-    runs: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] | None = None
 
 
 def find_target(name: str, settings: Settings, scratch: Path) -> Target:
     """Return what `name` means: a path, MODEL@ALIAS or MODEL/VERSION, or the id of a run; `scratch` takes links."""
     path = Path(name)
     if path.exists():
-        return Target(path, path.resolve().name, _notes(path))
+        return Target(path, path.resolve().name)
     if _RUN.fullmatch(name):
         return _of_run(name, settings, scratch)
     if "@" in name or re.fullmatch(r"[\w.-]+/\d+", name):
@@ -250,22 +252,16 @@ def find_target(name: str, settings: Settings, scratch: Path) -> Target:
 
 def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
     """The project's folder where this run made what lies in it, else what the run has read."""
-    here = Path()
-    noted = _notes(here)
-    if run_id in noted.values() or run_id in _notes(here, "parent_run_id").values():
-        return Target(here, f"run {run_id[:8]}", noted)
     from sweetrl.tracking.lineage import Records
 
-    found = Records(settings.tracking).run(run_id)
+    records = Records(settings.tracking)
+    found, here = records.run(run_id), records.made(Path())
+    if any(run_id in (one.run_id, one.parent) for one in here.values()):
+        return Target(Path(), f"run {run_id[:8]}", {stage: one.run_id for stage, one in here.items()})
     if found is None:
         raise UserError(f"{run_id}: the tracking store knows no such run; `sweetrl lineage` names those of a version.")
     data = {one.path: one.hash for one in found.inputs if one.path}
-    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.name})")
-
-
-def _notes(folder: Path, key: str = "run_id") -> dict[str, str]:
-    notes = (read_json(path, LONGEST_ROW) for path in sorted((folder / RUNS).glob("*.json")))
-    return {note["stage"]: note.get(key) or "" for note in notes if isinstance(note, dict) and "stage" in note}
+    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.name})", {})
 
 
 def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
@@ -299,10 +295,7 @@ def _listed(listing: Path, where: str) -> list[tuple[str, str]]:
 
 def _cached(content_hash: str, where: str) -> Path:
     """Return the file with this hash in the DVC cache of the project that we stand in."""
-    settings = ConfigParser(interpolation=None)
-    settings.read([".dvc/config", ".dvc/config.local"], encoding="utf-8")
-    cache = Path(".dvc") / settings.get("cache", "dir", fallback="cache") / "files" / "md5"
-    place = cache / content_hash[:2] / content_hash[2:]
+    place = cached(content_hash)
     if not _HASH.fullmatch(content_hash) or not place.exists():
-        raise UserError(f"{where} ({content_hash}) is not in DVC's cache {cache}; `dvc fetch` at its commit brings it.")
+        raise UserError(f"{where} ({content_hash}) is not in DVC's cache; `dvc fetch` at its commit brings it.")
     return place
