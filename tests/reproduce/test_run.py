@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,10 +43,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """The stages that were run, as (folder, stage); each leaves what the real one would."""
+    """The stages that were run, as (folder, stage); each leaves what the real one would, and takes 3 seconds."""
     seen: Calls = []
 
-    def stage(place: Path, name: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
+    def stage(place: Path, name: str, parent: None, module: str, part: str) -> None:
         seen.append((place.name, name))
         if name == "train-critic":
             write_json(place / "models" / "critic" / "critic.json", {})
@@ -54,9 +56,11 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
             write_json(place / "models" / "policy" / "adapter_config.json", {"part": part})
         if name == "evaluate":
             pretend(place)
-        write_json(place / "reports" / "runs" / f"{name}.json", {"summary": "", "seconds": 3.0, "metrics": {}})
+        write_json(place / "reports" / "runs" / f"{name}.json", {"summary": "", "metrics": {}})
 
-    monkeypatch.setattr(run, "_stage", stage)
+    monkeypatch.setattr(run, "run_stage_in", stage)
+    monkeypatch.setattr(run, "_parent", lambda *given: None)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=count(step=3).__next__))
     return seen
 
 
@@ -101,7 +105,8 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     assert calls == [("sweet-7", stage) for stage in ("train-critic", "rank", "train-policy")]
     kept = folder / "variants" / "sweet" / "7"
     assert {path.name for path in kept.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}
-    assert set(read_json(kept / "summary.json")["stages"]) == {"train-critic", "rank", "train-policy"}
+    stages = read_json(kept / "summary.json")["stages"]
+    assert {name: one["seconds"] for name, one in stages.items()} == {"train-critic": 3, "rank": 3, "train-policy": 3}
     calls.clear()
     run.measure(Profile(), "sweet", 7)
     assert calls == [("measured-sweet-7", "evaluate")]

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
-SECONDS = "seconds.json"  # in a part's folder: how long its stages took
 STAGES = ("train-critic", "rank", "train-policy")
 PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with
 ELSEWHERE = ("gate", "ingest", "sources")  # sections that no training looks at
@@ -375,10 +374,11 @@ def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) ->
 
 
 def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
-    """Run one stage in `folder` under a run of the part, and note how long it takes; ends as the stage ends."""
+    """Run one stage in `folder` under a run of the part, and add to its run file how long it took."""
     parent, started = _parent(folder, profile, seed, part), time.monotonic()
     run_stage_in(folder, stage, parent, module, f"{part}, seed {seed}")
-    write_json(folder / SECONDS, _seconds(folder) | {stage: round(time.monotonic() - started, 3)})
+    note = folder / RUNS / f"{stage}.json"
+    write_json(note, read_json(note) | {"seconds": round(time.monotonic() - started, 3)})
 
 
 def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
@@ -397,10 +397,5 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
 
 
 def _facts(folder: Path, stage: str) -> dict[str, Any]:
-    note = read_json(folder / RUNS / f"{stage}.json")
-    return {"summary": note["summary"], "metrics": note["metrics"], "seconds": _seconds(folder).get(stage, 0.0)}
-
-
-def _seconds(folder: Path) -> dict[str, float]:
-    """How long each stage took; of one that was killed just behind its end nothing is known."""
-    return dict(read_json(folder / SECONDS)) if (folder / SECONDS).exists() else {}
+    note = {"seconds": 0.0} | read_json(folder / RUNS / f"{stage}.json")  # a kill just behind the end: not known
+    return {key: note[key] for key in ("summary", "seconds", "metrics") if key in note}

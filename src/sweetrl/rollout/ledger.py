@@ -7,6 +7,7 @@ made twice (a kill took its shard, or it was lost and tried again) has two lines
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,10 +17,10 @@ from statistics import median_low
 from sweetrl.io import append_row
 from sweetrl.types import Usage
 
-SPENT = {
-    *("simulator", "dialogue", "prompt_tokens", "cached_tokens", "generated_tokens"),
-    *("requests", "retries", "failed_requests"),
-}
+# What a metric of costs is called: it differs between equal runs.
+COST = re.compile(
+    r"(simulator|dialogue)/|((prompt|cached|generated)_tokens|(failed_)?requests|retries)\b|.*(seconds|per_second)"
+)
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,6 @@ def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
         metrics[f"dialogue/{name}"] = sum(getattr(each, name) for each in costs) / len(costs)
     return metrics
-
-
-def is_cost(metric: str) -> bool:
-    """Whether a metric says what was spent: tokens, requests, time. Of two equal runs, one killed, it differs."""
-    first = metric.partition("/")[0]
-    return first in SPENT or "seconds" in metric or "per_second" in metric
 
 
 def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:

@@ -38,7 +38,7 @@ from sweetrl.errors import sentence_of
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import atomic_path, digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
-from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals, is_cost
+from sweetrl.rollout.ledger import COST, Ledger, cost_metrics, cost_totals
 from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
 from sweetrl.stages.parameters import check_declared, own_sources, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
@@ -81,7 +81,7 @@ class StageRun:
 
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Log one value for each metric, with growing `step` for curves. The run file has the last ones, no costs."""
-        self.last_metrics.update({name: float(value) for name, value in values.items() if not is_cost(name)})
+        self.last_metrics.update({name: float(value) for name, value in values.items() if not COST.match(name)})
         if step and (kept := {name: float(values[name]) for name in CURVES if name in values}):
             self._steps.setdefault(step, {}).update(kept)
         self.log.log_metrics(values, step)
