@@ -39,7 +39,8 @@ def hashes_in_git(home: Path, commits: Iterable[str], trees: Iterable[Path]) -> 
     for blob in blobs:
         used |= hashes_in(git(home, "cat-file", "blob", blob).stdout)
     for tree in trees:
-        listed = git(tree, "ls-files", "-z", "--cached", "--others", "--", *RECORDED).stdout.split("\0")
+        shown = "--cached", "--others", "--exclude-standard"
+        listed = git(tree, "ls-files", "-z", *shown, "--", *RECORDED).stdout.split("\0")
         for path in (tree / name for name in set(listed) - {""}):
             if path.is_file():
                 used |= hashes_in(path.read_text(encoding="utf-8", errors="replace"))

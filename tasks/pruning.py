@@ -132,9 +132,10 @@ class Pruning:
         self.refs = _refs(home)
         self.places = {"refs/heads/": ""} | ({f"refs/remotes/{self.origin}/": self.origin} if self.origin else {})
         unfinished = {worktree_folder(home, left.branch) for left in self.unfinished}
-        own = sorted((home / SCRATCH / "worktrees").glob("*"))
-        self.dead = [tree for tree in own if tree not in unfinished and _newest(tree) < since]
-        self.trees = [tree for tree in _worktrees(home) if tree not in self.dead]  # others' may share the cache
+        own, listed = home / SCRATCH / "worktrees", _worktrees(home)
+        ours = sorted({*own.glob("*"), *(tree for tree in listed if tree.is_relative_to(own))} - unfinished)
+        self.dead = [tree for tree in ours if not tree.is_dir() or _newest(tree) < since]
+        self.trees = [tree for tree in listed if tree.is_dir() and tree not in self.dead]  # others' share the cache
 
     def plan(self) -> Plan:
         """Return what goes."""
@@ -293,10 +294,10 @@ def _refs(home: Path) -> dict[str, tuple[str, float]]:
 
 
 def _worktrees(home: Path) -> list[Path]:
-    """The folders of all worktrees of the repository that are there, and `home`."""
+    """The folders of all worktrees of the repository, those that are gone, too, and `home`."""
     listed = git(home, "worktree", "list", "--porcelain", "-z", check=False).stdout.split("\0")
     folders = [Path(row.removeprefix("worktree ")) for row in listed if row.startswith("worktree ")]
-    return [home, *(folder for folder in folders if folder.is_dir() and folder != home)]
+    return [home, *(folder for folder in folders if folder != home)]
 
 
 def _files(folder: Path) -> Iterator[Path]:
