@@ -71,8 +71,8 @@ def main(
     """Remove old versions, runs, branches, data and scratch folders that nothing in use rests on."""
     plan = prune(".", keep, days, remote, dry_run)
     if as_json:
-        rows = [{"kind": item.kind, "name": item.name, "bytes": item.size, "count": item.count} for item in plan.items]
-        print_json({"removed": not dry_run, "bytes": plan.size, "items": rows, "stays": dict(plan.stays)})
+        items = [{"kind": item.kind, "name": item.name, "bytes": item.size, "count": item.count} for item in plan.items]
+        print_json({"removed": not dry_run, "bytes": plan.size, "items": items, "stays": dict(plan.stays)})
         return
     counts, sizes = Counter[str](), Counter[str]()
     for item in plan.items:

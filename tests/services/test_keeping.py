@@ -36,6 +36,12 @@ def own(tmp_path: Path) -> Iterator[Checkout]:
         made.close()
 
 
+def here(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process work with the team's servers, too."""
+    for name, value in team.environment().items():
+        monkeypatch.setenv(name, value)
+
+
 def backup(team: Team, folder: Path, *words: str) -> str:
     """Run infra's script as its containers do."""
     libpq = {"PGHOST": "127.0.0.1", "PGPORT": str(team.postgres.port), "PGUSER": "sweetrl", "PGPASSWORD": PASSWORD}
@@ -68,8 +74,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     backup(team, folder, "databases")
     backup(team, folder, "buckets")
     before, versions = (stored("mlflow/"), stored("own/")), books.registry.versions()
-    for name, value in team.environment().items():
-        monkeypatch.setenv(name, value)
+    here(team, monkeypatch)
     plan = pruning.prune(own.root, keep=1, days=0, remote=True)
     kept = {int(str(version.version)) for version in books.registry.versions()}
     assert int(champion) in kept and len(kept) < len(versions), plan.stays
@@ -94,6 +99,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     backup(team, folder, "restore-buckets")
     backup(team, folder, "restore-databases", day)
     team.serve()
+    here(team, monkeypatch)
     assert told(own) == said
     flow_runs = team.api("POST", "/flow_runs/filter", {"flows": {"name": {"any_": ["retrain"]}}})
     assert [run["state"]["name"] for run in flow_runs] == ["Completed"] * 3

@@ -101,7 +101,7 @@ def unused_runs(store: Store, kept: Iterable[ModelVersion], named: Collection[st
 
     Referred to are those of `kept` versions and those in `named`, with the pipeline run above and all runs below them.
     """
-    used = set(named)
+    used: set[str | None] = {*named}
     for version in kept:
         stages = json.loads(version.tags.get("stage_runs", "{}")).values()
         used |= {version.run_id, version.tags.get("parent_run"), *stages}
