@@ -9,7 +9,6 @@ and a second run has nothing to do. `sweetrl restore N` works from the cache alo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash
 from sweetrl.paths import FINISHED, SCRATCH
 from sweetrl.tracking import retention
 from sweetrl.tracking.registry import open_reference, stage_runs
@@ -130,7 +128,7 @@ class Pruning:
         if remote and self.origin:
             git(home, "fetch", "-q", "--prune", self.origin)
         self.refs = _refs(home)
-        self.places = {"refs/heads/": ""} | ({f"refs/remotes/{self.origin}/": self.origin} if self.origin else {})
+        self.prefixes = [f"refs/{place}/{OURS}" for place in ("heads", f"remotes/{self.origin}")]
         unfinished = {worktree_folder(home, left.branch) for left in self.unfinished}
         own, listed = home / SCRATCH / "worktrees", _worktrees(home)
         ours = sorted({*own.glob("*"), *(tree for tree in listed if tree.is_relative_to(own))} - unfinished)
@@ -139,7 +137,8 @@ class Pruning:
 
     def plan(self) -> Plan:
         """Return what goes."""
-        ours = {ref: branch for ref in self.refs if (branch := self._branch_of(ref))}
+        found = ((ref, ref.removeprefix(prefix)) for ref in self.refs for prefix in self.prefixes)
+        ours = {ref: OURS + name for ref, name in found if name != ref}
         refs = {facts[0]: ref.partition("/")[2] for ref, facts in self.refs.items() if ref not in ours}
         tips = refs | {commit: tree.name for tree in self.trees if (commit := head(tree))}
         stays = self._versions_that_stay(tips)
@@ -156,19 +155,15 @@ class Pruning:
         )
         return Plan(items, tuple(self.stays))
 
-    def _branch_of(self, ref: str) -> str:
-        """The name of a retraining's branch, here or at the remote; "" for all other refs."""
-        prefix = next((prefix for prefix in self.places if ref.startswith(prefix + OURS)), "")
-        return ref.removeprefix(prefix) if prefix else ""
-
     def _versions_that_stay(self, tips: Mapping[str, str]) -> dict[str, str]:
         """Return version -> why it stays; `tips` are commits that are in use, and where."""
-        locks = dict[str, str]()
+        places = dict[str, str]()
         for commit, where in tips.items():
             text = git(self.home, "show", f"{commit}:dvc.lock", check=False).stdout
-            locks[hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()] = where
-        locks |= {file_hash(tree / "dvc.lock"): tree.name for tree in self.trees if (tree / "dvc.lock").exists()}
-        stays = retention.reasons_to_stay(self.registry, self.versions, self.keep, self.since, locks)
+            places |= dict.fromkeys(hashes_in(text), where)
+        for file in (tree / "dvc.lock" for tree in self.trees):
+            places |= dict.fromkeys(hashes_in(file.read_text(encoding="utf-8")) if file.exists() else (), str(file))
+        stays = retention.reasons_to_stay(self.registry, self.versions, self.keep, self.since, places)
         stays |= {left.version: "its retraining is unfinished" for left in self.unfinished}
         rules = self.settings.gate
         if rules.fresh_after_comparisons or rules.fresh_after_days:
@@ -188,7 +183,7 @@ class Pruning:
         named = {left.run for left in self.unfinished}
         for tree in self.trees:
             named |= {str(run.get("run_id")) for run in stage_runs(tree).values()}
-        for run in retention.unused_runs(store, kept, named, self.since):
+        for run in retention.unused_runs(registry, kept, named, self.since):
             size = retention.artifacts_size(run.info.artifact_uri)
             yield Item("run", f"{run.info.run_name} {run.info.run_id}", size, partial(retention.remove_run, store, run))
 

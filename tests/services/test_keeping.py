@@ -82,6 +82,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     of_dvc = sum(item.size for item in plan.items if item.kind == "objects of DVC's remote")
     assert 0 < of_mlflow == before[0] - stored("mlflow/") and 0 < of_dvc == before[1] - stored("own/")
     assert not pruning.prune(own.root, keep=1, days=0, remote=True).items
+    assert not json.loads(own.check("flows.prune", "--json"))["items"], "all that is left is young"
     said = told(own)
 
     backup(team, folder, "databases")

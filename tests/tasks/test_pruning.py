@@ -80,7 +80,8 @@ class Team:
         registry, client = self.registry, self.registry.client
         commit = self.commits[number] = self.branch(f"retrain/night-{number}", number)
         experiment = registry.store.experiment_id
-        parent = client.create_run(experiment, tags={"sweetrl.kind": "pipeline"}).info.run_id
+        parent = client.create_run(experiment).info.run_id
+        client.log_param(parent, "tracking.model", registry.name)
         stage = client.create_run(experiment, tags={"mlflow.parentRunId": parent}).info.run_id
         client.log_text(stage, "a curve", "curve.txt")
         for run in (stage, parent):
@@ -92,6 +93,7 @@ class Team:
         client.log_model_artifacts(logged.model_id, str(folder), "lineage")
         tags = {"git_commit": commit, "git_dirty": "false", "dvc_lock": file_hash(folder / "dvc.lock"), "code": "{}"}
         tags |= {"parent_run": parent, "stage_runs": json.dumps({"train-policy": stage}), "data": "{}"}
+        tags["adapter_hash"] = yaml.safe_load(self.locks[number])["stages"]["train"]["outs"][0]["md5"]
         client.finalize_logged_model(logged.model_id, "READY")
         source = f"models:/{logged.model_id}"
         client.create_model_version(registry.name, source, run_id=stage, tags=tags, model_id=logged.model_id)
@@ -179,8 +181,10 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     registry, home, client = team.registry, team.home, team.registry.client
     pending = client.create_logged_model(registry.store.experiment_id, registry.name).model_id
     other = client.create_logged_model(registry.store.experiment_id, "a_users_own").model_id
-    own_run = client.create_run(registry.store.experiment_id).info.run_id
-    client.set_terminated(own_run)
+    own_run, theirs = (client.create_run(registry.store.experiment_id).info.run_id for _ in range(2))
+    client.log_param(theirs, "tracking.model", "another-project")
+    for run in (own_run, theirs):
+        client.set_terminated(run)
     team.branch("retrain/no-version", 100)
     git(home, "switch", "-q", "retrain/night-13")  # somebody has gone on there
     (home / "notes").write_text("mine")
@@ -222,8 +226,8 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
         **{f"version {number}": f"is one of the last {KEEP} champions" for number in LAST[1:]},
         f"version {COUNT}": "is @champion",
         "version 3": "is @demo",
-        "version 7": "its dvc.lock is that of tags/v1",
-        "version 9": "its dvc.lock is that of heads/somebodys",
+        "version 7": "is the policy of tags/v1",
+        "version 9": "is the policy of heads/somebodys",
         "version 11": "elsewhere version 1 is a copy of it",
         "version 29": "its retraining is unfinished",
         "version 31": "has won, and waits",
@@ -234,7 +238,7 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     assert team.models() == models | {other} and pending not in team.models()
     stored = {path.name for path in (home / "mlartifacts/models").iterdir() if list(path.rglob("*.lock"))}
     assert stored == models, "bytes are freed"
-    assert len(team.runs()) == 2 * len(STAYS) + 1 and own_run in team.runs()
+    assert len(team.runs()) == 2 * len(STAYS) + 2 and {own_run, theirs} <= team.runs()
     kept = {f"retrain/night-{number}" for number in (3, 11, 29, 31, 33, 13)}
     assert team.branches() == {"main", "somebodys"} | kept
     assert not any(path.exists() for path in (dead, journal, scratch)) and (home / ".scratch/before-restore").exists()

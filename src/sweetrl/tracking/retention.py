@@ -23,12 +23,12 @@ PAGE = 200
 
 
 def reasons_to_stay(
-    registry: Registry, versions: Sequence[ModelVersion], keep: int, since: float, locks: Mapping[str, str]
+    registry: Registry, versions: Sequence[ModelVersion], keep: int, since: float, places: Mapping[str, str]
 ) -> dict[str, str]:
     """Return version -> why it stays, for those that do.
 
-    `keep` is how many of the last champions stay, `since` the time from which on everything does, `locks` maps the
-    hash of a dvc.lock that is in use to the place where it is.
+    `keep` is how many of the last champions stay, `since` the time from which on everything does, `places` maps the
+    hash of a policy that is in use to the place where it is.
     """
     past = list(dict.fromkeys(entry.version for entry in reversed(registry.history())))[:keep]
     copies = _copies(registry, versions)
@@ -43,7 +43,7 @@ def reasons_to_stay(
             "is " + ", ".join(named.get(number, ())): number in named,
             f"is one of the last {keep} champions": number in past,
             "has won, and waits": verdict.get("promote") and not verdict.get("promoted"),
-            f"its dvc.lock is that of {locks.get(tags.get('dvc_lock', ''))}": tags.get("dvc_lock") in locks,
+            f"is the policy of {places.get(tags.get('adapter_hash', ''))}": tags.get("adapter_hash") in places,
             f"{copies.get(number)} is a copy of it": number in copies,
             "is young": version.creation_timestamp / 1000 >= since,
         }
@@ -96,27 +96,33 @@ def unused_models(registry: Registry, kept: Collection[str], since: float) -> li
     ]
 
 
-def unused_runs(store: Store, kept: Iterable[ModelVersion], named: Collection[str], since: float) -> list[Run]:
-    """Return the runs of pipelines and their stages that ended before `since` and that nothing refers to.
+def unused_runs(registry: Registry, kept: Iterable[ModelVersion], named: Collection[str], since: float) -> list[Run]:
+    """Return the pipeline runs of this model that ended before `since`, each behind the runs below it.
 
-    Referred to are those of `kept` versions and those in `named`, with the pipeline run above and all runs below them.
+    Where one of these is that of a `kept` version, in `named` or young, they all stay. Projects may share an
+    experiment: the parameter `tracking.model` says whose a pipeline run is, and a run below none is nobody's.
     """
     used: set[str | None] = {*named}
     for version in kept:
         stages = json.loads(version.tags.get("stage_runs", "{}")).values()
         used |= {version.run_id, version.tags.get("parent_run"), *stages}
-    runs: list[Run] = list(_all(store.client.search_runs, [store.experiment_id]))
-    parents = {run.info.run_id: run.data.tags.get("mlflow.parentRunId", "") for run in runs}
-    used = (used | {parents.get(run, "") for run in used}) - {"", None}
-    return [
-        run
-        for run in runs
-        if run.info.run_id not in used
-        and parents[run.info.run_id] not in used
-        and (parents[run.info.run_id] or run.data.tags.get("sweetrl.kind") == "pipeline")
-        and run.info.end_time
-        and run.info.end_time / 1000 < since
-    ]
+    store = registry.store
+    runs: dict[str, Run] = {run.info.run_id: run for run in _all(store.client.search_runs, [store.experiment_id])}
+
+    def above(name: str) -> list[str]:
+        """A run and those above it, the pipeline's last."""
+        line = [name]
+        while (parent := runs[line[-1]].data.tags.get("mlflow.parentRunId", "")) in runs:
+            line.append(parent)
+        return line
+
+    lines = {name: above(name) for name in runs}
+    ours = {name for name, run in runs.items() if run.data.params.get("tracking.model") == registry.name}
+    for name, run in runs.items():
+        if name in used or not run.info.end_time or run.info.end_time / 1000 >= since:
+            ours.discard(lines[name][-1])
+    unused = [name for name, line in lines.items() if line[-1] in ours]
+    return [runs[name] for name in sorted(unused, key=lambda name: -len(lines[name]))]
 
 
 def artifacts_size(location: str) -> int:
