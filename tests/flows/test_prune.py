@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,7 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     made = Server(450)
     monkeypatch.setattr(prune, "prune_project", lambda *given: PLAN)
     monkeypatch.setattr(prune, "get_run_logger", lambda: SimpleNamespace(info=quiet))

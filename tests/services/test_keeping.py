@@ -105,6 +105,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     flow_runs = team.api("POST", "/flow_runs/filter", {"flows": {"name": {"any_": ["retrain"]}}})
     assert [run["state"]["name"] for run in flow_runs] == ["Completed"] * 3
     shutil.rmtree(own.root / ".dvc/cache")
+    git(own.root, "clean", "-fdxq", "--", "models", "reports", "data")
     other = next(str(number) for number in sorted(kept) if str(number) != champion)
     for number in (other, champion):  # the data come from the bucket
         own.check("flows.restore", number)
