@@ -1,4 +1,4 @@
-"""The Prefect flows: train, ingest, retrain (both scheduled), evaluate, promote, restore; `python -m flows.<name>`.
+"""The Prefect flows: train, ingest, retrain, evaluate, promote, restore, prune; `python -m flows.<name>`.
 
 Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it.
 """

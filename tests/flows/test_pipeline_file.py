@@ -103,7 +103,7 @@ def test_a_deployment_names_a_flow_and_its_parameters(deployment: dict) -> None:
 
 def test_the_compose_file_names_files_that_exist() -> None:
     services = yaml.safe_load((ROOT / "infra/compose.yaml").read_text())["services"]
-    assert set(services) == {"database", "s3", "mlflow", "prefect", "worker"}
+    assert set(services) == {"database", "s3", "mlflow", "prefect", "worker", "backup-databases", "backup"}
     for service in services.values():
         if "build" in service:
             assert (ROOT / "infra" / service["build"]["context"] / service["build"]["dockerfile"]).exists()

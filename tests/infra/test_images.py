@@ -158,7 +158,7 @@ def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
 def test_every_service_says_when_it_is_well_and_has_its_secrets() -> None:
     compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
     for name, service in compose["services"].items():
-        assert service["healthcheck"]["test"], name
+        assert service.get("profiles") == ["backup"] or service["healthcheck"]["test"], name
         text = yaml.safe_dump(service)
         used = set(re.findall(r"/run/secrets/(\w+)", text))
         assert used == set(service["secrets"]) <= set(compose["secrets"]), name

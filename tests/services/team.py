@@ -79,13 +79,21 @@ class Team:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.store()
+        self.serve()
+
+    def store(self, name: str = "s3") -> None:
+        """Start a PostgreSQL and an S3, both empty."""
         self.postgres = Postgres()
-        self.s3: ObjectStore = SeaweedFS(folder / "s3")
+        self.s3: ObjectStore = SeaweedFS(self.folder / name)
         self.s3.start()
         self.s3.client().create_bucket(Bucket=BUCKET)
         self.to_s3 = Proxy(self.s3.port)
-        self.mlflow = MLflow(folder / "mlflow", self.postgres.url("psycopg2", "mlflow"), self.to_s3.url, BUCKET)
-        self.prefect = Prefect(folder / "prefect", self.postgres.url("asyncpg", "prefect"))
+
+    def serve(self) -> None:
+        """Start MLflow and Prefect on what is stored there."""
+        self.mlflow = MLflow(self.folder / "mlflow", self.postgres.url("psycopg2", "mlflow"), self.to_s3.url, BUCKET)
+        self.prefect = Prefect(self.folder / "prefect", self.postgres.url("asyncpg", "prefect"))
         for server in (self.mlflow, self.prefect):
             server.start(wait=False)
         self.mlflow.wait()

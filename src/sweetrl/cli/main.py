@@ -103,6 +103,18 @@ def restore(version: opt.Version = "", reason: opt.Reason = "", as_json: Json = 
 
 
 @app.command()
+def prune(
+    keep: opt.Keep = 5,
+    days: opt.Days = 14,
+    remote: opt.Remote = False,
+    dry_run: opt.PruneDryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old versions, runs, branches, data and scratch folders that nothing in use rests on."""
+    _start_flow()
+
+
+@app.command()
 def gate(
     difference: Annotated[float | None, Option(help="A difference of mean reward (gate.smallest_difference).")] = None,
     tasks: Annotated[int | None, Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,

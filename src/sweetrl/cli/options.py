@@ -67,7 +67,7 @@ CriticFolder = Annotated[
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
-# What `sweetrl run`, `ingest` and `restore` take, and hand on to their flows, which take the same.
+# What `sweetrl run`, `ingest`, `restore` and `prune` take, and hand on to their flows, which take the same.
 DryRun = Annotated[bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")]
 SetFirst = Annotated[
     list[str] | None,
@@ -93,3 +93,9 @@ Version = Annotated[
     str, Argument(help="A version's number, or an alias; without it, who was champion.", metavar="[N|@ALIAS]")
 ]
 Reason = Annotated[str, Option(help="Why; it is kept in the history of champions.")]
+Keep = Annotated[int, Option(help="How many of the last champions stay, so that they can be restored.", min=1)]
+Days = Annotated[float, Option(help="What is younger stays.", min=1)]
+Remote = Annotated[
+    bool, Option("--remote", help="Prune git's remote, and DVC's, which must be this project's alone, too.")
+]
+PruneDryRun = Annotated[bool, Option("--dry-run", "-n", help="Say what would go, and why the rest stays.")]
