@@ -232,7 +232,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         raise
     done = Retraining(branch, outcome, tuple(pushed), *crowned)
     if not done.left:
-        journal.note(DONE)
+        journal.note(DONE, harm=outcome.harm)
         close_worktree(home, tree)
     return done
 

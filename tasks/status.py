@@ -1,0 +1,178 @@
+"""What a person who is called at night has to know of a project: from the journals, the registry and the disk.
+
+Nothing is written. What does not answer is said, and the rest is there all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sweetrl.cli.check import GIB, Check
+from sweetrl.cli.doctor import services
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.paths import SCRATCH
+from sweetrl.tracking.registry import CHALLENGER, GATE, Promotion, answering, open_reference
+from sweetrl.tracking.store import embedded_database, tracking_enabled
+from tasks.journal import DONE, last_of, recorded
+from tasks.pipeline import open_repo
+from tasks.retraining import CONTINUE, WITHDRAW
+from tasks.training import Harm, Waiting
+
+State = Literal["promoted", "refused", "harm", "waiting", "failed", "killed", "running", "withdrawn"]
+STATES: tuple[State, ...] = get_args(State)
+LITTLE_SPACE = 5 * GIB
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of a retraining: since when it is in its state, why, and which version it has registered."""
+
+    branch: str
+    state: State
+    since: str
+    reason: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    """A project as it stands: retrainings of this checkout, oldest first, the champion, servers and disk.
+
+    `winner` is a version that has won in a run without a journal, and is not champion yet. `registry` is the sentence
+    with which the store did not answer; nothing is known of champion and winner then.
+    """
+
+    model: str
+    retrainings: tuple[Attempt, ...]
+    champion: Promotion | None
+    winner: str
+    registry: str
+    servers: tuple[Check, ...]
+    disk_free: int
+    sizes: dict[str, int]
+
+    @property
+    def last(self) -> Attempt | None:
+        """The retraining that began last."""
+        return self.retrainings[-1] if self.retrainings else None
+
+    @property
+    def last_success(self) -> Attempt | None:
+        """The last retraining that came to its end, whether its version has won or not."""
+        return next((each for each in reversed(self.retrainings) if each.state in ("promoted", "refused")), None)
+
+    def in_state(self, *states: State) -> list[Attempt]:
+        """Return the retrainings in these states."""
+        return [each for each in self.retrainings if each.state in states]
+
+    def to_do(self) -> list[tuple[int, str]]:
+        """Return what a person has to do now, the most urgent first: the exit status that it stands for, a sentence."""
+        rows = [
+            (Waiting.status, f"{each.reason.rstrip('.')}; then {CONTINUE}, or {WITHDRAW}")
+            for each in self.in_state("waiting")
+        ]
+        if self.last is not None and self.last.state == "harm":
+            version = f"{self.model}/{self.last.version}"
+            accept = f"`python -m flows.promote {version} --accept REASON` takes it all the same"
+            rows.append((Harm.status, f"find out why {version} is worse than its base; {accept}"))
+        for each in self.in_state("failed", "killed"):
+            rows.append((1, f"mend what ended {each.branch}, then {CONTINUE}, or {WITHDRAW}"))
+        if self.winner:
+            rows.append((1, f"`python -m flows.promote {self.model}/{self.winner}`: it has won and is not champion"))
+        rows += [(1, f"{check.name}: {check.advice}") for check in self.servers if check.status == "fail"]
+        if self.registry and not any(check.status == "fail" and "mlflow" in check.name for check in self.servers):
+            rows.append((1, self.registry))
+        if self.disk_free < LITTLE_SPACE:
+            rows.append((1, "make room on the disk: `dvc gc --workspace --all-branches`, `make clean`"))
+        return rows
+
+
+def project_status(settings: Settings, root: Path) -> ProjectStatus:
+    """Look at the project at `root`."""
+    retrainings = tuple(_attempts(root))
+    servers, champion, winner, registry = tuple(services()), None, "", ""
+    if any(check.status == "fail" and "mlflow" in check.name for check in servers):
+        registry = "MLflow's server does not answer"
+    else:
+        try:
+            champion, winner = _versions(settings, root)
+        except UserError as error:
+            registry = str(error)
+    if any(each.version == winner for each in retrainings if each.state in ("waiting", "failed", "killed", "running")):
+        winner = ""
+    free, sizes = shutil.disk_usage(root).free, {name: size_of(folder) for name, folder in _folders(root).items()}
+    return ProjectStatus(settings.tracking.model, retrainings, champion, winner, registry, servers, free, sizes)
+
+
+def _attempts(root: Path) -> Iterator[Attempt]:
+    with contextlib.suppress(UserError):  # in no repository there are no retrainings
+        for rows, at_work in recorded(root):
+            order, end = last_of(rows, "taking"), last_of(rows, DONE)
+            if order.get("home") == str(root) and (last_of(rows, "taken") or not end):
+                yield _attempt(rows, order["branch"], end, at_work)
+
+
+def _attempt(rows: list[dict[str, Any]], branch: str, end: dict[str, Any], at_work: bool) -> Attempt:
+    verdict, version = last_of(rows, "decided"), last_of(rows, "registered").get("version", "")
+    reason, since, state = str(verdict.get("reason", "")), rows[-1]["time"], rows[-1]["step"]
+    if end:
+        state = "promoted" if last_of(rows, "promoted") else "refused"
+        if end.get("harm"):
+            state, reason = "harm", end["harm"]
+        elif "how" in end:
+            state = end["how"]
+    elif at_work:
+        state = "running"
+    elif state in ("waiting", "failed"):
+        reason = rows[-1]["why"]
+        if state == "waiting":
+            reason = f"version {version} has won and waits: {reason}"
+            since = next(row["time"] for row in rows if row["step"] == "waiting")
+    else:
+        state, reason = "killed", f"it ended behind the step `{state}`"
+    return Attempt(branch, state, since, reason, version)
+
+
+def _versions(settings: Settings, root: Path) -> tuple[Promotion | None, str]:
+    """Return the champion, and a version whose promotion has been decided and has not happened."""
+    database = embedded_database(settings.tracking, root)
+    if not tracking_enabled() or (database is not None and not database.exists()):
+        return None, ""
+    registry, _ = open_reference("", settings.tracking, root)
+    with answering(registry, "say who is champion"):
+        challenger, history = registry.aliases().get(CHALLENGER, ""), registry.history()
+        verdict = json.loads(registry.get(challenger).tags.get(GATE, "null") if challenger else "null")
+    won = verdict is not None and verdict["promote"] and not verdict["promoted"]
+    return (history[-1] if history else None), (challenger if won else "")
+
+
+def _folders(root: Path) -> dict[str, Path]:
+    folders = {"scratch": root / SCRATCH, "caches": root / ".cache"}
+    with contextlib.suppress(UserError), open_repo(root) as repo:
+        folders["dvc"] = Path(repo.cache.local_cache_dir)
+    return folders
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files below `folder` have."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
+def seconds_since(moment: str) -> float:
+    """Return how long ago a time of the journals or the registry (UTC) was; 0 where there is none."""
+    return time.time() - datetime.fromisoformat(moment).timestamp() if moment else 0.0
