@@ -328,7 +328,7 @@ def withdraw(home: Path) -> list[str]:
                 registry = Registry(settings.tracking, home)
                 if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
                     raise UserError(f"{branch}: version {version} is the champion already; {CONTINUE} finishes it.")
-                registry.forget_challenger(version)
+                registry.withdraw(version)
             log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home, run_id=run)
             if run or log.take_over(RETRAINING_TAG):
                 log.open()
