@@ -49,6 +49,8 @@ def _rows(status: ProjectStatus) -> Iterator[tuple[str, str]]:
     if last is not None:
         why = f": {last.reason}" if last.reason else ""
         yield "last retraining", f"{last.branch} {last.state}, {_ago(last.since)}{why}"
+    if status.night is not None:
+        yield "last `nightly`", f"{status.night.state}, {_ago(status.night.ended)}: {status.night.message}"
     for each in status.in_state("failed", "killed"):
         if each is not last:
             yield each.state, f"{each.branch}, {_ago(each.since)}: {each.reason}"

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +24,7 @@ from sweetrl.paths import SCRATCH
 from sweetrl.tracking.registry import CHALLENGER, GATE, Promotion, answering, open_reference
 from sweetrl.tracking.store import embedded_database, tracking_enabled
 from tasks.journal import DONE, last_of, recorded
+from tasks.outages import outage
 from tasks.pipeline import open_repo
 from tasks.retraining import CONTINUE, WITHDRAW
 from tasks.training import Harm, Waiting
@@ -45,6 +46,16 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Night:
+    """How the last run of the deployment `nightly` ended, as Prefect's server has it."""
+
+    state: str
+    ended: str
+    message: str
+    failed: bool
+
+
+@dataclass(frozen=True)
 class ProjectStatus:
     """A project as it stands: retrainings of this checkout, oldest first, the champion, servers and disk.
 
@@ -58,6 +69,7 @@ class ProjectStatus:
     winner: str
     registry: str
     servers: tuple[Check, ...]
+    night: Night | None
     disk_free: int
     sizes: dict[str, int]
 
@@ -70,6 +82,10 @@ class ProjectStatus:
     def last_success(self) -> Attempt | None:
         """The last retraining that came to its end, whether its version has won or not."""
         return next((each for each in reversed(self.retrainings) if each.state in ("promoted", "refused")), None)
+
+    @property
+    def _since(self) -> str:
+        return self.last.since if self.last is not None else ""
 
     def in_state(self, *states: State) -> list[Attempt]:
         """Return the retrainings in these states."""
@@ -87,6 +103,8 @@ class ProjectStatus:
             rows.append((Harm.status, f"find out why {version} is worse than its base; {accept}"))
         for each in self.in_state("failed", "killed"):
             rows.append((1, f"mend what ended {each.branch}, then {CONTINUE}, or {WITHDRAW}"))
+        if not rows and self.night is not None and self.night.failed and self.night.ended > self._since:
+            rows.append((1, f"mend what ended the last `nightly` ({self.night.state}): {self.night.message}"))
         if self.winner:
             rows.append((1, f"`python -m flows.promote {self.model}/{self.winner}`: it has won and is not champion"))
         rows += [(1, f"{check.name}: {check.advice}") for check in self.servers if check.status == "fail"]
@@ -100,7 +118,13 @@ class ProjectStatus:
 def project_status(settings: Settings, root: Path) -> ProjectStatus:
     """Look at the project at `root`."""
     retrainings = tuple(_attempts(root))
-    servers, champion, winner, registry = tuple(services()), None, "", ""
+    servers, champion, winner, registry, night = [*services()], None, "", "", None
+    for place, check in enumerate(servers):
+        if "prefect" in check.name and check.status == "ok" and "PREFECT_API_URL" in os.environ:
+            try:
+                night = last_night(settings.tracking.model)
+            except UserError as error:
+                servers[place] = Check(check.name, "fail", check.seen, str(error))
     if any(check.status == "fail" and "mlflow" in check.name for check in servers):
         registry = "MLflow's server does not answer"
     else:
@@ -111,7 +135,41 @@ def project_status(settings: Settings, root: Path) -> ProjectStatus:
     if any(each.version == winner for each in retrainings if each.state in ("waiting", "failed", "killed", "running")):
         winner = ""
     free, sizes = shutil.disk_usage(root).free, {name: size_of(folder) for name, folder in _folders(root).items()}
-    return ProjectStatus(settings.tracking.model, retrainings, champion, winner, registry, servers, free, sizes)
+    name, answers = settings.tracking.model, tuple(servers)
+    return ProjectStatus(name, retrainings, champion, winner, registry, answers, night, free, sizes)
+
+
+def last_night(model: str) -> Night | None:
+    """Ask Prefect's server for the last run of `nightly` that has ended; a server that refuses is a UserError.
+
+    What fails before a batch is taken (params.yaml, a remote that is gone) has no journal.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import TERMINAL_STATES
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    ended = filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))
+    nightly = filters.DeploymentFilterName(any_=[f"{model}.nightly"])
+    try:
+        with get_client(sync_client=True) as client:
+            runs = client.read_flow_runs(
+                flow_run_filter=filters.FlowRunFilter(state=filters.FlowRunFilterState(type=ended)),
+                deployment_filter=filters.DeploymentFilter(name=nightly),
+                sort=FlowRunSort.END_TIME_DESC,
+                limit=1,
+            )
+    except Exception as error:
+        if (sentence := outage(error)) is None:
+            raise
+        raise sentence from error
+    if not runs or runs[0].state is None:
+        return None
+    state = runs[0].state
+    moment = f"{state.timestamp.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return Night(
+        str(state.name), moment, str(state.message or ""), not state.is_completed() and not state.is_cancelled()
+    )
 
 
 def _attempts(root: Path) -> Iterator[Attempt]:

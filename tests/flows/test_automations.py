@@ -58,6 +58,7 @@ def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_ow
     from prefect.states import Failed
 
     from flows.deploy import PROJECT, automate
+    from tasks.status import last_night
     from tasks.training import Waiting
 
     def automations(project: str) -> list[dict[str, Any]]:
@@ -86,6 +87,9 @@ def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_ow
         deployment = client.create_deployment(flow, name="ours.nightly")
         run = client.create_flow_run_from_deployment(deployment)
         client.set_flow_run_state(run.id, Failed(name=Waiting.__name__, message=REASON), force=True)
+        night = last_night("ours")
+        assert night is not None and (night.state, night.message, night.failed) == ("Waiting", REASON, True)
+        assert last_night("theirs") is None
     told = received.get(timeout=SECONDS)
     assert told["subject"] == "ours: retrain ended as Waiting"
     assert told["body"].startswith(REASON)

@@ -106,6 +106,15 @@ def test_the_state_of_the_last_retraining_says_what_to_do(
     assert before == {path: path.read_bytes() for path in (project.home / ".git/sweetrl").rglob("*.jsonl")}
 
 
+def test_a_night_that_failed_before_it_took_a_batch_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.retrain()
+    monkeypatch.setenv("PREFECT_API_URL", "not asked")
+    for ended, count in (("2000-01-01T02:00:00Z", 0), ("2100-01-01T02:00:00Z", 1)):
+        night = status.Night("Failed", ended, "origin does not answer", True)
+        monkeypatch.setattr(status, "last_night", lambda model, night=night: night)
+        assert sum("origin does not answer" in sentence for _, sentence in look(project).to_do()) == count
+
+
 def test_a_retraining_at_work_is_not_one_that_was_left(project: Project) -> None:
     die(project)
     (path,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
