@@ -40,12 +40,15 @@ def main(prometheus: opt.Prometheus = None, as_json: opt.Json = False) -> int:
 
 def _red(status: ProjectStatus) -> list[Attempt]:
     """What stands first: winners that wait, and harm, unless another retraining has come behind it."""
-    return [*status.in_state("waiting"), *([status.last] if status.last and status.last.state == "harm" else [])]
+    return [*status.in_state("waiting"), *([status.harmful] if status.harmful else [])]
 
 
 def _rows(status: ProjectStatus) -> Iterator[tuple[str, str]]:
     success, last, champion = status.last_success, status.last, status.champion
-    yield "last success", f"{success.branch} ({success.state}), {_ago(success.since)}" if success else "none yet"
+    yield (
+        "last success",
+        f"{success.branch} ({success.state}), {_ago(success.since)}" if success else "no retraining yet",
+    )
     if last is not None:
         why = f": {last.reason}" if last.reason else ""
         yield "last retraining", f"{last.branch} {last.state}, {_ago(last.since)}{why}"
@@ -54,8 +57,8 @@ def _rows(status: ProjectStatus) -> Iterator[tuple[str, str]]:
     for each in status.in_state("failed", "killed"):
         if each is not last:
             yield each.state, f"{each.branch}, {_ago(each.since)}: {each.reason}"
-    if status.registry:
-        yield "champion", f"not known: {status.registry}"
+    if any(check.status == "fail" and check.name.startswith("mlflow") for check in status.servers):
+        yield "champion", "not known: MLflow does not answer"
     else:
         yield "champion", f"version {champion.version}, {_ago(champion.time)}" if champion else "none yet"
     yield "disk", f"{_space(status.disk_free)} free"

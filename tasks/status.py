@@ -10,11 +10,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from sweetrl.cli.check import GIB, Check
 from sweetrl.cli.doctor import services
@@ -32,6 +32,7 @@ from tasks.training import Harm, Waiting
 State = Literal["promoted", "refused", "harm", "waiting", "failed", "killed", "running", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
 LITTLE_SPACE = 5 * GIB
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,14 @@ class Night:
 class ProjectStatus:
     """A project as it stands: retrainings of this checkout, oldest first, the champion, servers and disk.
 
-    `winner` is a version that has won in a run without a journal, and is not champion yet. `registry` is the sentence
-    with which the store did not answer; nothing is known of champion and winner then.
+    `winner` is a version that has won in a run without a journal, and is not champion yet. Of champion and winner
+    nothing is known where MLflow does not answer.
     """
 
     model: str
     retrainings: tuple[Attempt, ...]
     champion: Promotion | None
     winner: str
-    registry: str
     servers: tuple[Check, ...]
     night: Night | None
     disk_free: int
@@ -84,6 +84,12 @@ class ProjectStatus:
         return next((each for each in reversed(self.retrainings) if each.state in ("promoted", "refused")), None)
 
     @property
+    def harmful(self) -> Attempt | None:
+        """The last retraining, where its version is worse than its base and has not been accepted."""
+        accepted = self.champion is not None and self.last is not None and self.champion.version == self.last.version
+        return self.last if self.last is not None and self.last.state == "harm" and not accepted else None
+
+    @property
     def _since(self) -> str:
         return self.last.since if self.last is not None else ""
 
@@ -97,8 +103,8 @@ class ProjectStatus:
             (Waiting.status, f"{each.reason.rstrip('.')}; then {CONTINUE}, or {WITHDRAW}")
             for each in self.in_state("waiting")
         ]
-        if self.last is not None and self.last.state == "harm":
-            version = f"{self.model}/{self.last.version}"
+        if self.harmful is not None:
+            version = f"{self.model}/{self.harmful.version}"
             accept = f"`python -m flows.promote {version} --accept REASON` takes it all the same"
             rows.append((Harm.status, f"find out why {version} is worse than its base; {accept}"))
         for each in self.in_state("failed", "killed"):
@@ -108,35 +114,33 @@ class ProjectStatus:
         if self.winner:
             rows.append((1, f"`python -m flows.promote {self.model}/{self.winner}`: it has won and is not champion"))
         rows += [(1, f"{check.name}: {check.advice}") for check in self.servers if check.status == "fail"]
-        if self.registry and not any(check.status == "fail" and "mlflow" in check.name for check in self.servers):
-            rows.append((1, self.registry))
         if self.disk_free < LITTLE_SPACE:
-            rows.append((1, "make room on the disk: `dvc gc --workspace --all-branches`, `make clean`"))
+            rows.append((1, "make room on the disk"))
         return rows
 
 
 def project_status(settings: Settings, root: Path) -> ProjectStatus:
     """Look at the project at `root`."""
-    retrainings = tuple(_attempts(root))
-    servers, champion, winner, registry, night = [*services()], None, "", "", None
-    for place, check in enumerate(servers):
-        if "prefect" in check.name and check.status == "ok" and "PREFECT_API_URL" in os.environ:
-            try:
-                night = last_night(settings.tracking.model)
-            except UserError as error:
-                servers[place] = Check(check.name, "fail", check.seen, str(error))
-    if any(check.status == "fail" and "mlflow" in check.name for check in servers):
-        registry = "MLflow's server does not answer"
-    else:
+    name, retrainings, servers = settings.tracking.model, tuple(_attempts(root)), list(services())
+
+    def ask(server: str, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """Return the answer of a server; one that does not answer fails its check."""
+        (place,) = (place for place, check in enumerate(servers) if check.name.startswith(server))
+        if servers[place].status == "fail":
+            return otherwise
         try:
-            champion, winner = _versions(settings, root)
+            return question()
         except UserError as error:
-            registry = str(error)
+            servers[place] = replace(servers[place], status="fail", advice=str(error))
+            return otherwise
+
+    unknown: tuple[Promotion | None, str] = (None, "")
+    champion, winner = ask("mlflow", lambda: _versions(settings, root), unknown)
+    night = ask("prefect", lambda: last_night(name), None)
     if any(each.version == winner for each in retrainings if each.state in ("waiting", "failed", "killed", "running")):
         winner = ""
     free, sizes = shutil.disk_usage(root).free, {name: size_of(folder) for name, folder in _folders(root).items()}
-    name, answers = settings.tracking.model, tuple(servers)
-    return ProjectStatus(name, retrainings, champion, winner, registry, answers, night, free, sizes)
+    return ProjectStatus(name, retrainings, champion, winner, tuple(servers), night, free, sizes)
 
 
 def last_night(model: str) -> Night | None:
@@ -144,6 +148,8 @@ def last_night(model: str) -> Night | None:
 
     What fails before a batch is taken (params.yaml, a remote that is gone) has no journal.
     """
+    if "PREFECT_API_URL" not in os.environ:
+        return None
     from prefect.client.orchestration import get_client
     from prefect.client.schemas import filters
     from prefect.client.schemas.objects import TERMINAL_STATES

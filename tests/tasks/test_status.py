@@ -108,7 +108,6 @@ def test_the_state_of_the_last_retraining_says_what_to_do(
 
 def test_a_night_that_failed_before_it_took_a_batch_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.retrain()
-    monkeypatch.setenv("PREFECT_API_URL", "not asked")
     for ended, count in (("2000-01-01T02:00:00Z", 0), ("2100-01-01T02:00:00Z", 1)):
         night = status.Night("Failed", ended, "origin does not answer", True)
         monkeypatch.setattr(status, "last_night", lambda model, night=night: night)
@@ -150,7 +149,7 @@ def test_without_mlflow_the_rest_is_said(project: Project) -> None:
     assert done.returncode == 1 and done.stderr == ""
     rows = [tuple(line.split("\t")) for line in done.stdout.splitlines()]
     facts = dict(rows)
-    assert facts["champion"] == "not known: MLflow's server does not answer"
+    assert facts["champion"] == "not known: MLflow does not answer"
     assert "failed" in facts["last retraining"] and "free" in facts["disk"]
     assert [name for name, _ in rows][-2:] == ["what to do", "what to do"]
     assert git(project.home, "status", "--porcelain", "--ignored") == before
