@@ -78,6 +78,7 @@ def test_a_link_that_leads_to_nothing_in_a_shared_cache_is_one_sentence(tmp_path
     """`dvc gc` of another project, or a disk that is not mounted: DVC itself ends in a traceback."""
     start_dvc(tmp_path, no_scm=True)
     (tmp_path / "data").mkdir()
+    (tmp_path / "params.yaml").touch()
     (tmp_path / "data/a.txt").symlink_to(tmp_path / "gone")
     (tmp_path / "dvc.yaml").write_text("stages: {use: {cmd: 'true', deps: [data]}}")
     dep = f"{{path: data, hash: md5, md5: {'0' * 32}.dir}}"

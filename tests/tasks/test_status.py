@@ -157,3 +157,11 @@ def test_without_mlflow_the_rest_is_said(project: Project) -> None:
         [*command, "--json"], cwd=project.home, env=environment, stdout=subprocess.PIPE, check=False
     )
     assert as_json.returncode == 1 and len(json.loads(as_json.stdout)["to_do"]) == 2
+
+
+def test_harm_that_was_accepted_is_nothing_to_do(project: Project) -> None:
+    project.retrain()
+    harm(project)
+    assert look(project).harmful is not None
+    project.registry().promote("3", "accepted: for the demo")
+    assert look(project).harmful is None
