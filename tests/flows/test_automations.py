@@ -50,7 +50,7 @@ def inbox() -> Iterator[tuple[str, Queue[dict[str, str]]]]:
 
 @pytest.mark.slow
 def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_own(
-    server: Prefect, inbox: tuple[str, Queue[dict[str, str]]]
+    server: Prefect, inbox: tuple[str, Queue[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.client.orchestration import get_client
@@ -68,6 +68,7 @@ def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_ow
         return named
 
     url, received = inbox
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
     where = {PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: PREFECT_PASSWORD}
     with temporary_settings(where), get_client(sync_client=True) as client:
         assert "no notification block team" in automate(client, automations("ours"), "team")
