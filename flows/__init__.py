@@ -19,6 +19,8 @@ DEFAULTS = {
 if "PREFECT_API_URL" in os.environ:
     # What a server answers while its PostgreSQL is away; a run whose last state is refused is shown as running forever.
     DEFAULTS["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
+else:
+    os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"  # whatever the user's own Prefect is told
 work_alone()
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)

@@ -43,7 +43,7 @@ def program(function: Callable[..., object]) -> typer.Typer:
 
 
 def command_line(action: Callable[[], object]) -> int:
-    """Run `action`; errors become one sentence on stderr and status 1 (Unsettled: its own).
+    """Run `action`, and return its exit status; errors become one sentence on stderr and status 1 (Unsettled: its own).
 
     An interruption stops the stages, too.
     """
@@ -53,7 +53,7 @@ def command_line(action: Callable[[], object]) -> int:
     _silence_traces()
     try:
         load_settings()  # a mistyped value is said before Prefect's server starts
-        action()
+        status = action()
     except BaseException as error:
         if (code := interruption(error)) is not None:
             _leave(code)
@@ -67,7 +67,7 @@ def command_line(action: Callable[[], object]) -> int:
             raise
         print(printable(f"error: {sentence}"), file=sys.stderr)
         return sentence.status if isinstance(sentence, Unsettled) else 1
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def interruption(error: BaseException) -> int | None:

@@ -32,10 +32,8 @@ def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
 
 
 def announce_outcome(outcome: Outcome) -> None:
-    """Tell the world about a new version, and about a new champion or why it is none."""
+    """Tell the world about a new champion, or why the new version is none."""
     registration, gate = outcome.registration, outcome.gate
-    if registration is not None and registration.created:
-        announce("registered", "model", registration.model, {"version": registration.version})
     if registration is not None and gate is not None and gate.promoted:
         payload = {"version": gate.version, "reason": gate.reason, "before": gate.before or ""}
         announce("promoted", "model", registration.model, payload)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def last(self, step: str) -> dict[str, Any]:
         """Return the facts of the last `step` of this name, {} where it was never done."""
-        return next((row for row in reversed(self.rows) if row["step"] == step), {})
+        return last_of(self.rows, step)
 
     @property
     def order(self) -> dict[str, Any]:
@@ -106,6 +107,29 @@ def journals(root: Path) -> Iterator[Journal]:
     for path in sorted((common_folder(root) / "retrain").glob("*.jsonl")):
         with contextlib.suppress(BlockingIOError), Journal(path) as journal:
             yield journal
+
+
+def last_of(rows: Sequence[dict[str, Any]], step: str) -> dict[str, Any]:
+    """Return the facts of the last `step` of this name, {} where it was never done."""
+    return next((row for row in reversed(rows) if row["step"] == step), {})
+
+
+def recorded(root: Path) -> Iterator[tuple[list[dict[str, Any]], bool]]:
+    """Yield what each journal says, oldest first, and whether a process is at work on it; nothing is written or held.
+
+    The lock is tried for a moment: nobody else is kept from the journal while it is read.
+    """
+    for path in sorted((common_folder(root) / "retrain").glob("*.jsonl")):
+        with path.open("rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                at_work = False
+            except BlockingIOError:
+                at_work = True
+            lines = handle.read().splitlines(keepends=True)
+        if rows := [json.loads(line) for line in lines if line.endswith(b"\n")]:
+            yield rows, at_work
 
 
 def new_journal(root: Path) -> Journal:

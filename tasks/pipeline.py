@@ -125,6 +125,13 @@ def open_repo(root: Path) -> Iterator[Repo]:
             yield repo
     except DvcException as error:
         raise UserError(f"{root}: {_one_line(str(error))}") from error
+    except FileNotFoundError as error:  # DVC follows the links of a folder into a cache that others may have cleaned
+        if not error.filename or not Path(error.filename).is_symlink():
+            raise
+        hint = "remove the link and run again (`dvc fetch` for what no stage makes)"
+        raise UserError(
+            f"{error.filename}: this link leads to nothing, DVC's cache has lost the file; {hint}."
+        ) from error
 
 
 @contextlib.contextmanager

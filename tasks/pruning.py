@@ -24,7 +24,7 @@ from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import FINISHED, SCRATCH
 from sweetrl.tracking import retention
-from sweetrl.tracking.registry import open_reference, stage_runs
+from sweetrl.tracking.registry import open_reference
 from tasks.journal import DONE, Journal, common_folder, one_at_a_time, promoting
 from tasks.objects import Objects, hashes_in, hashes_in_git, local_cache
 from tasks.workspace import (
@@ -182,7 +182,7 @@ class Pruning:
             yield Item("logged model", model.model_id, size, partial(retention.remove_model, store, model))
         named = {left.run for left in self.unfinished}
         for tree in self.trees:
-            named |= {str(run.get("run_id")) for run in stage_runs(tree).values()}
+            named |= {run.info.run_id for run in store.stage_runs(tree).values()}
         for run in retention.unused_runs(registry, kept, named, self.since):
             size = retention.artifacts_size(run.info.artifact_uri)
             yield Item("run", f"{run.info.run_name} {run.info.run_id}", size, partial(retention.remove_run, store, run))

@@ -232,7 +232,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         raise
     done = Retraining(branch, outcome, tuple(pushed), *crowned)
     if not done.left:
-        journal.note(DONE)
+        journal.note(DONE, harm=outcome.harm)
         close_worktree(home, tree)
     return done
 
@@ -328,7 +328,7 @@ def withdraw(home: Path) -> list[str]:
                 registry = Registry(settings.tracking, home)
                 if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
                     raise UserError(f"{branch}: version {version} is the champion already; {CONTINUE} finishes it.")
-                registry.forget_challenger(version)
+                registry.withdraw(version)
             log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home, run_id=run)
             if run or log.take_over(RETRAINING_TAG):
                 log.open()

@@ -14,7 +14,9 @@ from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
+from sweetrl.config.settings import Settings
 from sweetrl.stages.registration import register_policy
+from sweetrl.tracking.registry import ANNOUNCED, Registration, Registry, utc_now
 from tasks.outages import stop_asking
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
 from tasks.promotion import judge, take_over
@@ -65,12 +67,21 @@ def prefect_steps(run: Callable[[str, Path, dict[str, str]], StageResult] = run_
     gate = step("gate", judge)
     return Steps(
         run=run,
-        register=step("register_model", register_policy),
+        register=register,
         gate=lambda settings, root, version: gate(settings, root, version, say),
         promote=step("promote_model", take_over),
         push=step("push_data", push, retries=2, retry_delay_seconds=[10, 60]),
         say=say,
     )
+
+
+def register(settings: Settings, root: Path, run: str | None, home: Path) -> Registration:
+    """Register the policy, and send the event `registered` unless the version says that it was sent: none gets lost."""
+    done: Registration = step("register_model", register_policy)(settings, root, run, home)
+    if ANNOUNCED not in done.tags:
+        announce("registered", "model", done.model, {"version": done.version})
+        Registry(settings.tracking, root).tag(done.version, {ANNOUNCED: utc_now()})
+    return done
 
 
 def settled(function: Callable[Given, Result]) -> Callable[Given, Result]:

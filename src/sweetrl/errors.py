@@ -23,7 +23,7 @@ class UnknownVersion(UserError):
 EXTRAS = {
     "pipeline": (
         *("boto3", "botocore", "dvc", "fastapi", "great_expectations", "huggingface_hub", "mlflow", "networkx"),
-        *("pandas", "prefect", "ruamel", "starlette", "uvicorn"),
+        *("pandas", "prefect", "prometheus_client", "ruamel", "starlette", "uvicorn"),
     ),
     "report": ("jinja2", "matplotlib"),
     "gguf": ("gguf",),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,12 @@ def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[s
     assert "version 2 is registered already (@champion)" in printed
     assert "nothing had changed in 63 s" in printed
     assert "report:" not in printed
+
+
+def test_no_setting_of_the_users_own_prefect_takes_the_embedded_server_away() -> None:
+    code = (
+        "import flows; from prefect.settings import get_current_settings as now; print(now().server.ephemeral.enabled)"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    env |= {"PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
+    assert subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, check=True).stdout == b"True\n"

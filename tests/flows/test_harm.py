@@ -79,10 +79,7 @@ def test_a_winner_that_waits_is_said_each_night(
     assert console.command_line(lambda: console.show_all(flow, show)) == 4
     said = capsys.readouterr()
     assert "branch:  retrain/x" in said.out and "error: version 2 has won and is not merged" in said.err
-    assert [event[:3] for event in EVENTS] == [
-        ("registered", "model", "sweetrl-agent"),
-        ("waiting", "model", "sweetrl-agent"),
-    ]
+    assert [event[:3] for event in EVENTS] == [("waiting", "model", "sweetrl-agent")]
     state = retrain.retrain.fn()
     assert state.is_failed() and state.name == "Waiting" and "version 2 has won" in state.message
 
@@ -92,4 +89,4 @@ def test_what_the_gate_refuses_is_an_event(monkeypatch: pytest.MonkeyPatch) -> N
     gate = GateResult("2", False, "1", "1", "no better than version 1", cast(Any, decision))
     how("train", ended(True), monkeypatch)
     train.announce_outcome(replace(ended(True), gate=gate))
-    assert [event[0] for event in EVENTS] == ["registered", "refused"]
+    assert [event[0] for event in EVENTS] == ["refused"]

@@ -8,8 +8,9 @@ import pytest
 
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from tasks.pipeline import Selection, StageFailed, execute_stage
+from tasks.pipeline import Selection, StageFailed, execute_stage, stage_states
 from tasks.training import Steps, at_rest, check_stage, plan, run_pipeline
+from tests.tasks.fake_project import start_dvc
 
 
 def steps(said: list[str] | None = None) -> Steps:
@@ -71,3 +72,17 @@ def test_what_cannot_be_run_is_one_sentence(toy) -> None:
         run_pipeline(toy.root, steps(), selection=Selection("third"))
     with pytest.raises(UserError, match=r"--until secnd: no such stage \(did you mean `second`\?\); known are"):
         check_stage(toy.root, "--until", "secnd")
+
+
+def test_a_link_that_leads_to_nothing_in_a_shared_cache_is_one_sentence(tmp_path: Path) -> None:
+    """`dvc gc` of another project, or a disk that is not mounted: DVC itself ends in a traceback."""
+    start_dvc(tmp_path, no_scm=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "params.yaml").touch()
+    (tmp_path / "data/a.txt").symlink_to(tmp_path / "gone")
+    (tmp_path / "dvc.yaml").write_text("stages: {use: {cmd: 'true', deps: [data]}}")
+    dep = f"{{path: data, hash: md5, md5: {'0' * 32}.dir}}"
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages: {{use: {{cmd: 'true', deps: [{dep}]}}}}")
+    for look in (plan, stage_states):
+        with pytest.raises(UserError, match=r"data/a\.txt: this link leads to nothing"):
+            look(tmp_path)

@@ -115,6 +115,15 @@ def prune(
 
 
 @app.command()
+def status(prometheus: opt.Prometheus = None, as_json: Json = False) -> None:
+    """Say how the project stands: retrainings, champion, winners that wait, servers, disk, and what to do now.
+
+    Exit status: 0 where there is nothing to do, 4 a winner waits, 3 harm, 1 anything else; with --prometheus 0.
+    """
+    _start_flow()
+
+
+@app.command()
 def gate(
     difference: Annotated[float | None, Option(help="A difference of mean reward (gate.smallest_difference).")] = None,
     tasks: Annotated[int | None, Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,

@@ -67,7 +67,7 @@ CriticFolder = Annotated[
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
 
-# What `sweetrl run`, `ingest`, `restore` and `prune` take, and hand on to their flows, which take the same.
+# What `sweetrl run`, `ingest`, `restore`, `status` and `prune` take, and hand on to their flows, which take the same.
 DryRun = Annotated[bool, Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")]
 SetFirst = Annotated[
     list[str] | None,
@@ -91,6 +91,10 @@ NoPush = Annotated[bool, Option("--no-push", help="Keep the batch on this machin
 NoEvent = Annotated[bool, Option("--no-event", help="Start no retraining.")]
 Version = Annotated[
     str, Argument(help="A version's number, or an alias; without it, who was champion.", metavar="[N|@ALIAS]")
+]
+Prometheus = Annotated[
+    Path | None,
+    Option(help="Write it as metrics into this file (node_exporter's folder for text files), and print nothing."),
 ]
 Reason = Annotated[str, Option(help="Why; it is kept in the history of champions.")]
 Keep = Annotated[int, Option(help="How many of the last champions stay, so that they can be restored.", min=1)]

@@ -33,8 +33,11 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]], value: Mapping[str,
         print_table(title, (), rows)
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of values below their names; without a `header` each row begins with its name."""
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], red: int = 0) -> None:
+    """Print rows of values below their names; without a `header` each row begins with its name.
+
+    So many of the first rows are `red`.
+    """
     from rich.table import Table
 
     from sweetrl.console.screen import Screen
@@ -50,8 +53,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     if not header:
         table.add_column(style="bold cyan", no_wrap=True)
         table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    for place, row in enumerate(rows):
+        table.add_row(*row, style="bold red" if place < red else None)
     console.print(table)
 
 

@@ -21,7 +21,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import IGNORED
-from sweetrl.io import read_json, write_json
+from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.tracking import limits
 from sweetrl.tracking.chat_agent import AgentConfig
@@ -42,6 +42,8 @@ MIB = 2**20
 NEEDED = ("accelerate", "mlflow", "numpy", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
 DIALOGUES = "dialogues.json"  # beside a version's results: what its evaluated dialogues took
 EXAMPLE = [{"role": "user", "content": "I want a function that computes the price of a ticket. def price(hours)"}]
+STORED = "stored"  # tag of a logged model: of which model, adapter and base it is
+ANNOUNCED = "announced"  # tag of a version: when the event said that it is registered
 GATE = "gate"  # tag of a version: what the gate decided about it; a version without it has not stood before the gate
 
 
@@ -164,6 +166,13 @@ class Registry:
         """Take the alias `challenger` from `version`, if it has it."""
         if self.aliases().get(CHALLENGER) == version:
             self.client.delete_registered_model_alias(self.name, CHALLENGER)
+
+    def withdraw(self, version: str) -> None:
+        """Let `version` be no challenger, and its verdict say that it is not to be promoted any more."""
+        self.forget_challenger(version)
+        verdict = json.loads(self.get(version).tags.get(GATE, "null"))
+        if verdict is not None and verdict["promote"] and not verdict["promoted"]:
+            self.note_gate(version, verdict | {"promote": False, "reason": f"withdrawn; it was: {verdict['reason']}"})
 
     def note_gate(self, version: str, verdict: Mapping[str, Any]) -> None:
         """Write what the gate decided about `version` where everybody sees it: in its tag `gate` and description."""
@@ -313,14 +322,22 @@ def log_version(
     `base` is the base's folder, if it is one; it is stored, too, if it is no larger than `tracking.base_mib`.
     `trained` says by which method and on which domain. `code` are files and folders of your own below `root`:
     serving needs none of them, they are stored beside dvc.lock and params.yaml, for `sweetrl restore`.
+
+    The version comes last. Where a process died before that, the logged model that it has left is gone on with.
     """
     client, name = store.client, tracking.model
+    same = {STORED: digest(name, tags["adapter_hash"], tags["base_hash"])}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         size = sum(path.stat().st_size for path in base.rglob("*") if path.is_file())
         bundled = base if base.is_dir() and size <= tracking.base_mib * MIB else None
         _save(path, Path(folder), root / POLICY, bundled, config)
-        logged = client.create_logged_model(store.experiment_id, name, source_run_id=source_run, model_type="agent")
+        left = client.search_logged_models([store.experiment_id], f"tags.{STORED} = '{same[STORED]}'")
+        logged = (
+            left[0]
+            if left
+            else client.create_logged_model(store.experiment_id, name, source_run, same, model_type="agent")
+        )
         client.log_model_artifacts(logged.model_id, str(path))
         records = Path(folder) / "lineage"
         for name_here in ("dvc.lock", "params.yaml", *code):

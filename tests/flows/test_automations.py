@@ -1,0 +1,98 @@
+"""Who is told: the automations of prefect.yaml on a real Prefect server, whose words a webhook receives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.services.servers import PREFECT_PASSWORD, Prefect
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60.0  # until a notification arrives
+REASON = "version 2 has won and is not merged: dvc.lock has uncommitted changes"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prefect]:
+    made = Prefect(tmp_path / "prefect", f"sqlite+aiosqlite:///{tmp_path}/prefect.db")
+    made.start()
+    yield made
+    made.stop(hard=True)
+
+
+@pytest.fixture
+def inbox() -> Iterator[tuple[str, Queue[dict[str, str]]]]:
+    """The address of a webhook, and what it receives."""
+    received: Queue[dict[str, str]] = Queue()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as listener:
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.server_port}", received
+        listener.shutdown()
+
+
+@pytest.mark.slow
+def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_own(
+    server: Prefect, inbox: tuple[str, Queue[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+    from prefect.states import Failed
+
+    from flows.deploy import PROJECT, automate
+    from tasks.status import last_night
+    from tasks.training import Waiting
+
+    def automations(project: str) -> list[dict[str, Any]]:
+        named: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text().replace(PROJECT, project))[
+            "automations"
+        ]
+        return named
+
+    url, received = inbox
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
+    where = {PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: PREFECT_PASSWORD}
+    with temporary_settings(where), get_client(sync_client=True) as client:
+        assert "no notification block team" in automate(client, automations("ours"), "team")
+        assert not client.read_automations()
+        sent = {"subject": "{{subject}}", "body": "{{body}}"}
+        block: Any = CustomWebhookNotificationBlock(name="team", url=url, json_data=sent)
+        block.save("team")
+        for project in ("ours", "theirs", "ours"):
+            assert "tells of" in automate(client, automations(project), "team")
+        assert {each.name: each.enabled for each in client.read_automations()} == {
+            "ours.needs-a-person": True,
+            "ours.refused": False,
+            "theirs.needs-a-person": True,
+            "theirs.refused": False,
+        }
+        flow = client.create_flow_from_name("retrain")
+        deployment = client.create_deployment(flow, name="ours.nightly")
+        run = client.create_flow_run_from_deployment(deployment)
+        client.set_flow_run_state(run.id, Failed(name=Waiting.__name__, message=REASON), force=True)
+        night = last_night("ours")
+        assert night is not None and (night.state, night.message, night.failed) == ("Waiting", REASON, True)
+        assert last_night("theirs") is None
+    told = received.get(timeout=SECONDS)
+    assert told["subject"] == "ours: retrain ended as Waiting"
+    assert told["body"].startswith(REASON)
+    with pytest.raises(Empty):
+        received.get(timeout=3)
