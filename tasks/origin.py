@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweetrl.io import private_file
+from tasks.journal import common_folder
 from tasks.workspace import contains, git, git_error, head, merge, only_run
 
 
@@ -32,9 +34,14 @@ def pull(home: Path, remote: str, branch: str) -> str:
     NotMerged has git's words where a person must act, Busy is raised while a run is at work in `home`.
     """
     tip = remote_tip(home, remote, f"refs/heads/{branch}") if branch else ""
-    if tip and not contains(home, "HEAD", tip):
+    if not tip:
+        return ""
+    begun = common_folder(home) / "pulling"  # left by a death: the data may not be those of the commit
+    if begun.exists() or not contains(home, "HEAD", tip):
         with only_run(home):
+            private_file(begun).touch()
             merge(home, tip, branch)
+            begun.unlink()
     return tip
 
 

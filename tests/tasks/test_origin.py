@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
-from tasks import origin, retraining
+from tasks import origin, retraining, workspace
 from tests.tasks.fake_project import Project, git, in_child
 
 
@@ -54,6 +54,21 @@ def test_an_unfinished_retraining_is_gone_on_with_on_the_code_of_today(project: 
     (done,) = retraining.go_on(project.home, project.steps())
     assert git(project.home, "show", f"{done.branch}:stage.py") == "new code"
     project.check_done("2")
+
+
+def test_who_dies_in_a_pull_leaves_its_data_to_the_next_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs(project, "dvc.lock", "lock of somebody's run\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "dvc", lambda root, *arguments: os._exit(9))
+        assert in_child(project.retrain) == 9
+    assert (project.home / "dvc.lock").read_text() == "lock of somebody's run\n" and project.trained() == []
+    calls: list[tuple[Path, str]] = []
+    monkeypatch.setattr(workspace, "dvc", lambda root, *arguments: str(calls.append((root, arguments[0])) or ""))
+    project.better = False
+    project.retrain()
+    assert calls == [(project.home, "checkout")], "once, and not each night"
+    project.retrain()
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("how", ["apart", "edited"])
