@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.workspace import contains, git, git_error, head, identity
+from tasks.origin import push_ref, remote_tip
+from tasks.workspace import contains, git, head, identity
 
 REF = "refs/sweetrl/batches"
 
@@ -82,25 +83,6 @@ def facts_of(home: Path, tips: Sequence[str]) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError, RecursionError):
             rows.append(json.loads((text.strip().splitlines() or [""])[-1]))
     return [row for row in rows if isinstance(row, dict)]
-
-
-def remote_tip(home: Path, remote: str, ref: str) -> str:
-    """Return the end of a chain in `remote`, whose commits are here then; "" where there is none, or no remote."""
-    tip = git(home, "ls-remote", remote, ref).stdout.partition("\t")[0] if remote else ""
-    if tip and not head(home, tip):
-        git(home, "fetch", "-q", "--no-write-fetch-head", remote, ref)
-    return tip
-
-
-def push_ref(home: Path, remote: str, ref: str, commit: str, seen: str) -> bool:
-    """Move a chain's end in `remote` from `seen` to `commit`; False where another one has moved it first."""
-    done = git(home, "push", "-q", remote, f"{commit}:{ref}", check=False)
-    if not done.returncode:
-        return True
-    now = remote_tip(home, remote, ref)
-    if now == seen:  # it was refused
-        raise git_error(home, done)
-    return now == commit
 
 
 def empty_tree(home: Path) -> str:

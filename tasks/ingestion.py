@@ -23,8 +23,9 @@ from sweetrl.ingest.sources import open_source
 from sweetrl.io import publish
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
 from tasks import batches, workspace
-from tasks.batches import Batch, empty_tree, facts_of, push_ref, remote_tip, stamp
+from tasks.batches import Batch, empty_tree, facts_of, stamp
 from tasks.journal import one_at_a_time
+from tasks.origin import push_ref, remote_tip
 from tasks.workspace import contains, git, git_remote, head, identity
 
 REF = "refs/heads/ingest"

@@ -1,11 +1,13 @@
 """A retraining from its batch to the champion's alias, as one recorded sequence that any death may interrupt.
 
-    take a batch -> worktree -> stages -> commit -> push data -> push the branch -> register -> gate -> merge -> alias
+    pull main -> take a batch -> worktree -> stages -> commit -> push data -> push the branch -> register -> gate
+      -> push main -> merge -> alias
 
 What others see comes after what it rests on: nothing is registered before data and commit are where others can get
-them, and the alias moves last. Every step can be taken again, and is: who comes after a death goes through the whole
-sequence in the same worktree, where what is done takes no time (stages are skipped, the adapter is registered already,
-...). The journal says what cannot be seen: which batch was taken, which MLflow run is open, what the gate has said.
+them, main is pushed before it moves here (a refusal leaves nothing to undo), and the alias moves last. Every step can
+be taken again, and is: who comes after a death goes through the whole sequence in the same worktree, where what is done
+takes no time (stages are skipped, the adapter is registered already, ...). The journal says what cannot be seen: which
+batch was taken, which MLflow run is open, what the gate has said.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from sweetrl.tracking.store import check_active, connect, tracking_enabled, trac
 from tasks.batches import Batch, is_taken, stamp, take_batch
 from tasks.ingestion import batch_named, batch_parameters, next_batch, provide
 from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time, promoting
+from tasks.origin import pull, share
 from tasks.outages import outage
 from tasks.promotion import GateResult, champion, fresh_test_first
 from tasks.training import Outcome, Steps, run_pipeline
@@ -50,6 +53,7 @@ from tasks.workspace import (
     only_run,
     open_worktree,
     put_back,
+    same_lock,
     take_in_main,
     with_parameters,
     worktree_folder,
@@ -110,6 +114,9 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
         if changes and theirs != dict(changes) and not journal.last("waiting"):
             raise UserError(f"{journal.branch} is unfinished ({_pairs(theirs)}): {CONTINUE}, or {WITHDRAW}.")
         steps.say(f"going on with {journal.branch}, which was left unfinished")
+        if not journal.last("trained"):
+            with promoting(home, steps.say):
+                pull(home, journal.order["remote"], journal.order["onto"])
         done.append(carry_out(journal, steps))
     return done
 
@@ -134,19 +141,21 @@ def unfinished(home: Path) -> Iterator[Journal]:
 
 def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bool) -> Journal:
     """Take the next batch and return the journal of its retraining."""
+    remote, onto = git_remote(home) if push else "", git(home, "branch", "--show-current").stdout.strip()
+    with promoting(home):
+        pull(home, remote, onto)
     settings = load_settings(home / "params.yaml")
     collect = settings.collect
     # What cannot be set, or not be trained with, takes no batch.
     chosen = parse_settings(parse_yaml(with_parameters(home, changes), "params.yaml") or {}, "params.yaml")
     check_committed(home, own_sources(chosen, home).values())
-    remote = git_remote(home) if push else ""
     first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
     fresh = {} if first_test == settings.tasks.test_first else {"tasks.test_first": first_test}
     with one_at_a_time(home, "batches"):
         journal = new_journal(home)
         order = {
             "home": str(home),
-            "onto": git(home, "branch", "--show-current").stdout.strip(),
+            "onto": onto,
             "changes": dict(changes),
             "merge": merge_promoted,
             "push": push,
@@ -266,21 +275,15 @@ def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult) -> tup
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
             return result, [undo_merge(journal, home), ""]
-        merged = f"not merged, as asked: `git merge {branch} && dvc checkout`"
+        merged = f"not merged, as asked: a pull request of it, or `git merge {branch} && dvc checkout`"
         if order["merge"]:
             try:
-                if take_in_main(home, tree, order["onto"]) and order["push"]:
-                    steps.push(tree, branch)
-                if not contains(home, "HEAD", branch):
-                    journal.note("merging", before=head(home))
-                with only_run(home):
-                    merged = merge(home, branch, order["onto"])
+                merged = merge_branch(journal, steps, tree)
             except (NotMerged, Busy) as error:
                 journal.note("waiting", why=str(error))
                 state = "is merged and not promoted" if contains(home, "HEAD", branch) else "has won and is not merged"
                 return result, ["", f"version {result.version} {state}: {str(error).rstrip('.')}; then {CONTINUE}"]
             journal.note("merged", commit=head(home))
-            merged += "; `git push` shows it to others" if git_remote(home) else ""
         if crowned:  # the alias was moved before a death
             result = replace(result, promoted=True, before=verdict["before"], reason=verdict["reason"])
         else:
@@ -295,25 +298,58 @@ def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult) -> tup
     return result, [merged, ""]
 
 
+def merge_branch(journal: Journal, steps: Steps, tree: Path) -> str:
+    """Merge the branch in the remote and then here; return a sentence, or raise NotMerged or Busy, which say why not.
+
+    The remote takes it only from where it was seen: who comes second merges what the first one has brought.
+    """
+    order, branch = journal.order, journal.branch
+    home, remote, onto = Path(order["home"]), order["remote"], order["onto"]
+
+    def publish(commit: str) -> bool:
+        if commit != head(home):
+            journal.note("merging", before=head(home))
+        try:
+            return share(home, remote, onto, commit, tip)
+        except UserError as error:
+            why = str(error).rstrip(".")
+            raise NotMerged(f"{why}; mend that, or merge {branch} into {onto} of {remote} (a pull request)") from error
+
+    done = False
+    while not done:
+        tip = pull(home, remote, onto)
+        if take_in_main(home, tree, onto) and order["push"]:
+            steps.push(tree, branch)
+        with only_run(home):  # with the same lock it was merged by hand, perhaps as one commit
+            done = merge(home, "HEAD" if same_lock(home, "HEAD", branch) else branch, onto, publish)
+    shown = f"; {onto} is pushed to {remote}" if tip else "; `git push` shows it to others" if git_remote(home) else ""
+    return f"merged {branch} and checked its data out{shown}"
+
+
 def undo_merge(journal: Journal, home: Path) -> str:
     """Give `home` the records back that a merge has replaced, where they are still the merged ones; return a sentence.
 
-    "" where there is nothing to take back. The data are checked out, and the way back is a commit.
+    "" where there is nothing to take back. The data are checked out, and the way back is a commit, which is pushed
+    where the merge was.
     """
-    before, branch = str(journal.last("merging").get("before", "")), journal.branch
-    merged = before and contains(home, "HEAD", branch)
-    if not merged or git(home, "diff", "--quiet", branch, "HEAD", "--", *RECORDS, check=False).returncode:
+    before, branch, order = str(journal.last("merging").get("before", "")), journal.branch, journal.order
+    if not before:
         return ""
+    tip = pull(home, order["remote"], order["onto"])
 
     def records(folder: Path) -> Path:
         for name in git(home, "ls-tree", "--name-only", before, "--", *RECORDS).stdout.split():
             write_text(folder / name, git(home, "show", f"{before}:{name}").stdout)
         return folder
 
-    with only_run(home):
-        done, _ = put_back(home, records)
-        commit_records(home, f"Take back the merge of {branch}")
-    return f"its merge is taken back: {done}, and committed"
+    if not git(home, "diff", "--quiet", branch, "HEAD", "--", *RECORDS, check=False).returncode:
+        with only_run(home):
+            done, _ = put_back(home, records)
+            commit_records(home, f"Take back the merge of {branch}")
+        journal.note("undone", how=f"its merge is taken back: {done}, and committed")
+    if journal.last("undone") and not share(home, order["remote"], order["onto"], head(home), tip):
+        raise UserError(f"{home}: others have pushed {order['onto']} in this moment; run the same command again.")
+    return str(journal.last("undone").get("how", ""))
 
 
 def withdraw(home: Path) -> list[str]:

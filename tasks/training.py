@@ -123,7 +123,7 @@ class Harm(Unsettled):
 
 
 class Waiting(Unsettled):
-    """A version has won, and is not the champion before a person has done what the sentence says."""
+    """A person must do what the sentence says before a version is the champion, or before others have its main."""
 
     status = 4
 

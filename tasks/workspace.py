@@ -100,6 +100,11 @@ def contains(root: Path, commit: str, other: str) -> bool:
     return not git(root, "merge-base", "--is-ancestor", other, commit, check=False).returncode
 
 
+def same_lock(root: Path, commit: str, other: str) -> bool:
+    """Whether two commits have the same dvc.lock."""
+    return not git(root, "diff", "--quiet", commit, other, "--", "dvc.lock", check=False).returncode
+
+
 def worktree_folder(home: Path, branch: str) -> Path:
     """Return where the worktree of `branch` lies."""
     return home / ".scratch" / "worktrees" / branch.replace("/", "-")
@@ -273,8 +278,7 @@ def take_in_main(home: Path, folder: Path, onto: str = "") -> bool:
     _check_on(home, onto)
     git(folder, "merge", "--abort", check=False)  # of a process that died here
     commit = head(home)
-    same_lock = not git(folder, "diff", "--quiet", "HEAD", commit, "--", "dvc.lock", check=False).returncode
-    if contains(folder, "HEAD", commit) or (same_lock and contains(folder, commit, "HEAD")):  # merged by hand
+    if contains(folder, "HEAD", commit) or same_lock(folder, "HEAD", commit):  # the latter: merged by hand
         return False
     branch = git(folder, "branch", "--show-current").stdout.strip()
     base = git(folder, "merge-base", commit, "HEAD").stdout.strip()
@@ -303,21 +307,40 @@ def _parameters(root: Path, commit: str) -> dict[str, str]:
     return flatten(parse_yaml(text, f"params.yaml of {commit}") or {})
 
 
-def merge(home: Path, branch: str, onto: str = "") -> str:
-    """Fast-forward to a promoted branch and check its data out, on the branch `onto`; NotMerged says why not."""
+def merge(home: Path, branch: str, onto: str = "", publish: Callable[[str], bool] = lambda commit: True) -> bool:
+    """Fast-forward to `branch` and check its data out, on the branch `onto`; NotMerged says why not.
+
+    `publish` gets the commit that `home` will be at, once nothing here is in its way. Where it says False, nothing was
+    done, and that is returned.
+    """
     _check_on(home, onto)
-    if not contains(home, "HEAD", branch):
+    ahead = not contains(home, "HEAD", branch)
+    if ahead:
         brought = git(home, "diff", "--name-only", "HEAD", branch).stdout.split()
         if edited := git(home, "status", "--porcelain", "--", *brought).stdout.splitlines():
             raise NotMerged(f"{home / edited[0][3:]} has uncommitted changes: commit or undo them")
+    if not publish(head(home, branch if ahead else "HEAD")):
+        return False
+    if ahead:
         done = git(home, "merge", "-q", "--ff-only", branch, check=False)
         if done.returncode:
             raise NotMerged(f"{git_error(home, done)}; mend that, or `git merge {branch} && dvc checkout` there")
     try:
-        dvc(home, "checkout", "-q", "--with-deps", PIPELINE)  # the batch that was learnt from, too
+        _check_out(home)  # the batch that was learnt from, too
     except UserError as error:
-        raise NotMerged(f"the branch is merged, but its data are not checked out: {error}") from error
-    return f"merged {branch} and checked its data out"
+        raise NotMerged(f"{branch} is merged, but its data are not checked out: {error}") from error
+    return True
+
+
+def _check_out(root: Path) -> None:
+    """Check out the pipeline's data; what DVC's cache lacks is fetched from its remote."""
+    try:
+        dvc(root, "checkout", "--with-deps", PIPELINE)
+    except UserError:
+        if not remote_name(root):
+            raise
+        dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
+        dvc(root, "checkout", "--with-deps", PIPELINE)
 
 
 def check_committed(root: Path, paths: Iterable[Path]) -> None:
@@ -380,13 +403,7 @@ def put_back(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]
         kept = f" (as they were: {folder.relative_to(root)})"
     _write_records(root, records)
     try:
-        try:
-            dvc(root, "checkout", "--with-deps", PIPELINE)
-        except UserError:
-            if not remote_name(root):
-                raise
-            dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
-            dvc(root, "checkout", "--with-deps", PIPELINE)
+        _check_out(root)
     except UserError as error:
         for name in set(records) - set(before):
             (root / name).unlink()

@@ -34,7 +34,7 @@ ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, 
 SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "tasks=50": "tasks=8"}
 SHELLS = {"cd", "source", "export", "curl", "printf", "head", "ls", "mkdir", "true"}
 OURS = {"make", "python", "sweetrl", "dvc", "git", "mlflow", "prefect"}
-OTHERS = {"pip", "vllm", "vf-eval", "inspect", "torchrun"}  # what other environments have
+OTHERS = {"createdb", "pip", "psql", "vllm", "vf-eval", "inspect", "torchrun"}  # what other environments have
 
 
 def named(page: Path) -> str:

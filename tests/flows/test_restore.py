@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.states import State
 
 from flows import restore
 from sweetrl.errors import UserError
@@ -164,3 +165,36 @@ def test_a_restore_that_died_is_finished_and_goes_no_further_back(
     assert back(project).champion == "2"
     project.check_done("2")
     assert [entry.version for entry in project.registry().history()] == ["1", "2", "3", "2"]
+
+
+def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(project: Project) -> None:
+    other = project.clone("theirs")
+    (other.home / "stage.py").write_text("new code\n")
+    git(other.home, "add", "stage.py")
+    git(other.home, "commit", "-qm", "Theirs")
+    git(other.home, "push", "-q", "origin", "main")
+    assert back(project).workspace.endswith("and committed; main is pushed to origin")
+    project.check_done("2")
+    assert git(project.home, "rev-parse", "main") == git(project.origin, "rev-parse", "main")
+    assert git(project.origin, "show", "main:stage.py") == "new code"
+
+
+@pytest.mark.parametrize("fault", ["refused", "gone"])
+def test_a_version_is_champion_though_git_s_server_does_not_take_it(project: Project, fault: str) -> None:
+    """The same command makes up for it."""
+    hook, moved = project.origin / "hooks/pre-receive", project.root / "moved.git"
+    hook.write_text("#!/bin/sh\necho main is protected >&2\nexit 1\n")
+    hook.chmod(0o755)
+    if fault == "gone":
+        project.origin.rename(moved)
+    says = "main is protected" if fault == "refused" else "`git ls-remote` failed"
+    state = back(project)
+    assert isinstance(state, State) and state.name == "Waiting"
+    assert state.message is not None and says in state.message
+    assert "version 2 is champion, and others do not have its main: " in state.message
+    assert project.champion() == "2" and git(project.home, "show", "main:dvc.lock") == "lock of batch 4"
+    if fault == "gone":
+        moved.rename(project.origin)
+    hook.unlink()
+    assert back(project).workspace.endswith("main is pushed to origin")
+    project.check_done("2")

@@ -44,7 +44,7 @@ def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None
 def test_who_may_use_the_servers_is_said_on_one_host_and_in_a_cluster() -> None:
     """A flow run runs commands on the worker: Prefect asks for a password and takes no page of another site."""
     services = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    cluster = "".join(path.read_text(encoding="utf-8") for path in (INFRA / "kubernetes").glob("*.yaml"))
+    cluster = "".join(path.read_text(encoding="utf-8") for path in (INFRA / "kubernetes/base").glob("*.yaml"))
     prefect = services["prefect"]["environment"]
     for name in ("PREFECT_SERVER_CSRF_PROTECTION_ENABLED", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"):
         assert prefect[name] != "*" and name in cluster
@@ -127,6 +127,30 @@ def test_a_worker_refuses_a_checkout_of_somebody_else(tmp_path: Path) -> None:
     assert done.returncode == 1 and "build the image with UID and GID of the owner" in done.stderr
 
 
+def test_no_service_writes_to_its_image_or_takes_all_of_the_machine() -> None:
+    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+    for name, service in compose["services"].items():
+        assert service["read_only"] and service["tmpfs"] and service["security_opt"], name
+        assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
+        assert re.search(r":\d+\.\d+(\.\d+)?(-\w+)?$", service["image"]), f"{name}: an image that may change"
+    assert "/project/infra/secrets" in compose["services"]["worker"]["tmpfs"], "the database's password lies there"
+    base = re.findall(r"^ARG BASE=(.+)", CONTAINERFILE, re.M)
+    assert [re.search(r":\d+\.\d+\.\d+-", name) is not None for name in base] == [True]
+
+
+def test_git_in_a_worker_goes_by_the_mounted_key_alone(tmp_path: Path) -> None:
+    """The image's own setting, with an ssh that says how it was called."""
+    (setting,) = re.findall(r"--system (core\.sshCommand) \"([^\"]+)\"", CONTAINERFILE)
+    program(tmp_path / "ssh", 'echo "$@" >&2; exit 255')
+    key, value = setting[0], " ".join(setting[1].replace("\\\n", " ").split())
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run("git", "-c", f"{key}={value}", "ls-remote", "git@git.example.org:team/agent.git", PATH=path)
+    assert (
+        "-i /run/secrets/git_key " in done.stderr and "UserKnownHostsFile=/run/secrets/git_known_hosts " in done.stderr
+    )
+    assert "BatchMode=yes" in done.stderr and done.returncode, "nobody is asked for a password at night"
+
+
 def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
     for copied in re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", CONTAINERFILE, re.M):
         for path in copied.split():
@@ -143,16 +167,17 @@ def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
 
 def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
     shutil.copy(INFRA / "make-secrets", tmp_path / "make-secrets")
-    assert run(tmp_path / "make-secrets").stdout.count("is new") == 4
+    assert run(tmp_path / "make-secrets").stdout.count("is new") == 5
     first = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
-    random = {text.removeprefix("sweetrl:") for text in first.values()}
+    random = {text.removeprefix("sweetrl:") for name, text in first.items() if not name.startswith("git_")}
     assert all(len(text) == 48 for text in random) and len(random) == 4
     assert [name for name, text in first.items() if text.startswith("sweetrl:")] == ["prefect_password"]
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert run(tmp_path / "make-secrets").stdout == ""
     assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
     compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-    assert {Path(one["file"]).name for one in compose["secrets"].values()} == set(first)
+    assert {Path(one["file"]).name for one in compose["secrets"].values()} == set(first) - {"git_key.pub"}
+    assert stat.S_IMODE((tmp_path / "secrets/git_key").stat().st_mode) == 0o600, "ssh takes no other"
 
 
 def test_every_service_says_when_it_is_well_and_has_its_secrets() -> None:
@@ -161,6 +186,7 @@ def test_every_service_says_when_it_is_well_and_has_its_secrets() -> None:
         assert service.get("profiles") == ["backup"] or service["healthcheck"]["test"], name
         text = yaml.safe_dump(service)
         used = set(re.findall(r"/run/secrets/(\w+)", text))
+        used |= set(re.findall(r"/run/secrets/(\w+)", CONTAINERFILE)) if name == "worker" else set()
         assert used == set(service["secrets"]) <= set(compose["secrets"]), name
         assert not re.search(r"PASSWORD[}=:]", text.replace("PASSWORD_FILE", "")), (
             f"{name} has a password in its settings"

@@ -14,21 +14,22 @@ import pytest
 import yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra/kubernetes"
+BASE, PROJECT = FOLDER / "base", FOLDER / "project"
 VERSION = "1.32"  # of Kubernetes, whose schemas the manifests must hold against
 PLACEHOLDER = re.compile(r"\{\{ (\w+) \}\}")
 
 
-def read(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+def read(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
-KUSTOMIZATION = read("kustomization.yaml")[0]
-TEMPLATE = json.loads((FOLDER / "gpu-job-template.json").read_text(encoding="utf-8"))
+KUSTOMIZATION, OWN = read(BASE / "kustomization.yaml")[0], read(PROJECT / "kustomization.yaml")[0]
+TEMPLATE = json.loads((BASE / "gpu-job-template.json").read_text(encoding="utf-8"))
 
 
 def objects() -> Iterator[dict[str, Any]]:
     for name in KUSTOMIZATION["resources"]:
-        yield from read(name)
+        yield from read(BASE / name)
 
 
 def walk(tree: Any) -> Iterator[dict[str, Any]]:
@@ -67,15 +68,17 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_what_is_referred_to_is_there() -> None:
-    files = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    files = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(KUSTOMIZATION["resources"]) == files
     made = {(one["kind"], one["metadata"]["name"]) for one in objects()}
-    made |= {("ConfigMap", one["name"]) for one in KUSTOMIZATION["configMapGenerator"]}
-    made |= {("Secret", one["name"]) for one in KUSTOMIZATION["secretGenerator"]}
+    maps = [*KUSTOMIZATION["configMapGenerator"], *OWN["configMapGenerator"]]
+    made |= {("ConfigMap", one["name"]) for one in maps} | {("Secret", one["name"]) for one in OWN["secretGenerator"]}
     kinds = {"configMapRef": "ConfigMap", "configMap": "ConfigMap", "secretRef": "Secret", "secretKeyRef": "Secret"}
     for name, pod in pods():
         for part in walk(pod):
             wanted = [(kind, part[key]["name"]) for key, kind in kinds.items() if key in part]
+            if "secretName" in part:
+                wanted.append(("Secret", part["secretName"]))
             if "persistentVolumeClaim" in part:
                 wanted.append(("PersistentVolumeClaim", part["persistentVolumeClaim"]["claimName"]))
             assert not set(wanted) - made, name
@@ -89,15 +92,15 @@ SECRETS = {
     "database": {"PGPASSWORD"},
     "mlflow": {"PGPASSWORD", *S3},
     "prefect": {"PGPASSWORD", "PREFECT_SERVER_API_AUTH_STRING"},
-    "worker": {"PREFECT_API_AUTH_STRING", *S3},
+    "worker": {"PREFECT_API_AUTH_STRING", *S3, "git-key"},
     "gpu-worker": {"PREFECT_API_AUTH_STRING"},
-    "gpu-job": {"PREFECT_API_AUTH_STRING", *S3},
+    "gpu-job": {"PREFECT_API_AUTH_STRING", *S3, "git-key"},
 }
 
 
 def keys_of(secret: str) -> set[str]:
     """The keys that an example says are in a secret."""
-    lines = (FOLDER / f"{secret}.example.env").read_text(encoding="utf-8").splitlines()
+    lines = (PROJECT / f"{secret}.example.env").read_text(encoding="utf-8").splitlines()
     return {line.partition("=")[0] for line in lines if not line.startswith("#")}
 
 
@@ -111,6 +114,7 @@ def test_a_pod_gets_the_secrets_that_it_needs(name: str, pod: dict[str, Any]) ->
         if "secretKeyRef" in part:
             keys.add(part["secretKeyRef"]["key"])
             assert part["secretKeyRef"]["key"] in keys_of(part["secretKeyRef"]["name"])
+        keys |= {part["secretName"]} if "secretName" in part else set()
     assert keys == SECRETS[name]
 
 
@@ -128,7 +132,7 @@ def test_services_lead_to_pods_and_pods_to_services() -> None:
         if one["kind"] in ("Deployment", "StatefulSet"):
             labels[one["metadata"]["name"]] = one["spec"]["template"]["metadata"]["labels"]
             assert one["spec"]["selector"]["matchLabels"].items() <= labels[one["metadata"]["name"]].items()
-    addresses = (FOLDER / "services.env").read_text(encoding="utf-8")
+    addresses = (PROJECT / "services.env").read_text(encoding="utf-8")
     for service in (one for one in objects() if one["kind"] == "Service"):
         found = [name for name, known in labels.items() if service["spec"]["selector"].items() <= known.items()]
         assert found == [service["metadata"]["name"]]
@@ -142,7 +146,9 @@ def test_no_pod_has_more_rights_than_it_needs(name: str, pod: dict[str, Any]) ->
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in pod["containers"]:
-        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        none = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        assert container["securityContext"] == none
+        assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}
         assert container["resources"]["limits"]["memory"]
     assert pod.get("automountServiceAccountToken", name == "gpu-worker") is (name == "gpu-worker")
 
@@ -154,20 +160,51 @@ def test_the_template_of_gpu_jobs_has_a_variable_for_every_placeholder() -> None
     assert limits == {"memory": "64Gi", "nvidia.com/gpu": 1}
 
 
-def test_the_manifests_hold_against_the_published_schemas(tmp_path: Path) -> None:
-    schemas = pytest.importorskip("kubernetes_validate", reason="the schemas are in the package: make test-infra")
+def built(folder: Path, namespace: str) -> list[dict[str, Any]]:
+    """What kubectl would apply of a copy of the example project in another namespace."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is missing, which puts the manifests together (kustomize)")
-    shutil.copytree(FOLDER, tmp_path / "all")
-    for example in FOLDER.glob("*.example.env"):
-        shutil.copy(example, tmp_path / "all" / example.name.replace(".example", ""))
+    shutil.copytree(BASE, folder / "base", dirs_exist_ok=True)
+    project = shutil.copytree(PROJECT, folder / namespace)
+    text = (PROJECT / "kustomization.yaml").read_text(encoding="utf-8")
+    (project / "kustomization.yaml").write_text(text.replace("namespace: sweetrl", f"namespace: {namespace}"))
+    for example in PROJECT.glob("*.example.env"):
+        shutil.copy(example, project / example.name.replace(".example", ""))
+    for name in ("git_key", "git_known_hosts"):
+        (project / name).write_text("made by ssh-keygen")
     done = subprocess.run(
-        ["kubectl", "kustomize", str(tmp_path / "all")], capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", "kustomize", str(project)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
-    assert len(built) >= len(list(objects())) + 4
-    for one in [*built, job()]:
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_each_project_has_a_namespace_of_its_own(tmp_path: Path) -> None:
+    for namespace in ("staging", "production"):
+        made = built(tmp_path, namespace)
+        assert [one["metadata"]["name"] for one in made if one["kind"] == "Namespace"] == [namespace]
+        assert {one["metadata"].get("namespace", namespace) for one in made} == {namespace}
+        (binding,) = (one for one in made if one["kind"] == "RoleBinding")
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gpu-worker", "namespace": namespace}]
+        images = {part["image"] for one in made for part in walk(one) if isinstance(part.get("image"), str)}
+        assert images == {
+            "postgres:16.10-alpine",
+            "rclone/rclone:1.71.2",
+            "sweetrl-server:0.1.0",
+            "sweetrl-worker:0.1.0",
+        }
+        (worker,) = (one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", "gpu-worker"))
+        (container,) = worker["spec"]["template"]["spec"]["containers"]
+        assert container["args"][2].startswith('sed "s/OWN_NAMESPACE/$NAMESPACE/" /etc/sweetrl/gpu-job-template.json')
+    own = [value.get("default") for value in TEMPLATE["variables"]["properties"].values()]
+    assert own.count("OWN_NAMESPACE") == 1
+
+
+def test_the_manifests_hold_against_the_published_schemas(tmp_path: Path) -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="the schemas are in the package: make test-infra")
+    made = built(tmp_path, "sweetrl")
+    assert len(made) >= len(list(objects())) + 5
+    for one in [*made, job()]:
         schemas.validate(one, VERSION, strict=True)
     broken = job()
     broken["spec"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"

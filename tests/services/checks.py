@@ -121,7 +121,8 @@ class Books:
             assert not verdict["promote"] or verdict["promoted"], f"version {found.version} has won and waits"
         chosen = client.get_model_version(self.checkout.model, now)
         assert file_hash(home / "dvc.lock") == chosen.tags["dvc_lock"], "the checkout is not the champion's"
-        git(home, "merge-base", "--is-ancestor", chosen.tags["git_commit"], "main")
+        for place in (home, self.checkout.origin):
+            git(place, "merge-base", "--is-ancestor", chosen.tags["git_commit"], "main")
 
         assert git(home, "status", "--porcelain").stdout == ""
         said = self.checkout.check("dvc", "status", "dvc.yaml")

@@ -149,11 +149,14 @@ def plain_environment() -> dict[str, str]:
 
 
 class Postgres(Server):
-    """PostgreSQL with one database for each of `databases`; as root it runs as the user whom Debian has made for it."""
+    """PostgreSQL with one database for each of `databases`; as root it runs as the user whom Debian has made for it.
+
+    `superuser` is the role that may do everything.
+    """
 
     stop_signal = signal.SIGINT  # its "fast shutdown"; SIGTERM would wait for the clients
 
-    def __init__(self, databases: tuple[str, ...] = ("mlflow", "prefect")) -> None:
+    def __init__(self, databases: tuple[str, ...] = ("mlflow", "prefect"), superuser: str = "sweetrl") -> None:
         # pytest's own folders are for root alone.
         super().__init__(Path(tempfile.mkdtemp(prefix="sweetrl-postgres-")))
         programs = postgres_programs()
@@ -167,10 +170,10 @@ class Postgres(Server):
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        self.run("initdb", "-D", str(self.data), "-U", "sweetrl", "--auth=scram-sha-256", f"--pwfile={secret}")
+        self.run("initdb", "-D", str(self.data), "-U", superuser, "--auth=scram-sha-256", f"--pwfile={secret}")
         self.start()
         for name in databases:
-            self.run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "sweetrl", name)
+            self.run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", superuser, name)
 
     def run(self, name: str, *arguments: str) -> None:
         subprocess.run(

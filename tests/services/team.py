@@ -74,6 +74,19 @@ stages:
 """
 
 
+def make_stand_in(root: Path) -> None:
+    """Put one stage that only pretends to train into a clone, in the place of all others, and commit it."""
+    for name in ("reproduce", "iterations", "benchmarks", "docs", "data", "reports", "models/base-frontend"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    (root / "stand_in.py").write_text(STAGE)
+    (root / "dvc.yaml").write_text(PIPELINE)
+    (root / ".gitignore").write_text(
+        "/data/\n/reports/\n/models/policy/\n/.scratch/\n/.cache/\n/.prefect/\n__pycache__/\n"
+    )
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "A stand-in")
+
+
 class Team:
     """PostgreSQL, an S3, MLflow and Prefect; clients reach the last three through proxies that can be told to fail."""
 
@@ -158,15 +171,7 @@ class Checkout:
         make_clone(root, **named, **{"evaluate.resamples": 20000, "evaluate.confidence": 0.95} | changes)
         made = cls(team, root, model)
         if stand_in:
-            for name in ("reproduce", "iterations", "benchmarks", "docs", "data", "reports", "models/base-frontend"):
-                shutil.rmtree(root / name, ignore_errors=True)
-            (root / "stand_in.py").write_text(STAGE)
-            (root / "dvc.yaml").write_text(PIPELINE)
-            (root / ".gitignore").write_text(
-                "/data/\n/reports/\n/models/policy/\n/.scratch/\n/.cache/\n/.prefect/\n__pycache__/\n"
-            )
-            git(root, "add", "-A")
-            git(root, "commit", "-qm", "A stand-in")
+            make_stand_in(root)
         origin = root.parent / f"{root.name}.git"
         git(root, "init", "-q", "--bare", "-b", "main", str(origin))
         git(root, "remote", "add", "origin", str(origin))

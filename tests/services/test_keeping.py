@@ -17,7 +17,7 @@ from tests.services.checks import Books
 from tests.services.servers import PASSWORD
 from tests.services.team import BUCKET, Checkout, Team
 
-SCRIPT = Path(__file__).resolve().parents[2] / "infra/kubernetes/backup.sh"
+SCRIPT = Path(__file__).resolve().parents[2] / "infra/kubernetes/base/backup.sh"
 
 
 @pytest.fixture

