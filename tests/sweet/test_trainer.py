@@ -86,7 +86,7 @@ def test_a_long_training_keeps_means_over_a_few_steps(
         return trainer.fit(), int(trainer.args.save_steps)
 
     each, _ = trained("each")
-    monkeypatch.setattr("sweetrl.sweet.trainer.MOST_LOGGED", 5)
+    monkeypatch.setattr("sweetrl.sweet.arguments.MOST_LOGGED", 5)
     found, saved = trained("few")
     every = math.ceil(len(each) / 5)
     assert every > 1 and [entry["step"] for entry in found] == list(range(every, len(each) + 1, every))

@@ -17,6 +17,7 @@ Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 Rate = Annotated[float, Field(gt=0.0)]
+PassTokens = Positive | Literal["auto"]
 
 
 class Section(BaseModel):

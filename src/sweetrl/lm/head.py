@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 HEAD = "score"
 POOLING = {"regression-head": "mean", "value-head": "last"}
 CHUNK_ROWS = 256  # hidden states whose logits are in memory at once: large enough for the product, small for caches
+CHUNK_LOGITS = 2**27  # a GPU's chunks have so many
+
+
+def chunk_rows(device: str, vocabulary: int) -> int:
+    """Return how many hidden states a kind of device takes at once."""
+    return max(CHUNK_ROWS, CHUNK_LOGITS // vocabulary) if device == "cuda" else CHUNK_ROWS
 
 
 def base_of(model: nn.Module) -> Any:

@@ -112,9 +112,7 @@ class GroupTrainer(PreferenceTrainer):
         iteration, place = divmod(int(inputs["step"]), self.steps_each)
         if iteration != self.iteration:
             self.begin(iteration)
-        return super().training_step(
-            model, {"micro_batches": self.make_micro_batches(self.plan[place])}, num_items_in_batch
-        )
+        return super().training_step(model, {"step": self.plan[place]}, num_items_in_batch)
 
     def begin(self, iteration: int) -> None:
         """Have the attempts of an iteration made, and lay out its steps."""

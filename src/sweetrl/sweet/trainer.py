@@ -15,32 +15,37 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
+from sweetrl.lm.memory import no_room, pass_tokens
 from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
 from sweetrl.lm.recorded import Recorded, compare
 from sweetrl.lm.reference import reference_logprobs
+from sweetrl.lm.rows import longest_of
 from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
+from sweetrl.sweet.arguments import training_arguments
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
 Metrics = dict[str, float]
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
 
+logger = logging.getLogger("sweetrl")
+
 # Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
 logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
-MOST_LOGGED = 2000  # entries of a training's metrics: about 2 KB each in memory, in every checkpoint and in MLflow
 COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
 
 
@@ -52,64 +57,6 @@ class Checkpoints(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
             (folder / COMPLETE).touch()
-
-
-class _ShardedArguments(TrainingArguments):
-    """For a model whose layers are where they belong already."""
-
-    @property
-    def place_model_on_device(self) -> bool:
-        return False
-
-
-def training_arguments(
-    settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
-) -> TrainingArguments:
-    """The arguments of transformers.Trainer, for `steps` ready-made steps with checkpoints in `scratch`.
-
-    Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
-    """
-    every = math.ceil(steps / MOST_LOGGED)
-    if settings.batch_size % settings.micro_batch_size:
-        raise UserError(
-            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch_size "
-            f"{settings.micro_batch_size}; change one."
-        )
-    arguments = (_ShardedArguments if sharded else TrainingArguments)(
-        output_dir=str(scratch),
-        per_device_train_batch_size=1,  # an item is a whole step already
-        num_train_epochs=1,  # the plan holds all epochs
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": settings.min_lr_ratio},
-        warmup_steps=min(math.ceil(settings.warmup_ratio * steps), steps - 1),  # its first step has learning rate 0
-        optim="adamw_torch",
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=settings.max_grad_norm,
-        logging_steps=every,
-        logging_nan_inf_filter=False,
-        save_strategy="steps",
-        save_steps=every * max(1, math.ceil(steps / settings.checkpoints / every)),
-        save_total_limit=2,
-        seed=seed % 2**32,  # NumPy takes no other
-        data_seed=seed % 2**32,
-        use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        label_names=[],
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-    )
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # one process, one device: DataParallel would split the batch
-    if settings.batch_size < arguments.world_size:
-        raise UserError(
-            f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; start fewer."
-        )
-    return arguments
 
 
 class PreferenceTrainer(Trainer):
@@ -141,16 +88,18 @@ class PreferenceTrainer(Trainer):
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each micro-batch
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
+        self._pass = 0, 0  # pairs and tokens of the last one that was begun
         device = next(model.parameters()).device
         self.sharded = wants_shards()
         arguments = training_arguments(settings, scratch, seed, self.steps, device, self.sharded)
         if self.sharded:
             shard_layers(model, arguments.device)
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
-        self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        self.layout = model_layout(model, settings.layout, pad_id=pad_id)
+        self._checkpointing = self._fit_passes(model, device)
         self.compared = {} if recorded is None else compare(model, recorded, self.layout)
-        if settings.gradient_checkpointing:
-            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+        if self._checkpointing:
+            self._checkpoint(model)
         # An adapter that already changes the model: then its start, not the bare base, is the reference.
         trained = any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
         self.reference: Sequence[Tensor] | None = None
@@ -161,7 +110,7 @@ class PreferenceTrainer(Trainer):
             model=model,
             args=arguments,
             train_dataset=list(plan_),
-            data_collator=lambda items: {"micro_batches": self.make_micro_batches(items[0])},
+            data_collator=lambda items: {"step": items[0]},
             callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
@@ -207,12 +156,63 @@ class PreferenceTrainer(Trainer):
         """Return a micro-batch's part of the step's loss and its metrics, given its `outputs`."""
         raise NotImplementedError
 
+    def _fit_passes(self, model: Any, device: torch.device) -> bool:
+        """Set the most tokens of a pass; return whether it takes gradient checkpointing. All processes do the same."""
+        lengths, least = longest_of(self.data.rows), 0
+        if self.settings.tokens == "auto" and device.type == "cuda" and self.data.pairs:
+            widest = max(self.data.pairs, key=lambda pair: sum(lengths[row] for row in pair))
+            least = self.layout.cost([self.data.rows[row] for row in {*widest}])
+        fits = all_gather(pass_tokens(model, self.settings.tokens, least, self.settings.gradient_checkpointing))
+        self.layout = replace(self.layout, tokens=min(tokens for tokens, _ in fits))
+        return any(checkpointing for _, checkpointing in fits)
+
+    def _checkpoint(self, model: Any) -> None:
+        self._checkpointing = True
+        base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward, part by part; returns the step's loss (its processes' losses have that mean)."""
-        model.train()
+        """Forward and backward, part by part; returns the step's loss (its processes' losses have that mean).
+
+        Where a pass does not fit into the device's memory, the step begins again with half the tokens in each.
+        """
+        if not self.model.training:
+            model.train()
+        counted = len(self._step_metrics), self._step_tokens, self._step_computed
+        states = torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.args.device.type == "cuda" else [])
+        while True:
+            try:
+                return self._passes(model, inputs["step"])
+            except torch.OutOfMemoryError as error:
+                if self.sharded:  # the others wait in the middle of their passes
+                    raise no_room(self.layout.tokens) from error
+                failure = error.with_traceback(None)  # which holds what the pass has computed
+            self._shrink(failure)
+            model.zero_grad()
+            del self._step_metrics[counted[0] :]
+            self._step_tokens, self._step_computed = counted[1:]
+            for restore, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
+                restore(state)
+
+    def _shrink(self, failure: Exception) -> None:
+        """Make passes smaller than the one that failed; UserError where nothing is left to be tried."""
+        model, (pairs, tokens) = self.accelerator.unwrap_model(self.model), self._pass
+        if pairs > 1:
+            self.layout = replace(self.layout, tokens=max(1, min(self.layout.tokens, tokens) // 2))
+            how = f"{self.layout.tokens:,} tokens in a pass from here on"
+        elif not self._checkpointing:
+            self._checkpoint(model)
+            how = "gradient checkpointing from here on"
+        else:
+            raise no_room(tokens) from failure
+        logger.warning("the device's memory is short: %s; step %d begins again", how, self.state.global_step + 1)
+        torch.cuda.empty_cache()
+
+    def _passes(self, model: Any, step: MicroBatch) -> Tensor:
+        """Forward and backward of a step."""
         total = torch.zeros((), device=self.args.device)
-        for micro_batch in inputs["micro_batches"]:
+        for micro_batch in self.make_micro_batches(step):
             batch = self._prepare_inputs(micro_batch)
+            self._pass = len(batch["chosen"]), batch["rows"]["input_ids"].numel()
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
