@@ -196,17 +196,20 @@ def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> 
 
 def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     """Log-probs [N] of the reply tokens, row after row, from one pass over a collated forest."""
+    import torch
+
     transformer, head = backbone(model)
     tree, input_ids = rows["tree"], rows["input_ids"]
     if tree.backend == "dense":
         more = {"attention_mask": tree.mask(input_ids.device, next(model.parameters()).dtype)}
     else:
         install(model)
-        more = {"tree": tree}
+        # Without a mask transformers would ask the device whether the positions are those of packed rows.
+        more = {"tree": tree, "attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
     with masks_of_trees():
         states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
     hidden = states.last_hidden_state[0].index_select(0, rows["predicting"])
-    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"])
+    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], tree.forest.slot)
     return predictions.index_select(0, rows["reply"])
 
 

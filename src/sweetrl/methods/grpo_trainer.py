@@ -155,9 +155,9 @@ class GroupTrainer(PreferenceTrainer):
             over = (ratio > 1.0 + settings.clip_ratio) & (advantage > 0)
             under = (ratio < 1.0 - settings.clip_ratio) & (advantage < 0)
             metrics = {
-                "kl": policy_kl(logprobs, reference).mean().item(),
-                "clip_share": (over | under).to(logprobs.dtype).mean().item(),
-                "ratio": ratio.mean().item(),
+                "kl": policy_kl(logprobs, reference).mean(),
+                "clip_share": (over | under).to(logprobs.dtype).mean(),
+                "ratio": ratio.mean(),
             }
         share = batch.get("share", (1.0,))[0]
         return share * each[batch["chosen"]].mean(), metrics | self.attempts.metrics

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, tr
 from sweetrl.sweet.arguments import training_arguments
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
-Metrics = dict[str, float]
+Metrics = dict[str, Any]  # numbers; within a step also tensors of one, which are read together at its end
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
 
 logger = logging.getLogger("sweetrl")
@@ -116,6 +117,16 @@ class PreferenceTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
+        # What walks over all modules in each step is asked once.
+        self._trained = [weight for weight in model.parameters() if weight.requires_grad]
+        model.zero_grad = partial(_clear, self._trained)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted."""
+        return 0
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return self.accelerator.clip_grad_norm_(self._trained, self.args.max_grad_norm)
 
     def get_train_dataloader(self) -> DataLoader:
         """The steps in their order, all of them in every process."""
@@ -217,7 +228,8 @@ class PreferenceTrainer(Trainer):
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
             total += loss.detach()
-        add_gradients(self.accelerator.unwrap_model(model))
+        if self.args.world_size > 1:
+            add_gradients(self.accelerator.unwrap_model(model))
         return total * self.args.world_size
 
     def compute_loss(
@@ -233,7 +245,7 @@ class PreferenceTrainer(Trainer):
             return (outputs * 0.0).sum()
         loss, metrics = self.pair_loss(outputs, inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["replay"]), metrics))
-        self._step_tokens += int(rows["tokens"].sum())
+        self._step_tokens += inputs["tokens"]
         self._step_computed += rows["input_ids"].numel()
         return (loss, None) if return_outputs else loss
 
@@ -244,7 +256,7 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = all_gather((self._step_metrics, (self._step_tokens, self._step_computed)))
+            parts = all_gather((_numbers(self._step_metrics), (self._step_tokens, self._step_computed)))
             micro_batches = [micro_batch for of_process, _ in parts for micro_batch in of_process]
             for name in dict.fromkeys(name for _, _, metrics in micro_batches for name in metrics):
                 weighted = [
@@ -302,7 +314,7 @@ class PreferenceTrainer(Trainer):
         rows, logprobs = batch["rows"], logprobs.detach()
         advantages = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
         metrics = margin_metrics(chosen, rejected, beta) | self.value_metrics(advantages, batch)
-        return metrics | {"reference_kl": reference_kl(logprobs, batch["reference"]).item()}
+        return metrics | {"reference_kl": reference_kl(logprobs, batch["reference"])}
 
     def value_metrics(self, values: Tensor, batch: dict[str, Any]) -> Metrics:
         """Mean value [T] and length of the replies of chosen and rejected rows, and by turn for critics."""
@@ -312,14 +324,29 @@ class PreferenceTrainer(Trainer):
             lengths = segment_sum(values.new_ones(len(rows["turn"])), rows["turn"], turns)
             result: Metrics = {}
             for name in ("chosen", "rejected"):
-                picked = torch.isin(rows["turn_row"], batch[name])
-                result[f"advantage/{name}"] = values[picked].mean().item()
-                result[f"reply_length/{name}"] = lengths[picked].mean().item()
-                if int(rows["turn_index"].max()):
-                    index = rows["turn_index"][picked]
-                    means = segment_mean(values[picked], index, int(index.max()) + 1).tolist()
+                own = batch[f"{name}_turns"]
+                result[f"advantage/{name}"] = values[own].mean()
+                result[f"reply_length/{name}"] = lengths[own].mean()
+                if batch["turns"]["all"] > 1:
+                    means = segment_mean(values[own], rows["turn_index"][own], batch["turns"][name])
                     result |= {f"advantage/{name}/turn_{turn + 1:02d}": mean for turn, mean in enumerate(means)}
         return result
+
+
+def _numbers(counted: list[tuple[int, int, Metrics]]) -> list[tuple[int, int, Metrics]]:
+    """Read the metrics that are tensors, all at once: the device is waited for a single time."""
+    tensors = [value for _, _, metrics in counted for value in metrics.values() if isinstance(value, Tensor)]
+    numbers = iter(torch.stack([tensor.double() for tensor in tensors]).tolist() if tensors else ())
+
+    def read(metrics: Metrics) -> Metrics:
+        return {name: next(numbers) if isinstance(value, Tensor) else value for name, value in metrics.items()}
+
+    return [(pairs, replay, read(metrics)) for pairs, replay, metrics in counted]
+
+
+def _clear(weights: Sequence[Tensor]) -> None:
+    for weight in weights:
+        weight.grad = None
 
 
 def last_checkpoint(scratch: Path) -> Path | None:
@@ -337,10 +364,10 @@ def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
     """Rewards are beta times a score, as in DPO."""
     margin = (chosen - rejected).detach()
     return {
-        "reward/chosen": beta * chosen.detach().mean().item(),
-        "reward/rejected": beta * rejected.detach().mean().item(),
-        "reward/margin": beta * margin.mean().item(),
-        "accuracy": (margin > 0).to(margin.dtype).mean().item(),
+        "reward/chosen": beta * chosen.detach().mean().double(),
+        "reward/rejected": beta * rejected.detach().mean().double(),
+        "reward/margin": beta * margin.mean().double(),
+        "accuracy": (margin > 0).to(margin.dtype).mean(),
     }
 
 
@@ -361,7 +388,7 @@ class CriticTrainer(PreferenceTrainer):
         preference = critic_loss(chosen, rejected, settings.beta)
         nll = self.nll(logprobs, batch, "chosen")
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch)
-        metrics |= {"loss/preference": preference.item(), "loss/nll": nll.item()}
+        metrics |= {"loss/preference": preference.detach(), "loss/nll": nll.detach()}
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
@@ -383,15 +410,15 @@ class PolicyTrainer(PreferenceTrainer):
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch) | {
-            "loss/preference": preference.item(),
-            "loss/nll": nll.item(),
-            "log_ratio/chosen": chosen.detach().mean().item(),
-            "log_ratio/rejected": rejected.detach().mean().item(),
+            "loss/preference": preference.detach(),
+            "loss/nll": nll.detach(),
+            "log_ratio/chosen": chosen.detach().mean(),
+            "log_ratio/rejected": rejected.detach().mean(),
         }
         if len(batch["replay"]):
             replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.item()
+            metrics["loss/sft_replay"] = replay.detach()
         return loss, metrics
 
 
@@ -404,8 +431,8 @@ class ImitationTrainer(PreferenceTrainer):
         """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of an attempt, then over R attempts."""
         nll = self.nll(logprobs, batch, "chosen")
         metrics = {
-            "loss/nll": nll.item(),
-            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
+            "loss/nll": nll.detach(),
+            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]),
             "reply_length/chosen": len(logprobs) / len(batch["rows"]["turn_row"]),
         }
         return batch.get("share", (1.0,))[0] * nll, metrics
@@ -427,9 +454,9 @@ class ListwiseTrainer(PreferenceTrainer):
         listwise = listwise_loss(logprobs, weight, token_row, len(batch["chosen"]))
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * listwise
-        metrics = {"loss/listwise": listwise.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
+        metrics = {"loss/listwise": listwise.detach(), "reply_length": len(logprobs) / len(rows["turn_row"])}
         if len(batch["replay"]):
             replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * self.settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.item()
+            metrics["loss/sft_replay"] = replay.detach()
         return loss, metrics
