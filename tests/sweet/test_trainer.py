@@ -150,7 +150,7 @@ def test_the_policy_learns_pairs_and_replay(
 
 
 def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> None:
-    from sweetrl.sweet.trainer import COMPLETE, last_checkpoint
+    from sweetrl.sweet.arguments import COMPLETE, last_checkpoint
 
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()

@@ -158,7 +158,7 @@ def pass_tokens(model: nn.Module, tokens: PassTokens, least: int = 0, checkpoint
     fits = shape.fitting(left, checkpointing)
     if shape.rank and not checkpointing and fits < max(least, FEWEST):
         checkpointing, fits = True, shape.fitting(left, True)
-    logger.warning(
+    logger.info(
         "memory, GiB: weights %.2f, adapter %.2f, optimiser %.2f, free %.2f: %s tokens in a pass, %.2f MiB each%s",
         *(shape.weights * shape.size / GIB, 4 * shape.adapter / GIB, STATE * shape.adapter / GIB, left / GIB),
         *(f"{fits:,}", shape.token(checkpointing) / 2**20, ", with gradient checkpointing" if checkpointing else ""),

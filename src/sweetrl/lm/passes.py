@@ -300,5 +300,15 @@ def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor
 
 
 def to_device(batch: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Move the tensors of a batch."""
-    return {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+    """Move the tensors of a batch; to a GPU from pinned memory, so that the host does not wait until it is there."""
+    import torch
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return to_device(value, device)
+        if not isinstance(value, torch.Tensor):
+            return value
+        pinned = torch.device(device).type == "cuda" and value.device.type == "cpu"
+        return value.pin_memory().to(device, non_blocking=True) if pinned else value.to(device)
+
+    return {name: moved(value) for name, value in batch.items()}

@@ -1,17 +1,24 @@
-"""The arguments of transformers.Trainer. Loads transformers."""
+"""The arguments of transformers.Trainer, and its checkpoints. Loads transformers."""
 
 from __future__ import annotations
 
+import logging
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from sweetrl.config.settings import TrainerSettings
 from sweetrl.errors import UserError
 
+# Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
+logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
+
 MOST_LOGGED = 2000  # entries of a training's metrics: about 2 KB each in memory, in every checkpoint and in MLflow
+COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
 
 
 class _ShardedArguments(TrainingArguments):
@@ -70,3 +77,24 @@ def training_arguments(
             f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; start fewer."
         )
     return arguments
+
+
+class Checkpoints(TrainerCallback):
+    """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the checkpoint that has just been written."""
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero:
+            (folder / COMPLETE).touch()
+
+
+def last_checkpoint(scratch: Path) -> Path | None:
+    """The newest checkpoint in `scratch` that was written to the end; unfinished ones are removed."""
+    complete: list[tuple[int, Path]] = []
+    for folder in scratch.glob("checkpoint-*"):
+        if (folder / COMPLETE).exists():
+            complete.append((int(folder.name.rsplit("-", 1)[1]), folder))
+        else:
+            shutil.rmtree(folder)
+    return max(complete)[1] if complete else None

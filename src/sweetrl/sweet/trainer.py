@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
@@ -31,33 +30,18 @@ from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
 from sweetrl.lm.memory import no_room, pass_tokens
-from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
+from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step, to_device
 from sweetrl.lm.recorded import Recorded, compare
 from sweetrl.lm.reference import reference_logprobs
 from sweetrl.lm.rows import longest_of
 from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
-from sweetrl.sweet.arguments import training_arguments
+from sweetrl.sweet.arguments import Checkpoints, last_checkpoint, training_arguments
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
 Metrics = dict[str, Any]  # numbers; within a step also tensors of one, which are read together at its end
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
 
 logger = logging.getLogger("sweetrl")
-
-# Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
-logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
-
-COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
-
-
-class Checkpoints(TrainerCallback):
-    """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Mark the checkpoint that has just been written."""
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero:
-            (folder / COMPLETE).touch()
 
 
 class PreferenceTrainer(Trainer):
@@ -222,7 +206,7 @@ class PreferenceTrainer(Trainer):
         """Forward and backward of a step."""
         total = torch.zeros((), device=self.args.device)
         for micro_batch in self.make_micro_batches(step):
-            batch = self._prepare_inputs(micro_batch)
+            batch = to_device(micro_batch, self.args.device)
             self._pass = len(batch["chosen"]), batch["rows"]["input_ids"].numel()
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, batch)
@@ -347,17 +331,6 @@ def _numbers(counted: list[tuple[int, int, Metrics]]) -> list[tuple[int, int, Me
 def _clear(weights: Sequence[Tensor]) -> None:
     for weight in weights:
         weight.grad = None
-
-
-def last_checkpoint(scratch: Path) -> Path | None:
-    """The newest checkpoint in `scratch` that was written to the end; unfinished ones are removed."""
-    complete: list[tuple[int, Path]] = []
-    for folder in scratch.glob("checkpoint-*"):
-        if (folder / COMPLETE).exists():
-            complete.append((int(folder.name.rsplit("-", 1)[1]), folder))
-        else:
-            shutil.rmtree(folder)
-    return max(complete)[1] if complete else None
 
 
 def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
