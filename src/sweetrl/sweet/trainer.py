@@ -170,7 +170,7 @@ class PreferenceTrainer(Trainer):
 
         Where a pass does not fit into the device's memory, the step begins again with half the tokens in each.
         """
-        if not self.model.training:
+        if not model.training:
             model.train()
         counted = len(self._step_metrics), self._step_tokens, self._step_computed
         states = torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.args.device.type == "cuda" else [])
