@@ -6,13 +6,15 @@ import logging
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from sweetrl.config.settings import TrainerSettings
 from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 # Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
 logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
@@ -36,6 +38,8 @@ def training_arguments(
 
     Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
     """
+    from torch.cuda import is_available
+
     every = math.ceil(steps / MOST_LOGGED)
     if settings.batch_size % settings.micro_batch_size:
         raise UserError(
@@ -62,7 +66,7 @@ def training_arguments(
         save_total_limit=2,
         seed=seed % 2**32,  # NumPy takes no other
         data_seed=seed % 2**32,
-        use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
+        use_cpu=device.type == "cpu" and not (sharded and is_available()),
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
