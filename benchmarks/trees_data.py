@@ -29,6 +29,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "small": _shape(256, 704, 4, 8192, 4, 2),
     "medium": _shape(512, 1408, 8, 32000, 8, 4),
     "smollm2-135m": _shape(576, 1536, 30, 49152, 9, 3),
+    "qwen-0.5b": _shape(896, 4864, 24, 151936, 14, 2),
     "llama-8b": _shape(4096, 14336, 32, 128256, 32, 8),
 }
 LORA = LoraSettings(rank=16, alpha=32)

@@ -19,6 +19,7 @@ from sweetrl.config.settings import (
 )
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
+from sweetrl.stages.parameters import stage_parameters
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -168,3 +169,28 @@ def test_a_seed_that_some_library_refuses_is_refused_at_once(seed: int) -> None:
     for tree in ({"seed": seed}, {"pretrain": {"seed": seed}}, {"warm_start": {"seed": seed}}):
         with pytest.raises(UserError, match=r"seed` = -?\d+: Input should be (greater|less) than or equal to"):
             parse_settings(tree)
+
+
+@pytest.mark.parametrize(
+    ("values", "vllm", "cuda", "kind"),
+    [
+        ({"model": {"dtype": "bfloat16"}}, True, True, "vllm"),
+        ({"model": {"dtype": "bfloat16"}}, False, True, "transformers"),
+        ({"model": {"dtype": "bfloat16"}}, True, False, "transformers"),
+        ({"model": {"dtype": "bfloat16", "device": "cpu"}}, True, True, "transformers"),
+        ({"model": {"dtype": "bfloat16"}, "rank": {"critic": "rollout-value"}}, True, True, "transformers"),
+        ({}, True, True, "transformers"),  # float32: vLLM's kernels for adapters take none
+        ({"engine": {"kind": "openai"}, "model": {"dtype": "bfloat16"}}, True, True, "openai"),
+    ],
+)
+def test_auto_takes_vllm_where_it_can_run(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], vllm: bool, cuda: bool, kind: str
+) -> None:
+    """What is logged and kept names the engine that is taken."""
+    import torch
+
+    monkeypatch.setattr("sweetrl.config.settings.find_spec", lambda name: name if vllm else None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    settings = parse_settings(values)
+    assert settings.engine.kind == kind
+    assert stage_parameters("collect", settings)["engine"]["kind"] == kind

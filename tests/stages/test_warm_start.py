@@ -20,7 +20,7 @@ from sweetrl.io import read_json
 from sweetrl.models.licences import base_licence
 from sweetrl.models.load import load_tokenizer, load_weights
 from sweetrl.stages import warm_start as module
-from sweetrl.sweet import trainer
+from sweetrl.sweet import arguments
 
 PRETRAINED = Path("pretrained")
 NEW = Path("models/warm")
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkey
     undisturbed = content(NEW)
     shutil.rmtree(NEW)
     shutil.rmtree(".scratch")
-    save: Callable[..., None] = trainer.Checkpoints.on_save
+    save: Callable[..., None] = arguments.Checkpoints.on_save
     steps: list[int] = []
 
     def killed(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkey
         if len(steps) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.Checkpoints, "on_save", killed)
+    monkeypatch.setattr(arguments.Checkpoints, "on_save", killed)
     with pytest.raises(KeyboardInterrupt):
         module.warm_start(settings_of())
     assert steps == [1, 2] and not NEW.exists()

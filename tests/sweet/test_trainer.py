@@ -86,7 +86,7 @@ def test_a_long_training_keeps_means_over_a_few_steps(
         return trainer.fit(), int(trainer.args.save_steps)
 
     each, _ = trained("each")
-    monkeypatch.setattr("sweetrl.sweet.trainer.MOST_LOGGED", 5)
+    monkeypatch.setattr("sweetrl.sweet.arguments.MOST_LOGGED", 5)
     found, saved = trained("few")
     every = math.ceil(len(each) / 5)
     assert every > 1 and [entry["step"] for entry in found] == list(range(every, len(each) + 1, every))
@@ -150,7 +150,7 @@ def test_the_policy_learns_pairs_and_replay(
 
 
 def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> None:
-    from sweetrl.sweet.trainer import COMPLETE, last_checkpoint
+    from sweetrl.sweet.arguments import COMPLETE, last_checkpoint
 
     for step in (2, 10):
         (tmp_path / f"checkpoint-{step}").mkdir()

@@ -116,7 +116,7 @@ class WarmStartTrainer(PreferenceTrainer):
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of a dialogue, then over R dialogues."""
         nll = self.nll(logprobs, batch, "chosen")
-        metrics = {"loss/nll": nll.item(), "reply_length": len(logprobs) / len(batch["rows"]["turn_row"])}
+        metrics = {"loss/nll": nll.detach(), "reply_length": len(logprobs) / len(batch["rows"]["turn_row"])}
         return batch.get("share", (1.0,))[0] * nll, metrics
 
 

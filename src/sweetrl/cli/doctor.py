@@ -23,13 +23,14 @@ TOOLS: tuple[tuple[str, Status, str], ...] = (
     *((name, "warn", "'sweetrl[pipeline]'") for name in ("dvc", "mlflow", "prefect", "great_expectations")),
 )
 LOCK = Path("requirements.lock")
+USERS = 256  # tokens of what a user says, with the marks of a message
 AGAIN = f"`make clean-environment environment`, or `pip install -r {LOCK}`"
 
 
 def examine(*looks: Callable[[], Iterator[Check]]) -> list[Check]:
     """Run the checks `looks` (default: every one) in turn; one that fails to run is itself a finding."""
     checks: list[Check] = []
-    for look in looks or (python, packages, git, machine, torch, isolation, browser, services, project):
+    for look in looks or (python, packages, git, machine, torch, memory, isolation, browser, services, project):
         try:
             checks.extend(look())
         except UserError as error:
@@ -108,6 +109,29 @@ def torch() -> Iterator[Check]:
     else:
         seen += "no GPU (none is needed for the embedded run)"
     yield Check("torch", "ok", seen)
+
+
+def memory(card: str = "") -> Iterator[Check]:
+    """What training and sampling take of the GPU, or of the one that is named (lm.memory.CARDS)."""
+    import torch as library
+
+    from sweetrl.lm.memory import CARDS, Shape
+    from sweetrl.models.load import context_limit, without_weights
+
+    if card and card not in CARDS:
+        raise UserError(f"--gpu {card}: known are {', '.join(CARDS)}.")
+    if not card and not library.cuda.is_available():
+        return
+    room = CARDS[card] if card else library.cuda.get_device_properties(0).total_memory / GIB
+    settings = _settings()
+    lora = max((getattr(settings, name).lora for name in ("critic", "policy")), key=lambda lora: lora.rank)
+    model, size = without_weights(settings.model.base), getattr(library, settings.model.dtype).itemsize
+    shape, agent = Shape.planned(model, size, lora.rank, lora.target_modules), settings.agent
+    dialogue = min(context_limit(model), agent.max_turns * (agent.reply_tokens + USERS))
+    seen = shape.plan(room, settings.collect.batch, dialogue, settings.policy.gradient_checkpointing)
+    advice = "take a larger GPU, `model.dtype: bfloat16`, or several with `model.sharding: fsdp2`"
+    fits = "nothing is left" not in seen
+    yield Check(f"memory of {card or 'the GPU'}", "ok" if fits else "warn", seen, "" if fits else advice)
 
 
 def isolation() -> Iterator[Check]:

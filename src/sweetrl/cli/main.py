@@ -306,9 +306,17 @@ def check(as_json: Json = False) -> None:
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    gpu: Annotated[str, Option(help="Only plan the memory of this card, as in h100-80; it need not be here.")] = "",
+    as_json: Json = False,
+) -> None:
     """Check this machine and the project: packages, torch, isolation, browser, services, and what `check` looks at."""
-    _findings("doctor", as_json)
+    from sweetrl.cli import doctor as checks
+
+    def memory() -> Iterator[Check]:
+        return checks.memory(gpu)
+
+    _findings("doctor", as_json, *([memory] if gpu else []))
 
 
 def _findings(title: str, as_json: bool, *looks: Callable[[], Iterator[Check]]) -> None:

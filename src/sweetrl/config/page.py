@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sweetrl.config.sections import is_section
+from sweetrl.config.sections import PassTokens, is_section
 from sweetrl.config.training import TrainerSettings
 
 HEAD = """# Parameters
@@ -68,7 +68,7 @@ def _allowed(field: FieldInfo) -> str:
         return f"list of {_choices(get_args(field.annotation)[0]) or 'texts'}"
     names: dict[Any, str] = {
         int: "integer", float: "number", str: "text", bool: "`true`, `false`", dict[str, Any]: "a mapping",
-        float | None: "number or empty",
+        float | None: "number or empty", PassTokens: "integer ≥ 1, `auto`",
     }  # fmt: skip
     words = [names.get(field.annotation, str(field.annotation))]
     for bound in field.metadata:

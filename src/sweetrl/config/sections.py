@@ -17,6 +17,7 @@ Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=MOST)]
 Rate = Annotated[float, Field(gt=0.0)]
+PassTokens = Positive | Literal["auto"]
 
 
 class Section(BaseModel):
@@ -57,9 +58,10 @@ class ServerSettings(Section):
 class EngineSettings(ServerSettings):
     """Who produces the agent's tokens in `collect`, `rank` and `evaluate`."""
 
-    kind: Literal["transformers", "vllm", "openai"] = "transformers"
+    kind: Literal["auto", "transformers", "vllm", "openai"] = "auto"
     """`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. `openai`: any chat
-    completions server; text only, so no token ids, log-probs or adapters."""
+    completions server; text only, no token ids, log-probs or adapters. `auto`: vllm where it is installed, with a GPU
+    and half precision, else transformers."""
     command: str = "vllm serve {model}"
     """vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it gets
     `arguments` and what sweetrl needs (port, name, adapters) behind it."""

@@ -8,8 +8,9 @@ are imported from here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -174,6 +175,14 @@ class TrackingSettings(Section):
     are installed separately."""
 
 
+def _vllm_can_run() -> bool:
+    if find_spec("vllm") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
 # The sections that train something.
 TRAINED = ("warm_start", "critic", "policy", "multi_turn_dpo", "rft", "grpo")
 
@@ -216,6 +225,18 @@ class RankingSettings(DialogueSettings):
     critic: CriticSettings = Field(default_factory=CriticSettings)
     rank: RankSettings = Field(default_factory=RankSettings)
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
+
+    @model_validator(mode="after")
+    def _with_an_engine(self) -> Self:
+        """Say which engine `auto` is here: nothing else looks for vLLM, and all records name what was taken.
+
+        Its kernels for adapters take half precision; continuations (rollout-value) are sampled in this process.
+        """
+        if self.engine.kind == "auto":
+            suits = self.model.dtype != "float32" and self.model.device != "cpu" and self.rank.critic != "rollout-value"
+            kind = "vllm" if suits and _vllm_can_run() else "transformers"
+            object.__setattr__(self, "engine", self.engine.model_copy(update={"kind": kind}))
+        return self
 
 
 class Settings(RankingSettings):

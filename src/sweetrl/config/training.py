@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sweetrl.config.sections import Positive, Probability, Rate, Section, Seed
+from sweetrl.config.sections import PassTokens, Positive, Probability, Rate, Section, Seed
 
 
 class LoraSettings(Section):
@@ -31,9 +31,9 @@ class TrainerSettings(Section):
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
     micro_batch_size: Positive = 8
     """Maximum pairs in one forward pass; batch_size is a multiple of it."""
-    tokens: Positive = 16_384
+    tokens: PassTokens = "auto"
     """Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A single pair may be
-    longer."""
+    longer. `auto`: what fits on the GPU; 16384 on a CPU."""
     layout: Literal["trees", "flat"] = "trees"
     """`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row for each
     sequence; the same losses and gradients, for checking."""
@@ -41,7 +41,7 @@ class TrainerSettings(Section):
     """Maximum pairs of one dialogue (policy) or one task (critic) in a step: more share more computation, fewer make a
     step more diverse; 1 draws all pairs at random. The same in both layouts."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass to save memory."""
+    """Recompute activations in the backward pass to save memory; with `tokens: auto` also where a pair needs it."""
     warmup_ratio: Probability = Field(0.03, description="Share of the steps with a rising learning rate.")
     min_lr_ratio: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
     max_grad_norm: Rate = Field(1.0, description="Largest gradient norm.")
@@ -139,7 +139,7 @@ class RankSettings(Section):
     layout: Literal["trees", "flat"] = "trees"
     """`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a padded row of its
     own; the same advantages, for checking."""
-    tokens: Positive = 16_384
+    tokens: PassTokens = "auto"
     """Maximum tokens in one forward pass; a longer tree is split at its turns, exactly."""
     token_ratios: Annotated[int, Field(ge=0)] = 20
     """Dialogues, the first ones, of whose candidates each token's log pi_theta - log pi_ref is kept for `sweetrl view`;

@@ -39,7 +39,7 @@ class Policy:
     """
 
     model: ModelSettings = field(default_factory=ModelSettings, hash=False)  # `template_options` have no hash
-    engine: EngineSettings = field(default_factory=EngineSettings)
+    engine: EngineSettings = field(default_factory=lambda: EngineSettings(kind="transformers"))
     adapter: Path | None = None
 
     @classmethod

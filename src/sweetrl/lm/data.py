@@ -260,7 +260,9 @@ def collate_pairs(
 
     `lay_out` makes a batch of rows; by default they are padded (collate).
     Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "replay" [A]},
-    the last three being row numbers in the batch, and "label" [R] where the data have labels.
+    the last three being row numbers in the batch, and "label" [R] where the data have labels. "tokens" is how many the
+    rows have, "turns" how many turns the longest dialogue has of "chosen", "rejected" and "all" rows; "chosen_turns",
+    "rejected_turns" are the numbers of their turns.
     """
     import torch
 
@@ -275,6 +277,11 @@ def collate_pairs(
     if data.turns:
         first = torch.tensor([data.turns[index] for index in order])
         result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]
+    columns, result["turns"] = result["rows"], {}
+    for name in ("chosen", "rejected"):  # here, where nobody has to wait for a device to say how many there are
+        own = torch.isin(columns["turn_row"], result[name]).nonzero()[:, 0]
+        result[f"{name}_turns"], result["turns"][name] = own, int(columns["turn_index"][own].max()) + 1
+    result["turns"]["all"], result["tokens"] = int(columns["turn_index"].max()) + 1, int(columns["tokens"].sum())
     if data.labels:
         result["label"] = torch.tensor([data.labels[index] for index in order])
     if reference is not None:

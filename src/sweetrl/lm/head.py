@@ -15,6 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 HEAD = "score"
 POOLING = {"regression-head": "mean", "value-head": "last"}
 CHUNK_ROWS = 256  # hidden states whose logits are in memory at once: large enough for the product, small for caches
+CHUNK_LOGITS = 2**27  # a GPU's chunks have so many
+
+
+def chunk_rows(device: str, vocabulary: int) -> int:
+    """Return how many hidden states a kind of device takes at once."""
+    return max(CHUNK_ROWS, CHUNK_LOGITS // vocabulary) if device == "cuda" else CHUNK_ROWS
 
 
 def base_of(model: nn.Module) -> Any:
@@ -125,23 +133,24 @@ def token_logprobs(head: Any, hidden: Tensor, target: Tensor) -> Tensor:
     """log softmax(head(hidden))[target] for hidden [N, width] and target [N], in at least float32, chunk by chunk."""
     import torch
 
-    return slot_logprobs(head, hidden, torch.arange(len(target), device=target.device), target)
+    slot = np.arange(len(target))
+    return slot_logprobs(head, hidden, torch.from_numpy(slot).to(target.device), target, slot)
 
 
-def slot_logprobs(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
+def slot_logprobs(head: Any, hidden: Tensor, slot: Tensor, target: Tensor, on_host: Any = None) -> Tensor:
     """log softmax(head(hidden[slot]))[target], [U], for hidden [M, width] and rising slot [U] and target [U].
 
     The logits of a hidden state are computed once, however many targets it has, and only a chunk of them is ever in
     memory. A plain head that is not trained takes part in no recomputation: its softmax is averaged over the rows of
     its weight while the logits are there, which is all that the gradient of `hidden` needs. Other heads compute their
-    chunks once more in the backward pass.
+    chunks once more in the backward pass. `on_host` is `slot` as a NumPy array, so that nobody waits for the device.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    size = CHUNK_ROWS
-    bounds = torch.arange(0, hidden.shape[0] + size, size, device=slot.device)
-    cuts = torch.searchsorted(slot, bounds).tolist()
+    size = chunk_rows(hidden.device.type, getattr(head, "out_features", CHUNK_LOGITS))
+    bounds = np.arange(0, hidden.shape[0] + size, size)
+    cuts = np.searchsorted(slot.cpu().numpy() if on_host is None else on_host, bounds).tolist()
     pieces = []
     for number, (begin, end) in enumerate(pairwise(cuts)):
         first = number * size
@@ -160,7 +169,7 @@ def _frozen_linear(head: Any) -> bool:
 
     if type(head) is not torch.nn.Linear or head._forward_hooks or head._forward_pre_hooks:
         return False  # sharded modules gather their weights in hooks
-    return not any(weight.requires_grad for weight in head.parameters())
+    return not head.weight.requires_grad and (head.bias is None or not head.bias.requires_grad)
 
 
 def _recomputed(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.sections import PassTokens
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, turn_columns
 from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_rows
 from sweetrl.lm.head import backbone, base_of, flat_logprobs, slot_logprobs
+from sweetrl.lm.memory import OF_CPU, pass_tokens
 from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
 from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of_trees
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sweetrl")
 
-TOKENS = 16_384
 FOREST = 2**23  # tokens that are laid out as one forest: 16 bytes each while it is cut
 
 PROBE = (  # a small forest: a trunk, branches at two of its turns, one of them branching again, and a row of its own
@@ -45,7 +46,7 @@ class Layout:
     """
 
     backend: Backend | None
-    tokens: int = TOKENS
+    tokens: int = OF_CPU
     pad_id: int = 0
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
@@ -69,12 +70,12 @@ class Layout:
         return micro_batches
 
 
-def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
+def model_layout(model: nn.Module, layout: str, tokens: PassTokens = OF_CPU, pad_id: int = 0) -> Layout:
     """The layout called `layout` in the settings, or flat batches (it says why) where trees cannot be used."""
     backend, reason = usable_backend(model, trees=layout == "trees")
     if reason:
         logger.warning("flat batches instead of trees: %s", reason)
-    return Layout(backend, tokens, pad_id)
+    return Layout(backend, pass_tokens(model, tokens)[0], pad_id)
 
 
 def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
@@ -195,17 +196,20 @@ def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> 
 
 def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     """Log-probs [N] of the reply tokens, row after row, from one pass over a collated forest."""
+    import torch
+
     transformer, head = backbone(model)
     tree, input_ids = rows["tree"], rows["input_ids"]
     if tree.backend == "dense":
         more = {"attention_mask": tree.mask(input_ids.device, next(model.parameters()).dtype)}
     else:
         install(model)
-        more = {"tree": tree}
+        # Without a mask transformers would ask the device whether the positions are those of packed rows.
+        more = {"tree": tree, "attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
     with masks_of_trees():
         states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
     hidden = states.last_hidden_state[0].index_select(0, rows["predicting"])
-    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"])
+    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], tree.forest.slot)
     return predictions.index_select(0, rows["reply"])
 
 
@@ -223,7 +227,7 @@ def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None
     window, context = attention_window(config)
     backends, reason = _backends(base, weight.device, window) if trees else ([], "")
     trunk = min(3 * window // 2, context - 4)
-    rows = probe_rows(config.vocab_size, trunk if backends and trunk < TOKENS else 0)
+    rows = probe_rows(config.vocab_size, trunk if backends and trunk < OF_CPU else 0)
     was_training = model.training
     model.eval()
     try:
@@ -296,5 +300,15 @@ def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor
 
 
 def to_device(batch: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Move the tensors of a batch."""
-    return {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+    """Move the tensors of a batch; to a GPU from pinned memory, so that the host does not wait until it is there."""
+    import torch
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return to_device(value, device)
+        if not isinstance(value, torch.Tensor):
+            return value
+        pinned = torch.device(device).type == "cuda" and value.device.type == "cpu"
+        return value.pin_memory().to(device, non_blocking=True) if pinned else value.to(device)
+
+    return {name: moved(value) for name, value in batch.items()}

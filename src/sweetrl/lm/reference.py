@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,14 @@ import numpy as np
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
 from sweetrl.lm.distributed import all_gather, process_rank_and_count
+from sweetrl.lm.memory import no_room
 from sweetrl.lm.passes import Layout, reply_logprobs, to_device
 from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+logger = logging.getLogger("sweetrl")
 
 # Of a model's configuration: names, and what changes no value.
 NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
@@ -42,14 +47,29 @@ def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout, together
 def _computed(
     model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
+    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch.
+
+    Where memory is short, each is computed in twice as many parts from then on.
+    """
     import torch
 
-    device = next(model.parameters()).device
+    device, parts = next(model.parameters()).device, 1
     for indices in micro_batches:
         some = [rows[index] for index in indices]
-        with torch.no_grad():
-            values = reply_logprobs(model, to_device(layout.collate(some), device)).cpu()
+        values: Tensor | None = None
+        while values is None:
+            cuts = [len(some) * number // parts for number in range(parts + 1)]
+            try:
+                with torch.no_grad():
+                    passes = [layout.collate(some[first:last]) for first, last in pairwise(cuts) if first < last]
+                    values = torch.cat([reply_logprobs(model, to_device(one, device)).cpu() for one in passes])
+            except torch.OutOfMemoryError as error:
+                if parts >= len(some):
+                    raise no_room(layout.cost(some[:1])) from error
+            if values is None:
+                parts *= 2
+                logger.warning("the device's memory is short: passes without gradients are cut into %d parts", parts)
+                torch.cuda.empty_cache()
         for index, piece in zip(indices, values.split([row.reply_tokens for row in some]), strict=True):
             yield index, piece.clone()
 

@@ -112,9 +112,7 @@ class GroupTrainer(PreferenceTrainer):
         iteration, place = divmod(int(inputs["step"]), self.steps_each)
         if iteration != self.iteration:
             self.begin(iteration)
-        return super().training_step(
-            model, {"micro_batches": self.make_micro_batches(self.plan[place])}, num_items_in_batch
-        )
+        return super().training_step(model, {"step": self.plan[place]}, num_items_in_batch)
 
     def begin(self, iteration: int) -> None:
         """Have the attempts of an iteration made, and lay out its steps."""
@@ -157,9 +155,9 @@ class GroupTrainer(PreferenceTrainer):
             over = (ratio > 1.0 + settings.clip_ratio) & (advantage > 0)
             under = (ratio < 1.0 - settings.clip_ratio) & (advantage < 0)
             metrics = {
-                "kl": policy_kl(logprobs, reference).mean().item(),
-                "clip_share": (over | under).to(logprobs.dtype).mean().item(),
-                "ratio": ratio.mean().item(),
+                "kl": policy_kl(logprobs, reference).mean(),
+                "clip_share": (over | under).to(logprobs.dtype).mean(),
+                "ratio": ratio.mean(),
             }
         share = batch.get("share", (1.0,))[0]
         return share * each[batch["chosen"]].mean(), metrics | self.attempts.metrics

@@ -140,6 +140,15 @@ def vocabulary_of(model: Path | str) -> int:
     return int(_configuration(model).get_text_config().vocab_size)
 
 
+def without_weights(model: Path | str) -> Any:
+    """Make the model of a folder or hub name, but for the values of its weights: they take no memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(_configuration(model))
+
+
 def stored_dtype(model: Path | str) -> str:
     """Return the precision of a model folder's (or hub name's) weights as its configuration says; else `float32`."""
     return str(_configuration(model).dtype or "float32").removeprefix("torch.")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.memory import pass_tokens
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.recorded import recorded_rows
 from sweetrl.lm.reference import row_logprobs
@@ -171,7 +172,7 @@ def load_critic(
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.sweet.head_critics import HeadCritic
 
-    layout = Layout(None, rank.tokens, tokenizer.pad_token_id or 0)
+    layout = Layout(None, pass_tokens(model, rank.tokens)[0], tokenizer.pad_token_id or 0)
     system = domain.system_prompt(domain.settings.agent.prompt)
     chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
     return HeadCritic(model, domain, chat, system, critic, layout)

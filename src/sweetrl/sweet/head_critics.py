@@ -80,7 +80,7 @@ class RegressionTrainer(HeadTrainer):
         scores = segment_sum(values, rows["turn_row"], len(rows["tokens"]))
         chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
         loss = critic_loss(chosen, rejected, self.settings.beta)
-        metrics = margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.item()}
+        metrics = margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.detach()}
         metrics |= self.value_metrics(values.detach(), batch)
         return batch.get("share", (1.0,))[0] * loss, metrics
 
@@ -95,8 +95,8 @@ class ValueTrainer(HeadTrainer):
         each = value_loss(values, labels, rows["turn_row"], len(rows["tokens"]))
         loss = each[batch["chosen"]].mean()
         right = ((values.detach() > 0) == (labels > 0.5)).to(values.dtype)
-        metrics = {"accuracy": right.mean().item(), "success": batch["label"].mean().item()}
+        metrics = {"accuracy": right.mean(), "success": batch["label"].mean()}
         index = rows["turn_index"]
-        by_turn = segment_mean(values.detach(), index, int(index.max()) + 1).tolist()
+        by_turn = segment_mean(values.detach(), index, batch["turns"]["all"])
         metrics |= {f"value/turn_{turn + 1:02d}": mean for turn, mean in enumerate(by_turn)}
         return batch.get("share", (1.0,))[0] * loss, metrics

@@ -24,6 +24,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import CriticSettings, RankingSettings, RankSettings
 from sweetrl.console.progress import Meter
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.memory import pass_tokens
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.recorded import compare, recorded_rows
 from sweetrl.lm.rows import Listed
@@ -154,7 +155,7 @@ def compare_recorded(
     if not isinstance(layout, Layout):
         if sampler.base is None:
             return {}
-        model, layout = sampler.base[0], Layout(None, settings.rank.tokens)
+        model, layout = sampler.base[0], Layout(None, pass_tokens(sampler.base[0], settings.rank.tokens)[0])
     lay_out = partial(encode, chat=sampler.chat, system=system)
     return compare(model, recorded_rows(dialogues, settings.model.base, lay_out, settings.seed), layout)
 

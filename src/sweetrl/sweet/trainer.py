@@ -12,104 +12,36 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
-from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step
+from sweetrl.lm.memory import no_room, pass_tokens
+from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step, to_device
 from sweetrl.lm.recorded import Recorded, compare
 from sweetrl.lm.reference import reference_logprobs
+from sweetrl.lm.rows import longest_of
 from sweetrl.sweet.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
+from sweetrl.sweet.arguments import Checkpoints, last_checkpoint, training_arguments
 from sweetrl.sweet.losses import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 
-Metrics = dict[str, float]
+Metrics = dict[str, Any]  # numbers; within a step also tensors of one, which are read together at its end
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
 
-# Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
-logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
-
-MOST_LOGGED = 2000  # entries of a training's metrics: about 2 KB each in memory, in every checkpoint and in MLflow
-COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
-
-
-class Checkpoints(TrainerCallback):
-    """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Mark the checkpoint that has just been written."""
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero:
-            (folder / COMPLETE).touch()
-
-
-class _ShardedArguments(TrainingArguments):
-    """For a model whose layers are where they belong already."""
-
-    @property
-    def place_model_on_device(self) -> bool:
-        return False
-
-
-def training_arguments(
-    settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
-) -> TrainingArguments:
-    """The arguments of transformers.Trainer, for `steps` ready-made steps with checkpoints in `scratch`.
-
-    Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
-    """
-    every = math.ceil(steps / MOST_LOGGED)
-    if settings.batch_size % settings.micro_batch_size:
-        raise UserError(
-            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch_size "
-            f"{settings.micro_batch_size}; change one."
-        )
-    arguments = (_ShardedArguments if sharded else TrainingArguments)(
-        output_dir=str(scratch),
-        per_device_train_batch_size=1,  # an item is a whole step already
-        num_train_epochs=1,  # the plan holds all epochs
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": settings.min_lr_ratio},
-        warmup_steps=min(math.ceil(settings.warmup_ratio * steps), steps - 1),  # its first step has learning rate 0
-        optim="adamw_torch",
-        adam_beta1=0.9,
-        adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=settings.max_grad_norm,
-        logging_steps=every,
-        logging_nan_inf_filter=False,
-        save_strategy="steps",
-        save_steps=every * max(1, math.ceil(steps / settings.checkpoints / every)),
-        save_total_limit=2,
-        seed=seed % 2**32,  # NumPy takes no other
-        data_seed=seed % 2**32,
-        use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        label_names=[],
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-    )
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # one process, one device: DataParallel would split the batch
-    if settings.batch_size < arguments.world_size:
-        raise UserError(
-            f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; start fewer."
-        )
-    return arguments
+logger = logging.getLogger("sweetrl")
 
 
 class PreferenceTrainer(Trainer):
@@ -141,16 +73,18 @@ class PreferenceTrainer(Trainer):
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each micro-batch
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
+        self._pass = 0, 0  # pairs and tokens of the last one that was begun
         device = next(model.parameters()).device
         self.sharded = wants_shards()
         arguments = training_arguments(settings, scratch, seed, self.steps, device, self.sharded)
         if self.sharded:
             shard_layers(model, arguments.device)
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
-        self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        self.layout = model_layout(model, settings.layout, pad_id=pad_id)
+        self._checkpointing = self._fit_passes(model, device)
         self.compared = {} if recorded is None else compare(model, recorded, self.layout)
-        if settings.gradient_checkpointing:
-            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+        if self._checkpointing:
+            self._checkpoint(model)
         # An adapter that already changes the model: then its start, not the bare base, is the reference.
         trained = any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
         self.reference: Sequence[Tensor] | None = None
@@ -161,12 +95,22 @@ class PreferenceTrainer(Trainer):
             model=model,
             args=arguments,
             train_dataset=list(plan_),
-            data_collator=lambda items: {"micro_batches": self.make_micro_batches(items[0])},
+            data_collator=lambda items: {"step": items[0]},
             callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
+        # What walks over all modules in each step is asked once.
+        self._trained = [weight for weight in model.parameters() if weight.requires_grad]
+        model.zero_grad = partial(_clear, self._trained)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted."""
+        return 0
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return self.accelerator.clip_grad_norm_(self._trained, self.args.max_grad_norm)
 
     def get_train_dataloader(self) -> DataLoader:
         """The steps in their order, all of them in every process."""
@@ -207,17 +151,69 @@ class PreferenceTrainer(Trainer):
         """Return a micro-batch's part of the step's loss and its metrics, given its `outputs`."""
         raise NotImplementedError
 
+    def _fit_passes(self, model: Any, device: torch.device) -> bool:
+        """Set the most tokens of a pass; return whether it takes gradient checkpointing. All processes do the same."""
+        lengths, least = longest_of(self.data.rows), 0
+        if self.settings.tokens == "auto" and device.type == "cuda" and self.data.pairs:
+            widest = max(self.data.pairs, key=lambda pair: sum(lengths[row] for row in pair))
+            least = self.layout.cost([self.data.rows[row] for row in {*widest}])
+        fits = all_gather(pass_tokens(model, self.settings.tokens, least, self.settings.gradient_checkpointing))
+        self.layout = replace(self.layout, tokens=min(tokens for tokens, _ in fits))
+        return any(checkpointing for _, checkpointing in fits)
+
+    def _checkpoint(self, model: Any) -> None:
+        self._checkpointing = True
+        base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward, part by part; returns the step's loss (its processes' losses have that mean)."""
-        model.train()
+        """Forward and backward, part by part; returns the step's loss (its processes' losses have that mean).
+
+        Where a pass does not fit into the device's memory, the step begins again with half the tokens in each.
+        """
+        if not model.training:
+            model.train()
+        counted = len(self._step_metrics), self._step_tokens, self._step_computed
+        states = torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.args.device.type == "cuda" else [])
+        while True:
+            try:
+                return self._passes(model, inputs["step"])
+            except torch.OutOfMemoryError as error:
+                if self.sharded:  # the others wait in the middle of their passes
+                    raise no_room(self.layout.tokens) from error
+                failure = error.with_traceback(None)  # which holds what the pass has computed
+            self._shrink(failure)
+            model.zero_grad()
+            del self._step_metrics[counted[0] :]
+            self._step_tokens, self._step_computed = counted[1:]
+            for restore, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
+                restore(state)
+
+    def _shrink(self, failure: Exception) -> None:
+        """Make passes smaller than the one that failed; UserError where nothing is left to be tried."""
+        model, (pairs, tokens) = self.accelerator.unwrap_model(self.model), self._pass
+        if pairs > 1:
+            self.layout = replace(self.layout, tokens=max(1, min(self.layout.tokens, tokens) // 2))
+            how = f"{self.layout.tokens:,} tokens in a pass from here on"
+        elif not self._checkpointing:
+            self._checkpoint(model)
+            how = "gradient checkpointing from here on"
+        else:
+            raise no_room(tokens) from failure
+        logger.warning("the device's memory is short: %s; step %d begins again", how, self.state.global_step + 1)
+        torch.cuda.empty_cache()
+
+    def _passes(self, model: Any, step: MicroBatch) -> Tensor:
+        """Forward and backward of a step."""
         total = torch.zeros((), device=self.args.device)
-        for micro_batch in inputs["micro_batches"]:
-            batch = self._prepare_inputs(micro_batch)
+        for micro_batch in self.make_micro_batches(step):
+            batch = to_device(micro_batch, self.args.device)
+            self._pass = len(batch["chosen"]), batch["rows"]["input_ids"].numel()
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
             total += loss.detach()
-        add_gradients(self.accelerator.unwrap_model(model))
+        if self.args.world_size > 1:
+            add_gradients(self.accelerator.unwrap_model(model))
         return total * self.args.world_size
 
     def compute_loss(
@@ -233,7 +229,7 @@ class PreferenceTrainer(Trainer):
             return (outputs * 0.0).sum()
         loss, metrics = self.pair_loss(outputs, inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["replay"]), metrics))
-        self._step_tokens += int(rows["tokens"].sum())
+        self._step_tokens += inputs["tokens"]
         self._step_computed += rows["input_ids"].numel()
         return (loss, None) if return_outputs else loss
 
@@ -244,7 +240,7 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = all_gather((self._step_metrics, (self._step_tokens, self._step_computed)))
+            parts = all_gather((_numbers(self._step_metrics), (self._step_tokens, self._step_computed)))
             micro_batches = [micro_batch for of_process, _ in parts for micro_batch in of_process]
             for name in dict.fromkeys(name for _, _, metrics in micro_batches for name in metrics):
                 weighted = [
@@ -302,7 +298,7 @@ class PreferenceTrainer(Trainer):
         rows, logprobs = batch["rows"], logprobs.detach()
         advantages = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
         metrics = margin_metrics(chosen, rejected, beta) | self.value_metrics(advantages, batch)
-        return metrics | {"reference_kl": reference_kl(logprobs, batch["reference"]).item()}
+        return metrics | {"reference_kl": reference_kl(logprobs, batch["reference"])}
 
     def value_metrics(self, values: Tensor, batch: dict[str, Any]) -> Metrics:
         """Mean value [T] and length of the replies of chosen and rejected rows, and by turn for critics."""
@@ -312,35 +308,39 @@ class PreferenceTrainer(Trainer):
             lengths = segment_sum(values.new_ones(len(rows["turn"])), rows["turn"], turns)
             result: Metrics = {}
             for name in ("chosen", "rejected"):
-                picked = torch.isin(rows["turn_row"], batch[name])
-                result[f"advantage/{name}"] = values[picked].mean().item()
-                result[f"reply_length/{name}"] = lengths[picked].mean().item()
-                if int(rows["turn_index"].max()):
-                    index = rows["turn_index"][picked]
-                    means = segment_mean(values[picked], index, int(index.max()) + 1).tolist()
+                own = batch[f"{name}_turns"]
+                result[f"advantage/{name}"] = values[own].mean()
+                result[f"reply_length/{name}"] = lengths[own].mean()
+                if batch["turns"]["all"] > 1:
+                    means = segment_mean(values[own], rows["turn_index"][own], batch["turns"][name])
                     result |= {f"advantage/{name}/turn_{turn + 1:02d}": mean for turn, mean in enumerate(means)}
         return result
 
 
-def last_checkpoint(scratch: Path) -> Path | None:
-    """The newest checkpoint in `scratch` that was written to the end; unfinished ones are removed."""
-    complete: list[tuple[int, Path]] = []
-    for folder in scratch.glob("checkpoint-*"):
-        if (folder / COMPLETE).exists():
-            complete.append((int(folder.name.rsplit("-", 1)[1]), folder))
-        else:
-            shutil.rmtree(folder)
-    return max(complete)[1] if complete else None
+def _numbers(counted: list[tuple[int, int, Metrics]]) -> list[tuple[int, int, Metrics]]:
+    """Read the metrics that are tensors, all at once: the device is waited for a single time."""
+    tensors = [value for _, _, metrics in counted for value in metrics.values() if isinstance(value, Tensor)]
+    numbers = iter(torch.stack([tensor.double() for tensor in tensors]).tolist() if tensors else ())
+
+    def read(metrics: Metrics) -> Metrics:
+        return {name: next(numbers) if isinstance(value, Tensor) else value for name, value in metrics.items()}
+
+    return [(pairs, replay, read(metrics)) for pairs, replay, metrics in counted]
+
+
+def _clear(weights: Sequence[Tensor]) -> None:
+    for weight in weights:
+        weight.grad = None
 
 
 def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
     """Rewards are beta times a score, as in DPO."""
     margin = (chosen - rejected).detach()
     return {
-        "reward/chosen": beta * chosen.detach().mean().item(),
-        "reward/rejected": beta * rejected.detach().mean().item(),
-        "reward/margin": beta * margin.mean().item(),
-        "accuracy": (margin > 0).to(margin.dtype).mean().item(),
+        "reward/chosen": beta * chosen.detach().mean().double(),
+        "reward/rejected": beta * rejected.detach().mean().double(),
+        "reward/margin": beta * margin.mean().double(),
+        "accuracy": (margin > 0).to(margin.dtype).mean(),
     }
 
 
@@ -361,7 +361,7 @@ class CriticTrainer(PreferenceTrainer):
         preference = critic_loss(chosen, rejected, settings.beta)
         nll = self.nll(logprobs, batch, "chosen")
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch)
-        metrics |= {"loss/preference": preference.item(), "loss/nll": nll.item()}
+        metrics |= {"loss/preference": preference.detach(), "loss/nll": nll.detach()}
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
@@ -383,15 +383,15 @@ class PolicyTrainer(PreferenceTrainer):
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch) | {
-            "loss/preference": preference.item(),
-            "loss/nll": nll.item(),
-            "log_ratio/chosen": chosen.detach().mean().item(),
-            "log_ratio/rejected": rejected.detach().mean().item(),
+            "loss/preference": preference.detach(),
+            "loss/nll": nll.detach(),
+            "log_ratio/chosen": chosen.detach().mean(),
+            "log_ratio/rejected": rejected.detach().mean(),
         }
         if len(batch["replay"]):
             replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.item()
+            metrics["loss/sft_replay"] = replay.detach()
         return loss, metrics
 
 
@@ -404,8 +404,8 @@ class ImitationTrainer(PreferenceTrainer):
         """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of an attempt, then over R attempts."""
         nll = self.nll(logprobs, batch, "chosen")
         metrics = {
-            "loss/nll": nll.item(),
-            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
+            "loss/nll": nll.detach(),
+            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]),
             "reply_length/chosen": len(logprobs) / len(batch["rows"]["turn_row"]),
         }
         return batch.get("share", (1.0,))[0] * nll, metrics
@@ -427,9 +427,9 @@ class ListwiseTrainer(PreferenceTrainer):
         listwise = listwise_loss(logprobs, weight, token_row, len(batch["chosen"]))
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * listwise
-        metrics = {"loss/listwise": listwise.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
+        metrics = {"loss/listwise": listwise.detach(), "reply_length": len(logprobs) / len(rows["turn_row"])}
         if len(batch["replay"]):
             replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * self.settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.item()
+            metrics["loss/sft_replay"] = replay.detach()
         return loss, metrics

@@ -1,0 +1,334 @@
+"""What a GPU makes of sweetrl, in one command: speeds and memory at three shapes of models, and a reproduction.
+
+    python benchmarks/gpu.py [--out gpu.jsonl] [--minutes 10] [--only critic-8b,policy-8b]
+    python benchmarks/gpu.py --list         the pieces and the minutes that each may take
+    python benchmarks/gpu.py --dry-run      every kind of piece but the reproduction, tiny, on the CPU
+
+Each piece adds a line to the file of results; what has one is not measured again, and none is begun that may take
+longer than is left of `--minutes`: give the same command until it says that all is measured. Needs torch, transformers,
+peft and accelerate; TRL is a peer where it is installed. Models have random weights, made on the device, bfloat16, with
+LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
+
+sampling-SHAPE-ROWS    replies of 128 tokens to prompts of 300 to 1,000, by the transformers engine: generated tokens/s
+KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them; ranking: log-probs of
+                       candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
+                       `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
+                       H100 or H200 (elsewhere `flops` alone), `peak_gib` all memory that torch held
+policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, with its reference computed before (counted)
+quarter-PART           reproduce/smollm2-quarter with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
+                       .scratch/gpu-quarter, by the project's own stages (needs models/smollm2 and mlflow); a measured
+                       variant's line has its success rates
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from trees_data import (
+    LORA,
+    SHAPES,
+    candidates,
+    critic_data,
+    dialogue,
+    multiply_adds,
+    policy_data,
+    sizes,
+    training_multiply_adds,
+)
+from trees_peers import train_trl
+
+from sweetrl.config.settings import CriticSettings, PolicySettings, RftSettings
+from sweetrl.io import read_json
+from sweetrl.lm.data import PreferenceData, Row, plan
+
+HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
+MODELS = {"135m": "smollm2-135m", "0.5b": "qwen-0.5b", "8b": "llama-8b"}
+KINDS = ("warm-start", "critic", "ranking", "policy")
+WARMING = 2  # steps that are not counted: kernels are compiled in them
+STEPS = 8  # that are
+ROOT = Path(__file__).resolve().parent.parent
+QUARTER, SEED = ROOT / ".scratch" / "gpu-quarter", 41
+VARIANTS = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "sharpened")
+
+Line = dict[str, Any]
+
+
+@contextmanager
+def model_of(shape: str) -> Iterator[Any]:
+    """A model with random weights and an adapter, made on the device; gone afterwards."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sweetrl.lm.adapters import attach_adapter
+
+    cuda = torch.cuda.is_available()
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda" if cuda else "cpu"):
+            model = LlamaForCausalLM(LlamaConfig(**SHAPES[shape], max_position_embeddings=8192, pad_token_id=0))
+    finally:
+        torch.set_default_dtype(before)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        yield attach_adapter(model.requires_grad_(False), LORA, seed=0)
+    finally:
+        del model
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def now() -> float:
+    """Seconds, when the device has done what it was told."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def figures(seconds: float, tokens: float, multiply_adds_: float) -> Line:
+    """What a line says of arithmetic and memory."""
+    import torch
+
+    line = {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+    line["flops"] = 2 * multiply_adds_ / seconds
+    if torch.cuda.is_available():
+        line["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
+        if any(name in torch.cuda.get_device_name(0) for name in ("H100", "H200")):
+            line["mfu"] = line["flops"] / HOPPER
+    return line
+
+
+def sample(shape: str, rows: int, length: int = 128) -> list[Line]:
+    """Generated tokens a second."""
+    import torch
+
+    from sweetrl.engines.decoding import Decoder
+    from sweetrl.engines.transformers import cache_shape
+    from sweetrl.types import Prompt, Sampling
+
+    chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
+    prompts = [
+        Prompt(tuple(chance.choices(range(10, vocabulary), k=chance.randint(300, 1000))), seed) for seed in range(rows)
+    ]
+    with model_of(shape) as model, torch.inference_mode():
+        base = model.eval().merge_and_unload()
+        decoder = Decoder(base, cache_shape(base, shape), (), rows, 8192)
+        decoder.generate(prompts[:2], Sampling(2), None)
+        start = now()
+        groups = decoder.generate(prompts, Sampling(length), None)
+        tokens = sum(len(reply.ids) for group in groups for reply in group)
+        return [{"rows": rows} | figures(now() - start, tokens, 0.0)]
+
+
+def data_of(kind: str, shape: str, steps: int = WARMING + STEPS) -> PreferenceData:
+    """Pairs for so many steps of 8."""
+    chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
+    count, turns = 8 * steps, 1 if shape == "tiny" else None
+    if kind == "critic":
+        return critic_data(-(-count // 6), vocabulary, 0, turns)
+    if kind == "policy":
+        return policy_data([dialogue(chance, vocabulary, 5) for _ in range(-(-count // 20))], vocabulary, 0)
+    rows = tuple(dialogue(chance, vocabulary, turns) for _ in range(count))
+    return PreferenceData(rows, tuple((row, row) for row in range(count)))
+
+
+def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
+    """Steps of a trainer in both layouts."""
+    from sweetrl.sweet import trainer as trainers
+
+    types: dict[str, Any] = {
+        "warm-start": (trainers.ImitationTrainer, RftSettings),
+        "critic": (trainers.CriticTrainer, CriticSettings),
+        "policy": (trainers.PolicyTrainer, PolicySettings),
+    }
+    trainer_type, settings_type = types[kind]
+    data, lines = data_of(kind, shape, steps), []
+
+    class Noted(trainer_type):  # type: ignore[misc, valid-type]
+        def make_micro_batches(self, step: Any) -> Any:
+            rows = [self.data.rows[row] for row in {row for pair in step.pairs for row in pair}]
+            self.done.append(sizes(rows, self.layout.backend is not None))
+            return super().make_micro_batches(step)
+
+    for layout in ("trees", "flat"):
+        settings = settings_type(
+            learning_rate=1e-5, epochs=1.0, batch_size=8, micro_batch_size=8, layout=layout, lora=LORA, checkpoints=1
+        )
+        with model_of(shape) as model, tempfile.TemporaryDirectory() as folder:
+            trainer = Noted(model, data, settings, Path(folder), 0, steps=plan(data, 1.0, 8, 0)[:steps])
+            ends, trainer.done = list[float](), []
+            trainer.report = lambda step, steps, logs, ends=ends: ends.append(now())
+            trainer.args.save_strategy = "no"
+            trainer.fit()
+            total = sum(trainer.done[WARMING - len(ends) :])
+            line = figures(ends[-1] - ends[WARMING - 1], float(total[0]), training_multiply_adds(shape, total))
+            line |= {"layout": layout, "backend": trainer.layout.backend, "pass_tokens": trainer.layout.tokens}
+            lines.append(line | {"steps": steps - WARMING, "gradient_checkpointing": trainer._checkpointing})
+            del trainer, model
+    return lines
+
+
+def rank(shape: str, dialogues: int = 2) -> list[Line]:
+    """Log-probs of 16 candidates at every turn, with the adapter and without it."""
+    from sweetrl.lm.passes import model_layout
+    from sweetrl.lm.reference import reference_logprobs, row_logprobs
+
+    chance, vocabulary, lines = random.Random(0), SHAPES[shape]["vocab_size"], []
+    trunks = [dialogue(chance, vocabulary, 1 if shape == "tiny" else 5) for _ in range(dialogues)]
+    each: list[Sequence[Row]] = [candidates(chance, trunk, vocabulary) for trunk in trunks]
+    for layout in ("trees", "flat"):
+        with model_of(shape) as model:
+            how = model_layout(model.eval().requires_grad_(False), layout, "auto")
+            row_logprobs(model, each[0], how)
+            start = now()
+            for rows in each:
+                row_logprobs(model, rows, how)
+                reference_logprobs(model, rows, how)
+            total = 2 * sum(sizes(rows, how.backend is not None) for rows in each)
+            line = figures(now() - start, float(total[0]), multiply_adds(shape, total))
+            lines.append(line | {"layout": layout, "backend": how.backend, "pass_tokens": how.tokens})
+    return lines
+
+
+def trl(shape: str) -> list[Line]:
+    """TRL on the pairs of policy-SHAPE; tokens are those that our flat batches compute."""
+    data = data_of("policy", shape)
+    with model_of(shape) as model:
+        start = now()
+        steps = train_trl(model, data, 1 if shape == "llama-8b" else 8, checkpointing=False)["steps"]
+        total = sum(sizes([data.rows[row] for row in pair], False) for pair in data.pairs)
+        return [{"steps": steps} | figures(now() - start, float(total[0]), training_multiply_adds(shape, total))]
+
+
+def quarter(*part: str) -> list[Line]:
+    """One part of the reproduction, by the project's own command; killed, it goes on where it was."""
+    prepare()
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "sweetrl.reproduce", *part], cwd=QUARTER, check=True)
+    line: Line = {"seconds": time.perf_counter() - start}
+    if part[0] == "measure":
+        line["measured"] = read_json(QUARTER / "measured" / part[1] / part[2] / "summary.json")
+    return [line]
+
+
+def prepare() -> None:
+    """The profile's folder, with more data, and limits that follow from the device."""
+    source = ROOT / "reproduce" / "smollm2-quarter"
+    values = yaml.safe_load((source / "params.yaml").read_text(encoding="utf-8"))
+    settings = {name: value for name, value in values["settings"].items() if not name.endswith(".tokens")}
+    settings |= {"warm_start.dialogues": 3000, "collect.tasks": 250, "collect.batch": 256, "evaluate.batch": 256}
+    settings |= {"evaluate.tasks": 300, "model.threads": 4, "rank.block": 32}
+    passes = dict.fromkeys(("trainer.tokens", "rank.tokens"), "auto")
+    values |= {"seeds": [SEED], "settings": settings | passes, "warm_start_settings": {}}
+    QUARTER.mkdir(parents=True, exist_ok=True)
+    (QUARTER / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    shutil.copy(source / "claims.yaml", QUARTER)
+
+
+def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
+    """Name -> (the minutes that a piece may take, what measures it)."""
+    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {}
+    for name, shape in MODELS.items():
+        long = 2.0 if name == "8b" else 1.0
+        for rows in (64, 256, 1024):
+            found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows)
+        for kind in KINDS:
+            work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
+            found[f"{kind}-{name}"] = 1.5 * long, work
+        found[f"policy-{name}-trl"] = 1.5 * long, partial(trl, shape)
+    seed = str(SEED)
+    parts = [("warm-start",), ("seed-data", seed)]
+    parts += [(what, name, seed) for name in VARIANTS for what in ("variant", "measure")]
+    for part in parts:
+        name = "-".join(word for word in part if word != seed)
+        found[f"quarter-{name}"] = 9.0, partial(quarter, *part)
+    return found
+
+
+def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
+    """The same functions on a tiny model, but for TRL and the reproduction, whose profile is written and read."""
+
+    def profile() -> list[Line]:
+        from sweetrl.reproduce.run import Profile
+
+        there = QUARTER.exists()
+        prepare()
+        variants = [variant.name for variant in Profile(QUARTER).variants]
+        if not there:
+            shutil.rmtree(QUARTER)
+        return [{"variants": variants}]
+
+    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {"sampling": (1, partial(sample, "tiny", 3, 4))}
+    found |= {kind: (1, partial(train, kind, "tiny", WARMING + 1)) for kind in KINDS if kind != "ranking"}
+    return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
+
+
+def device() -> Line:
+    """What is measured on, and with what."""
+    import torch
+    import transformers
+
+    name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    return {"device": name, "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def measure(chosen: dict[str, tuple[float, Callable[[], list[Line]]]], out: Path, minutes: float) -> list[str]:
+    """Measure what is not in `out` yet, as long as there is time; return the names of what is left."""
+    start, left = time.monotonic(), list[str]()
+    done = {json.loads(line)["piece"] for line in out.read_text().splitlines()} if out.exists() else set[str]()
+    for name, (most, work) in chosen.items():
+        if name in done:
+            continue
+        if (time.monotonic() - start) / 60 + most > minutes and most <= minutes:
+            left.append(name)
+            continue
+        try:
+            lines = work()
+        except Exception as error:  # the others are measured nevertheless
+            lines = [{"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}]
+        with out.open("a", encoding="utf-8") as file:
+            for line in lines:
+                print(text := json.dumps({"piece": name} | device() | line), flush=True)
+                file.write(text + "\n")
+    return left
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu.jsonl"))
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--only", default="", help="pieces, with commas between them")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args(arguments)
+    chosen = dry_pieces() if options.dry_run else pieces()
+    if options.only:
+        chosen = {name: chosen[name] for name in options.only.split(",")}
+    if options.list:
+        for name, (minutes, _) in chosen.items():
+            print(f"{minutes:4.1f}  {name}")
+        return
+    left = measure(chosen, options.out, options.minutes)
+    print(f"left for the next call: {', '.join(left)}" if left else f"all is measured: {options.out}")
+
+
+if __name__ == "__main__":
+    main()
