@@ -314,7 +314,8 @@ def best_of_n(profile: Profile, name: str, seed: int) -> None:
     folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     own = profile.variant(name).settings.items()
-    changes = {key: value for key, value in own if key.startswith(("critic.", "rank."))}
+    decisive = ("critic.", "rank.", "policy.advantage_temperature")
+    changes = {key: value for key, value in own if key.startswith(decisive)}
     trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)
     if trained.exists():  # the controls have none
