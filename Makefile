@@ -60,8 +60,8 @@ iterations: environment ## collect and train again with the current policy, `ite
 	@$(BIN)/python -m flows.iterate $(ARGS)
 
 # Profiles on the pretrained model need its folder.
-reproduce: environment $(if $(filter smollm2%,$(PROFILE)),smollm2) ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)
-	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS)
+reproduce: environment $(if $(filter smollm2%,$(PROFILE)),smollm2) ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time; ROWS="sweet other-c")
+	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS) $(ROWS)
 
 EVERYDAY = $(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

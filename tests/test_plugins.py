@@ -183,7 +183,8 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
     (
         find_method,
         "swet",
-        "`method: swet` is not known; known are sweet, multi-turn-dpo, rft, grpo, single-turn, zero-shot, " + OWN_PATH,
+        "`method: swet` is not known; known are sweet, multi-turn-dpo, rft, answered-turns, grpo, single-turn, "
+        "zero-shot, " + OWN_PATH,
     ),
     (plugins.find_reward, "brief", f"`reward.function: brief` is not known; none is installed, {OWN_PATH}"),
     (

@@ -37,6 +37,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
         "sweet": "sweetrl.methods.sweet:Sweet",
         "multi-turn-dpo": "sweetrl.methods.baselines:MultiTurnDpo",
         "rft": "sweetrl.methods.baselines:Rft",
+        "answered-turns": "sweetrl.methods.baselines:AnsweredTurns",
         "grpo": "sweetrl.methods.grpo:Grpo",
         "single-turn": "sweetrl.methods.baselines:SingleTurn",
         "zero-shot": "sweetrl.methods.baselines:ZeroShot",

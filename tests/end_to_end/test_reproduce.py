@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-VARIANTS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "sweet", "value-head", "random", "sweet-third"]
+VARIANTS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "answered-turns", "sweet", "value-head", "random"]
+VARIANTS += ["other-c", "no-rewards", "sweet-third"]
 
 
 def test_variants_run_once_and_make_a_report(
@@ -35,7 +36,7 @@ def test_variants_run_once_and_make_a_report(
     values["settings"] |= {"grpo.iterations": 2, "grpo.tasks": 2, "grpo.group_size": 2}
     values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch_size": 2, "iterations": 1}
     values["large_base"] |= {"pretrain.layers": 2, "pretrain.width": 64, "pretrain.heads": 2, "pretrain.steps": 6}
-    values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-iterations", "grpo"]}
+    values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-iterations", "grpo", "grpo-distillation"]}
     values["choose"] = {"grid": [0.0, 0.5, 1.0], "tasks": project["tasks"]["validation"]}
     values |= {"personas": ["terse"], "persona_variants": ["sweet"], "tuning": {"rft": [{"rft.epochs": 1.0}]}}
     values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
@@ -58,7 +59,8 @@ def test_variants_run_once_and_make_a_report(
         assert {name: one["tasks"] for name, one in row["at"].items()} == {"0": 8, "1": 8, "chosen": 8}, row["variant"]
         assert set(row["personas"]) == ({"terse"} if row["variant"] == "sweet" else set())
     assert all(one["written"] in ("before", "") for one in results["claims"])
-    assert set(results["best_of_n"]["7"]) == {"sweet", "value-head", "random"}
+    critics = ("sweet", "value-head", "random")
+    assert set(results["best_of_n"]["7"]) == {f"{name}{end}" for name in critics for end in ("", " with prior")}
     assert "SWEET-RL, a third of the tasks" in (folder / "results.md").read_text()
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert {"table-2", "online", "questions-0", "temperatures", "claims", "best-of-n-7"} <= figures

@@ -64,14 +64,31 @@ def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[
     return best_of_n([make_task(number) for number in tasks], context(chat), critics, numbers, seed=5)
 
 
-def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]:
+class Telling(Engine):
+    """Finds a reply the likelier the more of it are the letter b."""
+
+    def say(self, text: str) -> Completion:
+        said = super().say(text)
+        return replace(said, logprobs=(likely(text), *said.logprobs[1:]))
+
+
+def likely(text: str) -> float:
+    return text.count("b") - 9.0
+
+
+def slow(chat: ChatFormat, task: Task, letter: str, n: int, temperature: float | None = None) -> tuple[float, int]:
     """One dialogue alone, written down as it reads: of the first n replies say the first of the best."""
+
+    def score(text: str) -> float:
+        advantage = float(text.count(letter))
+        return advantage if temperature is None else advantage / temperature + likely(text)
+
     environment = Environment(task, BACKEND, User(), AGENT.max_turns)
     ids, turns = chat.open(BACKEND.system_prompt("short"), task.problem_description), 0
     while not environment.done:
         prompt = Prompt(ids, best_of_n_seed(5, task.id, turns))
         texts = [reply_of(prompt, index) for index in range(n)]
-        best = texts[0] if n == 1 else sorted(texts, key=lambda text: -text.count(letter))[0]
+        best = texts[0] if n == 1 else sorted(texts, key=lambda text: -score(text))[0]
         environment.step(best)
         turns += 1
         if not environment.done:
@@ -88,6 +105,19 @@ def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> No
         assert (point.reward, point.turns) == slow(chat, task, letter, point.n), point
     alone = run(chat, {"good": Likes("a")}, [4])
     assert alone == [point for point in points if (point.critic, point.n) == ("good", 4)]
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.75, 4.0])
+def test_a_score_with_the_prior_has_a_curve_of_its_own(chat: ChatFormat, temperature: float) -> None:
+    """A / t + log pi_ref(a | o); the curve without it is what it was."""
+    tasks, critics = [make_task(number) for number in range(8)], {"good": Likes("a"), "bad": Likes("b")}
+    where = context(chat, Telling(chat))
+    points = best_of_n(tasks, where, critics, NUMBERS, seed=5, temperatures={"good": temperature})
+    assert {point.critic for point in points} == {"good", "bad", "good with prior"}
+    assert [point for point in points if point.critic != "good with prior"] == run(chat, critics, NUMBERS, range(8))
+    for point in (point for point in points if point.critic == "good with prior"):
+        task = make_task(int(point.task_id.removeprefix("task-")))
+        assert (point.reward, point.turns) == slow(chat, task, "a", point.n, temperature), point
 
 
 def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:

@@ -116,12 +116,9 @@ def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_
     assert (arguments.logging_steps, arguments.save_steps) == (2, 108)
 
 
-def test_self_distillation_compares_with_the_base_that_sees_c(
-    tiny_model: Path, chat: ChatFormat, tmp_path: Path
-) -> None:
-    """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
-    asked: list[tuple[int, float]] = []
-    plain = sampler(chat, asked)
+def informed_sampler(chat: ChatFormat) -> Any:
+    """As `sampler`, without rewards, and with the rows as one who sees c reads them."""
+    plain = sampler(chat, [])
     requests = ("I want a function.", "I want the price of a ticket.")
 
     def sample(iteration: int, model: Any) -> Attempts:
@@ -133,7 +130,14 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
             informed.append(Row(start + reply, ((len(start), len(start) + len(reply)),)))
         return replace(found, advantages=((0.0,),) * 4, informed=tuple(informed))
 
-    trainer = GroupTrainer(fresh(tiny_model), sample, SETTINGS, tmp_path, 0)
+    return sample
+
+
+def test_self_distillation_compares_with_the_base_that_sees_c(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path
+) -> None:
+    """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
+    trainer = GroupTrainer(fresh(tiny_model), informed_sampler(chat), SETTINGS, tmp_path, 0)
     move(trainer.model)
     trainer.begin(0)
     base = plain_model(tiny_model, "float32").eval()
@@ -152,3 +156,41 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
             assert abs(found[:, 2]).max() > 1e-2
     history = trainer.fit()
     assert all(math.isfinite(one["loss"]) for one in history)
+
+
+@pytest.mark.parametrize("layout", ["trees", "flat"])
+def test_distillation_descends_the_divergence_over_the_whole_vocabulary(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path, layout: str
+) -> None:
+    """credit: distillation, against sums over all tokens, reply by reply: value and gradient; training lowers it."""
+    changes = {"credit": "distillation", "layout": layout, "batch_size": 4, "micro_batch_size": 4, "kl_coef": 0.0}
+    settings = SETTINGS.model_copy(update=changes)
+    trainer = GroupTrainer(fresh(tiny_model), informed_sampler(chat), settings, tmp_path, 0)
+    model: Any = trainer.model
+    move(model)
+    trainer.begin(0)
+    (batch,) = trainer.make_micro_batches(trainer.plan[0])
+    loss = trainer.compute_loss(model, batch)
+    loss.backward()
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    found = {name: value.grad.clone() for name, value in trained.items()}
+    model.zero_grad()
+
+    def distributions(row: Row) -> torch.Tensor:
+        (start, end), ids = row.spans[0], torch.tensor([row.token_ids])
+        return model(input_ids=ids).logits[0, start - 1 : end - 1].log_softmax(-1)
+
+    each = []
+    for row, informed in zip(trainer.attempts.rows, trainer.attempts.informed, strict=True):
+        with torch.no_grad(), model.disable_adapter():
+            teacher = distributions(informed)
+        own = distributions(row)
+        each.append((own.exp() * (own - teacher)).sum(-1).mean())
+    slow = torch.stack(each).mean()
+    slow.backward()
+    assert loss.item() == pytest.approx(slow.item(), rel=1e-4) and slow.item() > 0.01
+    for name, value in trained.items():
+        assert torch.allclose(found[name], value.grad, atol=1e-5, rtol=1e-3), name
+
+    history = GroupTrainer(fresh(tiny_model), informed_sampler(chat), settings, tmp_path / "run", 0).fit()
+    assert history[-1]["teacher_kl"] < 0.7 * history[0]["teacher_kl"]

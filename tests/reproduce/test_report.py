@@ -52,11 +52,16 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
     for name, wins in (("sweet", 6), ("random", 3)):
         points = [
-            {"task_id": str(task), "n": n, "reward": 0.9, "success": n > 1 and task < wins}
+            {"critic": curve, "task_id": str(task), "n": n, "reward": 0.9, "success": n > 1 and task < wins + more}
+            for curve, more in ((name, 0), (f"{name} with prior", 2))
             for n in (1, 2, 4)
             for task in range(8)
         ]
-        kept = {"curves": {name: [point]}, "points": points, "seconds": {"seconds": 2700.0}}
+        kept = {
+            "curves": {name: [point], f"{name} with prior": [point]},
+            "points": points,
+            "seconds": {"seconds": 2700.0},
+        }
         write_json(folder / "best-of-n" / name / "7.json", kept)
     found = written(folder, monkeypatch)
     many = len(Profile().variants)
@@ -75,7 +80,9 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert sweet[4:7] == ["", "", ""], "SWEET-RL is compared with itself by nobody"
     assert all(cell.startswith("−") for cell in zero[4:7])
     assert table(text, "Temperatures")[1][-1] == "0.5"
-    assert found["best_of_n_gaps"]["7"]["random"]["value"] == pytest.approx(3 / 8)
+    gaps = {name: gap["value"] for name, gap in found["best_of_n_gaps"]["7"].items()}
+    assert gaps == pytest.approx({"random": 3 / 8, "random with prior": 1 / 8, "sweet with prior": -2 / 8})
+    assert "| SWEET-RL with prior | 20.0" in text
     assert "| random ranking | 20.0\u00a0% [10.0\u00a0%, 30.0\u00a0%] | +37.5 [" in text
     assert "1.5 hours on the clock (Table 2 2 min, Figure 3a 90 min)" in text, "the seed's data are not here"
     page = Path("report.html").read_text(encoding="utf-8")

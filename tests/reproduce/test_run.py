@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.reproduce import __main__ as program
@@ -20,6 +22,8 @@ from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tuning import budgets, read_tuning
+from sweetrl.sweet.pairs import read_pairs, trajectory_pairs, write_pairs
+from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
 from tests.reproduce.made import edit, profile_folder, read_variant, results
 
 Calls = list[tuple[str, str]]
@@ -131,6 +135,47 @@ def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> No
     assert kept["settings"] == Profile().mark(one, 7)["settings"]
     assert kept["settings"] != plain.mark(plain.variant("no-privileged"), 7)["settings"], "kept outcomes notice it"
     assert Profile().variant("sweet") == plain.variant("sweet")
+
+
+def played(task: str, attempt: int, reward: float) -> Trajectory:
+    described = Task(task, f"Request {task}", f"program {task}", (("test1", "f()"),), f"facts {task}")
+    turns = (Message("user", described.problem_description), Message("assistant", f"{task} {attempt}"))
+    return Trajectory(described, attempt, turns, reward=reward)
+
+
+@pytest.mark.parametrize("name", ["sweet", "other-c", "no-rewards", "sweet-third"])
+def test_a_control_learns_from_what_it_says(folder: Path, calls: Calls, name: str) -> None:
+    """Another task's c beside the own facts, tests and rewards; or pairs of rewards that were dealt out anew."""
+    dialogues = [played(f"t{task}", attempt, float(attempt == 1)) for task in range(12) for attempt in range(4)]
+    TrajectoryStore(folder / "seed-data" / "7" / "trajectories").write_shard(0, dialogues)
+    real, _ = trajectory_pairs(dialogues, "all")
+    write_pairs(folder / "seed-data" / "7" / "pairs.parquet", real)
+    seen: list[tuple[list[Trajectory], list[TrajectoryPair]]] = []
+    go_on = run._stage
+
+    def look(place: Path, stage: str, *rest: Any) -> None:
+        if stage == "train-critic":
+            data = place / "data"
+            seen.append((list(TrajectoryStore(data / "trajectories").read()), read_pairs(data / "pairs.parquet")))
+        go_on(place, stage, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_stage", look)
+        run.variant(Profile(), name, 7)
+    ((found, pairs),) = seen
+    count = 16 if name == "sweet-third" else 48
+    others = {each.task.id: each.task.ground_truth for each in found}
+    if name == "other-c":
+        assert sorted(others.values()) == sorted(f"program {task}" for task in others)
+        assert all(program != f"program {task}" for task, program in others.items())
+        found = [replace(each, task=replace(each.task, ground_truth=f"program {each.task.id}")) for each in found]
+    assert found == dialogues[:count], "all else is as it was"
+    if name != "no-rewards":
+        assert pairs == real[: len(real) * count // 48]
+        return
+    assert [pair.task_id for pair in pairs] == [pair.task_id for pair in real], "as many pairs of each task"
+    chosen = {pair.chosen_attempt for pair in pairs}
+    assert chosen == {0, 1, 2, 3} != {pair.chosen_attempt for pair in real}
 
 
 @pytest.mark.parametrize("changed", ["data", "base", "code"])

@@ -85,7 +85,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
 
 def test_all_profiles_run_the_same_pipeline() -> None:
     texts = {name: (ROOT / "reproduce" / name / "dvc.yaml").read_text(encoding="utf-8") for name in PROFILES}
-    assert sorted(texts) == ["frontend", "full", "small", "smollm2", "smollm2-quarter"]
+    assert sorted(texts) == ["frontend", "full", "small", "smollm2", "smollm2-quarter", "uninformed"]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
@@ -205,3 +205,35 @@ def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
     run.base(run.Profile())
     assert (old / "recipe.json").read_text() == "new"
     assert not (folder / ".work" / "base").exists()
+
+
+def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is not taught with c; what is trained then begins from it."""
+    folder = profile_folder(tmp_path, "uninformed")
+
+    def stage(place: Path, name: str, *rest: Any) -> None:
+        settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))
+        assert (name, settings.pretrain.informed, settings.model.threads) == ("pretrain", 0.0, 2)
+        (place / "models" / "base-uninformed").mkdir(parents=True)
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(run, "_stage", stage)
+    run.base(run.Profile())
+    profile = run.Profile()
+    assert (folder / "models" / "base-uninformed").is_dir() and not (tmp_path / "models").exists()
+    assert profile.base_of(profile.tree(61)) == Path("models/base-uninformed")
+    sweet, without = (settings_of(profile.tree(61), profile.variant(one)) for one in ("sweet", "no-privileged"))
+    seen = without.critic.model_copy(update={"privileged": True})
+    assert without.model_copy(update={"critic": seen}) == sweet, "c is all that tells these rows apart"
+    values = profile.values["tuning"]
+    assert values["sweet"] == values["no-privileged"] == values["conditioned"]
+
+
+def test_rows_of_a_pretrained_model_are_tuned_with_equal_budgets() -> None:
+    for name in ("smollm2", "smollm2-quarter"):
+        tuning = run.Profile(ROOT / "reproduce" / name).values["tuning"]
+        assert {"rft", "multi-turn-dpo", "sweet", "no-privileged", "conditioned"} <= tuning.keys()
+        assert {len(grid) for grid in tuning.values()} == {4}
+        assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]

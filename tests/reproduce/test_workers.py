@@ -73,6 +73,18 @@ def test_every_stage_of_dvc_yaml_is_a_part(name: str) -> None:
     assert all(needs <= expected for needs in found.values())
 
 
+def test_rows_can_be_run_by_name(profile: Profile) -> None:
+    found = workers.parts(profile, ["other-c", "zero-shot", "grpo-distillation"])
+    seeds = set(profile.seeds)
+    assert {part for part in found if part.startswith("seed-data")} == {f"seed-data@{seed}" for seed in seeds}
+    assert {part.rpartition("-")[0] for part in found} == {
+        *("seed", "variant@other-c", "measure@other-c", "variant@zero-shot", "measure@zero-shot"),
+        *("online@grpo-distillation", "measure-online@grpo-distillation"),
+    }
+    with pytest.raises(UserError, match=r"no variant `other`; add it to its `variants`"):
+        workers.parts(profile, ["sweet", "other"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:

@@ -49,9 +49,11 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     stage.best_of_n(settings)
     whole = read_json(BEST_OF_N)
     assert {name: [place["n"] for place in places] for name, places in whole["curves"].items()} == {
-        name: [1, 2, 4] for name in ("trained", "privileged-ratio", "random", "oracle")
+        f"{name}{end}": [1, 2, 4]
+        for name in ("trained", "privileged-ratio", "random", "oracle")
+        for end in ("", core.WITH_PRIOR)
     }
-    assert len(whole["points"]) == 4 * 3 * 3
+    assert len(whole["points"]) == 8 * 3 * 3
     assert {place["success"]["n"] for places in whole["curves"].values() for place in places} == {3}
     assert "success at N = 4: trained" in capsys.readouterr().out
 
@@ -76,7 +78,8 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
 def test_the_critic_of_the_settings_picks_too(settings: Settings) -> None:
     rank = settings.rank.model_copy(update={"critic": "rollout-value", "rollouts": 2})
     critic = settings.critic.model_copy(update={"privileged": False})
-    stage.best_of_n(settings.model_copy(update={"rank": rank, "critic": critic}))
+    policy = settings.policy.model_copy(update={"advantage_temperature": 0.0})  # which leaves advantages out
+    stage.best_of_n(settings.model_copy(update={"rank": rank, "critic": critic, "policy": policy}))
     assert set(read_json(BEST_OF_N)["curves"]) == {"trained", "rollout-value", "random", "oracle"}
 
 
@@ -95,7 +98,8 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
         curves.append(read_json(BEST_OF_N))
     assert curves[0] == curves[1]
     points = curves[0]["points"]
-    assert len(points) == 4 * 3 * 3 and {point["turns"] for point in points} == {2}
+    count = {"vllm": 8, "openai": 4}[kind]  # who gives no log-probabilities has no prior
+    assert len(points) == count * 3 * 3 and {point["turns"] for point in points} == {2}
     assert all(point["reward"] is not None for point in points)
     unlucky = read_task_table(TEST_TASKS)[1].id
     seed = best_of_n_seed(settings.seed, unlucky, 1)
@@ -107,7 +111,7 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
         there = there.model_copy(update={"engine": there.engine.model_copy(update={"urls": server.url})})
         stage.best_of_n(there)
         lost = [point["task_id"] for point in read_json(BEST_OF_N)["points"] if point["reward"] is None]
-        assert lost == [unlucky] * 4 * 3, "a reply that cannot be had loses its dialogues, and no others"
+        assert lost == [unlucky] * count * 3, "a reply that cannot be had loses its dialogues, and no others"
         said["message"] = "This model's maximum context length is 64 tokens. However, you requested 65 tokens."
         stage.best_of_n(there)
     full = [point for point in read_json(BEST_OF_N)["points"] if point["task_id"] == unlucky]
@@ -127,4 +131,4 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
         stage.best_of_n(settings)
     stage.best_of_n(settings)
     assert done == [2, 1, 2], "of two batches that with lost dialogues is done again"
-    assert len(read_json(BEST_OF_N)["points"]) == 4 * 3 * 3
+    assert len(read_json(BEST_OF_N)["points"]) == 8 * 3 * 3

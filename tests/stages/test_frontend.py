@@ -221,10 +221,11 @@ def test_the_page_that_a_critic_likes_best_is_shown(
         name: [place["reward"]["value"] for place in places if place["n"] in (1, 4)]
         for name, places in found["curves"].items()
     }
-    assert set(rewards) == {"random", "oracle", "privileged-ratio"}
+    critics = ("random", "oracle", "privileged-ratio")
+    assert set(rewards) == {f"{name}{end}" for name in critics for end in ("", " with prior")}
     assert rewards["random"][0] == rewards["oracle"][0], "with one reply nobody has a choice"
     assert rewards["oracle"][1] > max(rewards["oracle"][0], rewards["random"][1]) + 0.02
-    assert len(found["points"]) == 4 * 3 * 3 and all(0.0 <= one["reward"] <= 1.0 for one in found["points"])
+    assert len(found["points"]) == 4 * 6 * 3 and all(0.0 <= one["reward"] <= 1.0 for one in found["points"])
     assert "success at N = 4: privileged-ratio" in capsys.readouterr().out
 
 

@@ -238,13 +238,13 @@ class GrpoSettings(TrainerSettings):
     clip_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."""
     kl_coef: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
-    credit: Literal["trajectory", "turn", "infopo", "igpo", "privileged"] = "trajectory"
+    credit: Literal["trajectory", "turn", "infopo", "igpo", "privileged", "distillation"] = "trajectory"
     """`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the discounted return
     of a turn, normalised among those attempts of the group that have a turn of that number. `infopo`: as `trajectory`,
     and what the user's answer to a turn changes in the policy's next reply. `igpo`: what a turn adds to the policy's
     probability of the reference (which the policy never sees), and the reward for the last turn. `privileged`: how much
     likelier a token is for the base that sees the training-time information (on-policy self-distillation, without
-    rewards)."""
+    rewards). `distillation`: the same over the whole vocabulary at each token, not the sampled tokens alone."""
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """credit: turn: a turn's return is discount^(turns still to come) times the final reward. credit: igpo: its
     advantage is the sum of those of the turns from it on, each discounted once more than the one before."""

@@ -25,6 +25,8 @@ from sweetrl.seeds import best_of_n_seed
 from sweetrl.sweet.candidates import with_ids
 from sweetrl.types import AgentTurn, Completion, Message, Reply, Task, Trajectory
 
+WITH_PRIOR = " with prior"  # the end of such a curve's name
+
 
 @dataclass(frozen=True)
 class Point:
@@ -46,11 +48,20 @@ State = tuple[str, tuple[Any, ...]]  # a task and the agent's context: token ids
 
 @dataclass(frozen=True)
 class _Path:
-    """One dialogue on its way: with `critic`, best of `n`."""
+    """One dialogue on its way: with `critic`, best of `n`; with a `temperature` by the score that has the prior."""
 
     critic: str
     n: int
     dialogue: Dialogue
+    temperature: float | None = None
+
+    @property
+    def curve(self) -> str:
+        return self.critic if self.temperature is None else f"{self.critic}{WITH_PRIOR}"
+
+    def score(self, reply: Completion, advantage: float) -> float:
+        """A, or A / t + log pi_ref(a | o): the best reply of the policy that a KL penalty of t allows."""
+        return advantage if self.temperature is None else advantage / self.temperature + sum(reply.logprobs)
 
     @property
     def state(self) -> State:
@@ -64,8 +75,12 @@ def best_of_n(
     numbers: Sequence[int] = (1, 2, 4, 8, 16, 32),
     seed: int = 0,
     chat: Chat | None = None,
+    temperatures: Mapping[str, float] | None = None,
 ) -> list[Point]:
     """Attempt every task once for each critic and each N in `numbers`, all together.
+
+    For a critic in `temperatures` a second time, with the score A / t + log pi_ref(a | o) in place of A: the more
+    replies there are, the more of those are among them that the base hardly ever gives and the critic overrates.
 
     Ties go to the reply that was sampled first. Equal arguments give equal points. An N below 1 is a UserError. A
     server is asked at all states side by side; where it gives no replies, the dialogues there are lost. `chat` tells
@@ -73,10 +88,12 @@ def best_of_n(
     """
     if not critics or not numbers or min(numbers) < 1:
         raise UserError("Best-of-N needs at least one critic, and an N of 1 or more; name them.")
+    priors = temperatures or {}
     paths = [
-        _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)))
+        _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)), temperature)
         for task in tasks
         for name in critics
+        for temperature in (None, *([priors[name]] if name in priors else []))
         for n in numbers
     ]
     by_dialogue = {id(path.dialogue): path for path in paths}
@@ -96,7 +113,7 @@ def best_of_n(
     advance_together([path.dialogue for path in paths], speak, context.simulator)
     dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
     return [
-        Point(path.critic, path.n, each.task.id, reward_of(each, context.domain), len(each.turns), each.success)
+        Point(path.curve, path.n, each.task.id, reward_of(each, context.domain), len(each.turns), each.success)
         for path, each in zip(paths, dialogues, strict=True)
     ]
 
@@ -150,7 +167,7 @@ def _choose(
     if path.n == 1 or not replies[0].token_ids:
         return replies[0]
     advantages = liked[path.critic][path.state]
-    return max(replies, key=lambda reply: advantages.get(reply.token_ids, float("-inf")))
+    return max(replies, key=lambda reply: path.score(reply, advantages.get(reply.token_ids, float("-inf"))))
 
 
 def _advantages(

@@ -164,6 +164,24 @@ def slot_logprobs(head: Any, hidden: Tensor, slot: Tensor, target: Tensor, on_ho
     return torch.cat(pieces)
 
 
+def vocabulary_kl(head: Any, hidden: Tensor, teacher: Tensor) -> Tensor:
+    """KL( softmax(head(hidden)) || softmax(head(teacher)) ) over the whole vocabulary, [N], in at least float32.
+
+    `hidden`, `teacher` [N, width] are states of one model; only the first have a gradient. A chunk of logits is in
+    memory at a time, and made once more in the backward pass.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    chunks = zip(hidden.split(CHUNK_ROWS), teacher.split(CHUNK_ROWS), strict=True)
+    return torch.cat([checkpoint(_divergence, head, *chunk, use_reentrant=False) for chunk in chunks])
+
+
+def _divergence(head: Any, hidden: Tensor, teacher: Tensor) -> Tensor:
+    ours, theirs = (_at_least_float(head(states)).log_softmax(1) for states in (hidden, teacher.detach()))
+    return (ours.exp() * (ours - theirs)).sum(1)
+
+
 def _frozen_linear(head: Any) -> bool:
     import torch
 

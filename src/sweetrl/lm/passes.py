@@ -194,11 +194,28 @@ def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> 
     return made | turn_columns(rows) | {"tree": tree}
 
 
+def reply_states(model: nn.Module, rows: dict[str, Any]) -> tuple[Tensor, Tensor, Any]:
+    """Return (states [N, width], tokens [N], head): what predicts a pass's reply tokens, row after row, and these."""
+    transformer, head = backbone(model)
+    if "tree" in rows:
+        states = _forest_states(model, transformer, rows).index_select(0, rows["slot"][rows["reply"]])
+        return states, rows["choice"][rows["reply"]], head
+    hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"], head
+
+
 def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     """Log-probs [N] of the reply tokens, row after row, from one pass over a collated forest."""
+    transformer, head = backbone(model)
+    hidden = _forest_states(model, transformer, rows)
+    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], rows["tree"].forest.slot)
+    return predictions.index_select(0, rows["reply"])
+
+
+def _forest_states(model: nn.Module, transformer: Any, rows: dict[str, Any]) -> Tensor:
+    """The states [M, width] of a collated forest that predict something."""
     import torch
 
-    transformer, head = backbone(model)
     tree, input_ids = rows["tree"], rows["input_ids"]
     if tree.backend == "dense":
         more = {"attention_mask": tree.mask(input_ids.device, next(model.parameters()).dtype)}
@@ -208,9 +225,8 @@ def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
         more = {"tree": tree, "attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
     with masks_of_trees():
         states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
-    hidden = states.last_hidden_state[0].index_select(0, rows["predicting"])
-    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], tree.forest.slot)
-    return predictions.index_select(0, rows["reply"])
+    hidden: Tensor = states.last_hidden_state[0].index_select(0, rows["predicting"])
+    return hidden
 
 
 def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None, str]:

@@ -1,13 +1,17 @@
-"""What SWEET-RL is compared with: Multi-Turn DPO, Rejection Fine-Tuning, and the base model without any training."""
+"""What SWEET-RL is compared with: Multi-Turn DPO, imitation of successes or of answered questions, and no training."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from sweetrl.colbench.scoring import unpriced
 from sweetrl.config.settings import AgentSettings, MultiTurnSettings, PolicySettings, RftSettings
+from sweetrl.errors import UserError
 from sweetrl.methods.base import Method
+from sweetrl.sweet.pairs import usable
 from sweetrl.sweet.training import TrainingJob
-from sweetrl.types import TrainingResult
+from sweetrl.types import TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.lm.data import PreferenceData
@@ -60,6 +64,52 @@ class Rft(Method):
         from sweetrl.sweet.data import successes
 
         return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.min_reward)
+
+
+# How a user's reply begins who has nothing to say to the question.
+REFUSAL = re.compile(r"\W*(?:no|nope|none|nothing|not that|sorry|i (?:do not|don.t) know|i(?: am|.m) not sure)\b", re.I)
+
+
+class AnsweredTurns(Rft):
+    """Imitation of every question that the user answered with more than a refusal, and of successes' final replies.
+
+    A control: no critic, no c, and no reward but for final replies (`rft.min_reward`). Where a user's words alone tell
+    good questions from poor ones, credit assignment has to beat it.
+    """
+
+    name = "answered-turns"  # the settings are those of `rft`
+
+    def missing_data(self, counts: DataCounts) -> str | None:
+        """Questions are imitated whatever the dialogue's reward."""
+        return None
+
+    def data(self, job: TrainingJob) -> PreferenceData:
+        """The turns that are imitated, each dialogue one row; what stands before a turn is read, as in the dialogue."""
+        from sweetrl.lm.data import Row, encode
+        from sweetrl.sweet.data import rows_of
+
+        least = job.settings.min_reward
+
+        def row(trajectory: Trajectory) -> Row:
+            whole, kept = encode(trajectory, job.chat, job.system), imitated_turns(trajectory, least)
+            return Row.of_turns((whole.prompt(turn), whole.token_ids[slice(*whole.spans[turn])]) for turn in kept)
+
+        imitated = (each for each in job.inputs.trajectories() if usable(each) and imitated_turns(each, least))
+        data = rows_of(imitated, row)
+        if not data.rows:
+            raise UserError("the user answered no question of these dialogues; collect more, or take another method.")
+        return data
+
+
+def imitated_turns(trajectory: Trajectory, least: float = 1.0) -> list[int]:
+    """Return the agent's turns (from 0) that the user answered without a refusal, and the last one of a success.
+
+    A success has a reward of `least` or more, without the price of questions.
+    """
+    last = sum(message.role == "assistant" for message in trajectory.messages) - 1
+    answers = [message.content for message in trajectory.messages[2 : 2 * last + 1 : 2]]
+    answered = [turn for turn, answer in enumerate(answers) if not REFUSAL.match(answer)]
+    return [*answered, last] if (unpriced(trajectory).reward or 0.0) >= least else answered
 
 
 class ZeroShot(Method):

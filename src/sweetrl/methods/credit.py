@@ -5,6 +5,7 @@ turn         the discounted return of a turn, normalised among the attempts of t
 infopo       as trajectory, and what the user's answer to a turn changes in the policy's next reply
 igpo         what a turn adds to the policy's probability of the reference, and the reward for the last turn
 privileged   how much likelier a token is for the base that sees c; no reward
+distillation the divergence from the base that sees c over the whole vocabulary; no reward (grpo_trainer)
 
 Shapes: n attempts with T turns in all, row after row. `turn_row` [T] says which attempt a turn belongs to, `group` [n]
 which group (of attempts at one task, numbered from 0) an attempt belongs to. Information gains are computed once an
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 Gains = list[list[float]]  # of each dialogue, for each of its turns but the last
+PRIVILEGED = ("privileged", "distillation")  # the kinds of credit whose teacher is the base that sees c
 INFORMED = ("infopo", "igpo")  # the kinds of credit that look at what turns have found out
 # What the turns of dialogues, given with their rows, have found out (`turn_gains`).
 InformationGains = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequence[float]]]
@@ -47,7 +49,7 @@ class Attempts:
     """The attempts of one iteration: `advantages` [turns] for each row, `groups` the number of each row's task.
 
     `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows as one who sees c reads
-    them, for `credit: privileged`; then what tokens are worth comes from them, and `advantages` are 0.
+    them, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
     """
 
     rows: tuple[Row, ...]
@@ -69,7 +71,7 @@ def lay_out(
 
     The return of an attempt is its reward. With `credit: turn` that of turn t of T is discount^(T-1-t) times the
     reward, and is compared with the attempts of the group that have a turn t. `credit: infopo` and `igpo` look at what
-    turns have found out, too, which `information_gains` says. `credit: privileged` looks at no reward: `privileged`
+    turns have found out, too, which `information_gains` says. The kinds in PRIVILEGED look at no reward: `privileged`
     lays dialogues out with c.
     """
     dialogues = list(filter(usable, trajectories))
@@ -91,7 +93,7 @@ def lay_out(
         "reply_length": sum(row.reply_tokens for row in rows) / turns,
         "generated_tokens": sum(row.reply_tokens for row in rows),
     }
-    if settings.credit != "privileged":  # its tokens' worth is not known yet
+    if settings.credit not in PRIVILEGED:  # its tokens' worth is not known yet
         with_signal = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
         metrics["groups_with_signal"] = len(with_signal) / len(set(groups))
     if gains:
@@ -115,7 +117,7 @@ def turn_credits(
     outcome, group = torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups)
     turn_row = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     later = [left for length in lengths for left in range(length - 1, -1, -1)]  # turns after this one
-    if settings.credit == "privileged":
+    if settings.credit in PRIVILEGED:
         each = torch.zeros(len(turn_row))
     elif settings.credit == "trajectory":
         each = group_advantages(outcome, group)[turn_row]

@@ -19,7 +19,7 @@ from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
 from sweetrl.methods.base import Method
-from sweetrl.methods.credit import INFORMED, Attempts, lay_out, turn_gains
+from sweetrl.methods.credit import INFORMED, PRIVILEGED, Attempts, lay_out, turn_gains
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
@@ -29,7 +29,18 @@ from sweetrl.types import Task, TrainingResult, Trajectory
 if TYPE_CHECKING:
     from sweetrl.rollout.context import RolloutContext
 
-FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second", "info_gain")
+FINAL = (
+    "loss",
+    "return",
+    "success",
+    "kl",
+    "clip_share",
+    "reply_length",
+    "grad_norm",
+    "tokens_per_second",
+    "info_gain",
+    "teacher_kl",
+)
 
 
 class Grpo(Method):
@@ -51,9 +62,9 @@ class Grpo(Method):
         from sweetrl.rollout.context import open_environment
 
         grpo, scratch = job.settings, job.scratch
-        if grpo.credit == "privileged" and not job.critic.privileged:
+        if grpo.credit in PRIVILEGED and not job.critic.privileged:
             raise UserError(
-                "grpo.credit: `privileged` is what c changes, and with `critic.privileged: false` nobody sees c; "
+                f"grpo.credit: `{grpo.credit}` is what c changes, and with `critic.privileged: false` nobody sees c; "
                 "set it to true, or take another credit."
             )
         tasks = job.inputs.tasks()
@@ -125,7 +136,7 @@ def attempts(
     chat = context.chat or job.chat
     dialogues: Sequence[Trajectory] = list(filter(usable, store.read()))
     informs, privileged = None, None
-    if grpo.credit == "privileged":
+    if grpo.credit in PRIVILEGED:
         dialogues = rankable(dialogues, job.domain, chat, job.system, True, context_limit(policy))
         privileged = partial(critic_row, domain=job.domain, chat=chat, system=job.system, settings=job.critic)
     elif grpo.credit in INFORMED:

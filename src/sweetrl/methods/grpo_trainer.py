@@ -2,6 +2,7 @@
 
     (1/L_r) sum_l [ -min(q A, clip(q, 1-e, 1+e) A) + kl KL(pi_theta || pi_ref) ],  q = pi_theta / pi_old
 
+With `credit: distillation` the first term is the divergence from the base that sees c (`distillation_loss`).
 transformers.Trainer underneath, as for the other methods: a run is a fixed number of steps, and the step that begins an
 iteration asks for its attempts first. Checkpoints lie at the ends of iterations. Import this module where training
 happens: it loads transformers.
@@ -20,8 +21,10 @@ from torch import Tensor
 
 from sweetrl.config.settings import GrpoSettings
 from sweetrl.errors import UserError
-from sweetrl.lm.data import Plan, PreferenceData, plan
+from sweetrl.lm.data import MicroBatch, Plan, PreferenceData, plan
 from sweetrl.lm.distributed import broadcast, patient_group, wants_shards
+from sweetrl.lm.head import token_logprobs, vocabulary_kl
+from sweetrl.lm.passes import reply_states
 from sweetrl.lm.reference import reference_logprobs, row_logprobs
 from sweetrl.methods.credit import Attempts, privileged_advantages
 from sweetrl.sweet.advantage import segment_mean
@@ -64,6 +67,22 @@ def group_policy_loss(
     """
     each = clipped_loss(logprobs, old, advantage, clip) + kl * policy_kl(logprobs, reference)
     return segment_mean(each, token_row, rows)
+
+
+def distillation_loss(
+    divergence: Tensor, logprobs: Tensor, reference: Tensor, token_row: Tensor, rows: int, kl: float
+) -> Tensor:
+    """(1/L_r) sum_l [ KL(pi_theta(. | o, a^{<l}) || pi_ref(. | o, c, a^{<l})) + kl KL(pi_theta || pi_ref) ], [R].
+
+    On-policy self-distillation with the divergence of each token taken over the whole vocabulary (Zhao et al.,
+    "Self-Distilled Reasoner", 2026), here the reverse KL, as in OPSD for agents of several turns (Penaloza et al.,
+    arXiv 2602.04942). `credit: privileged` estimates the first term on the token that was sampled.
+
+    Departs from both in the teacher, which is the frozen base and not the policy of the moment, and in having no
+    reward; from the former in its bound on a token's divergence, from the latter's pi-Distill, which trains teacher
+    and policy together. `divergence`, `logprobs`, `reference` [N] are of the reply tokens of R = `rows` attempts.
+    """
+    return segment_mean(divergence + kl * policy_kl(logprobs, reference), token_row, rows)
 
 
 class GroupTrainer(PreferenceTrainer):
@@ -133,7 +152,7 @@ class GroupTrainer(PreferenceTrainer):
         for row, turns, mine in zip(rows, self.attempts.advantages, old, strict=True):
             lengths = torch.tensor([end - start for start, end in row.spans])
             advantages.append(torch.tensor(turns, dtype=torch.float64).repeat_interleave(lengths).to(mine))
-        if self.attempts.informed:
+        if self.attempts.informed and settings.credit != "distillation":
             teacher = reference_logprobs(model, self.attempts.informed, self.layout)
             advantages = [privileged_advantages(theirs, mine) for theirs, mine in zip(teacher, old, strict=True)]
         # What a token is compared with, side by side: [reply tokens, 3] for each row.
@@ -141,20 +160,43 @@ class GroupTrainer(PreferenceTrainer):
         self.iteration = iteration
         self._step_start = time.perf_counter()  # tokens per second are those of the steps
 
-    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """The clipped objective and the KL penalty: the mean over an attempt's tokens, then over attempts."""
+    def collate(self, part: MicroBatch) -> dict[str, Any]:
+        """Beside the rows of a micro-batch, what the teacher reads of them (`credit: distillation`)."""
+        batch = super().collate(part)
+        if self.settings.credit == "distillation":
+            order = dict.fromkeys(number for number, _ in part.pairs)
+            batch["rows"]["informed"] = self.layout.collate([self.attempts.informed[number] for number in order])
+        return batch
+
+    def outputs(self, rows: dict[str, Any]) -> Tensor:
+        """The log-probs [N] of the reply tokens; with `credit: distillation` beside them the divergence, [N, 2]."""
+        if "informed" not in rows:
+            return super().outputs(rows)
+        model: Any = self.model
+        with torch.no_grad(), model.disable_adapter():
+            teacher, _, _ = reply_states(model, rows["informed"])
+        hidden, tokens, head = reply_states(model, rows)
+        return torch.stack([token_logprobs(head, hidden, tokens), vocabulary_kl(head, hidden, teacher)], 1)
+
+    def pair_loss(self, outputs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """The clipped objective (or the divergence) and the KL penalty: means over tokens, then over attempts."""
         settings, rows = self.settings, batch["rows"]
-        old, reference, advantage = batch["reference"].to(logprobs).unbind(1)
-        token_row = rows["turn_row"][rows["turn"]]
-        count = len(rows["tokens"])
-        each = group_policy_loss(
-            logprobs, old, reference, advantage, token_row, count, settings.clip_ratio, settings.kl_coef
-        )
+        old, reference, advantage = batch["reference"].to(outputs).unbind(1)
+        token_row, count = rows["turn_row"][rows["turn"]], len(rows["tokens"])
+        if settings.credit == "distillation":
+            logprobs, divergence = outputs.unbind(1)
+            each = distillation_loss(divergence, logprobs, reference, token_row, count, settings.kl_coef)
+        else:
+            logprobs = outputs
+            each = group_policy_loss(
+                logprobs, old, reference, advantage, token_row, count, settings.clip_ratio, settings.kl_coef
+            )
         with torch.no_grad():
             ratio = (logprobs - old).exp()
             over = (ratio > 1.0 + settings.clip_ratio) & (advantage > 0)
             under = (ratio < 1.0 - settings.clip_ratio) & (advantage < 0)
             metrics = {
+                **({"teacher_kl": outputs[:, 1].mean()} if settings.credit == "distillation" else {}),
                 "kl": policy_kl(logprobs, reference).mean(),
                 "clip_share": (over | under).to(logprobs.dtype).mean(),
                 "ratio": ratio.mean(),

@@ -11,8 +11,8 @@ from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
 
 USAGE = (
-    "name a part: all [WORKERS], base, warm-start, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
-    "best-of-n NAME SEED, tune NAME SEED, report"
+    "name a part: all [WORKERS] [NAME ...], base, warm-start, seed-data SEED, base-large, variant NAME SEED, "
+    "measure NAME SEED, best-of-n NAME SEED, tune NAME SEED, report"
 )
 
 
@@ -25,10 +25,10 @@ def run(arguments: Sequence[str]) -> None:
     alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
     of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
-        case ["all"]:
-            workers.run_all(profile := parts.Profile(), workers.default_workers(profile))
-        case ["all", count] if count.isdigit() and int(count):
-            workers.run_all(parts.Profile(), int(count))
+        case ["all", count, *names] if count.isdigit() and int(count):
+            workers.run_all(parts.Profile(), int(count), names=names)
+        case ["all", *names] if not any(name.isdigit() for name in names):
+            workers.run_all(profile := parts.Profile(), workers.default_workers(profile), names=names)
         case [part] if part in alone:
             alone[part](parts.Profile())
         case ["seed-data", seed] if seed.isdigit():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sweetrl.evaluation.best_of_n import WITH_PRIOR
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.outcomes import WORSE
@@ -389,15 +390,15 @@ def _critics(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 
 
 def _picking(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
-    """Best-of-N, seed by seed."""
+    """Best-of-N, seed by seed: every critic's curve, and beside it the one whose score has the prior."""
+    labels = {f"{name}{end}": f"{one.label}{end}" for name, one in VARIANTS.items() for end in ("", WITH_PRIOR)}
     for seed, curves in results["best_of_n"].items():
         gaps = results["best_of_n_gaps"][seed]
-        names = [name for name in VARIANTS if name in curves]
-        series = {VARIANTS[name].label: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
+        names = [name for name in labels if name in curves]
+        series = {labels[name]: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
         numbers = [one["n"] for one in curves[names[0]]] if names else []
         body = [
-            [VARIANTS[name].label, *(interval(one["success"]) for one in curves[name]), cell(gaps, name, gap)]
-            for name in names
+            [labels[name], *(interval(one["success"]) for one in curves[name]), cell(gaps, name, gap)] for name in names
         ]
         head = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
         title = f"{PICKING}: Best-of-N, success (seed {seed})"

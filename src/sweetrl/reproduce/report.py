@@ -75,15 +75,16 @@ def write(profile: Profile) -> None:
         "claims_file": _claims_file(profile, measured),
         "tuning": budgets(read_tuning(profile.folder / TUNING), domain.measure),
         "best_of_n": {
-            seed: {name: one["curves"][name] for name, one in some.items()} for seed, some in picking.items()
+            seed: {name: curve for one in some.values() for name, curve in one["curves"].items()}
+            for seed, some in picking.items()
         },
         "best_of_n_gaps": {
             seed: {
-                name: picking_gap(some[AGAINST]["points"], one["points"], level, resamples)
-                for name, one in some.items()
-                if AGAINST in some and name != AGAINST
+                name: picking_gap(points[AGAINST], own, level, resamples)
+                for name, own in points.items()
+                if AGAINST in points and name != AGAINST
             }
-            for seed, some in picking.items()
+            for seed, points in _picks(picking).items()
         },
         "hours": _hours(profile, measured, picking),
         "origins": _origins(outcomes[name, seed] for name, one in measured.items() for seed in one.outcomes),
@@ -156,6 +157,15 @@ def _best_of_n(profile: Profile) -> dict[str, dict[str, Any]]:
     names, seeds = profile.values["critics"], profile.values["best_of_n_seeds"]
     there = {str(seed): {name: path for name in names if (path := picked(name, seed)).exists()} for seed in seeds}
     return {seed: {name: read_json(path) for name, path in some.items()} for seed, some in there.items() if some}
+
+
+def _picks(picking: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """The points of every curve, by seed and then by the curve's name."""
+    picks: dict[str, dict[str, list[Any]]] = {seed: {} for seed in picking}
+    for seed, some in picking.items():
+        for point in (point for one in some.values() for point in one["points"]):
+            picks[seed].setdefault(point["critic"], []).append(point)
+    return picks
 
 
 def _hours(

@@ -165,10 +165,15 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 
 def base(profile: Profile) -> None:
-    """Train the profile's base agent from scratch (stage `pretrain`) into the project's models/."""
-    tree = profile.tree(profile.seeds[0])
+    """Train the profile's base agent from scratch (stage `pretrain`) into the project's models/.
+
+    One that does not ship with the project (the profile has `base_settings`) comes into the profile's own models/.
+    """
+    own = profile.values.get("base_settings")
+    tree = profile.tree(profile.seeds[0], own)
     folder = workspace(profile, "base", tree, fresh=True)
-    _make_base(profile, folder, "pretrain", tree, profile.folder / ROOT / tree["model"]["base"])
+    root = profile.folder if own is not None else profile.folder / ROOT
+    _make_base(profile, folder, "pretrain", tree, root / tree["model"]["base"])
 
 
 def warm_start(profile: Profile) -> None:
@@ -310,7 +315,8 @@ def best_of_n(profile: Profile, name: str, seed: int) -> None:
     folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     own = profile.variant(name).settings.items()
-    changes = {key: value for key, value in own if key.startswith(("critic.", "rank."))}
+    decisive = ("critic.", "rank.", "policy.advantage_temperature")
+    changes = {key: value for key, value in own if key.startswith(decisive)}
     trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)
     if trained.exists():  # the controls have none
@@ -355,21 +361,25 @@ def workspace(
 
 
 def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) -> None:
-    """Put a seed's data into a variant's folder: all of it, or that of the first tasks only."""
-    names = {"tasks", *(("trajectories", "pairs.parquet") if one.trained and one.data >= 1.0 else ())}
-    for name in names:
+    """Put a seed's data into a variant's folder: as they are, those of the first tasks, or permuted."""
+    as_they_are = one.data >= 1.0 and not one.permuted
+    for name in {"tasks", *(("trajectories", "pairs.parquet") if one.trained and as_they_are else ())}:
         link(source / name, folder / "data" / name)
     if not one.trained or (folder / "data" / "pairs.parquet").exists():
         return
     from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.reproduce.permuted import permuted_references, permuted_rewards
     from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
 
     everything = list(TrajectoryStore(source / "trajectories").read())
     order = list(dict.fromkeys(each.task.id for each in everything))
     kept = set(order[: round(one.data * len(order))])
     part = [each for each in everything if each.task.id in kept]
+    if one.permuted == "references":
+        part = permuted_references(part, settings.seed)
     TrajectoryStore(folder / "data" / "trajectories").write_shard(0, part)
-    pairs, _ = trajectory_pairs(part, settings.critic.pairs, settings.critic.gap)
+    compared = permuted_rewards(part, settings.seed) if one.permuted == "rewards" else part
+    pairs, _ = trajectory_pairs(compared, settings.critic.pairs, settings.critic.gap)
     write_pairs(folder / "data" / "pairs.parquet", pairs)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.config.overrides import set_key
 from sweetrl.config.settings import OFFICIAL
@@ -25,6 +25,8 @@ class Variant:
 
     `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number;
     `pages` the same of pages: (cosine, win rate against GPT-4o). `against` names the variant that it is compared with.
+    `permuted` says what is changed in the data (sweetrl.reproduce.permuted): c is another task's for critic and ranking
+    (`references`), or the critic's pairs go by permuted rewards (`rewards`).
     """
 
     name: str
@@ -35,6 +37,7 @@ class Variant:
     data: float = 1.0
     pages: tuple[float | None, float | None] = (None, None)
     against: str = "sweet"
+    permuted: Literal["", "references", "rewards"] = ""
 
     @property
     def folder(self) -> str:
@@ -74,6 +77,9 @@ def _grpo(credit: str, label: str, more: Mapping[str, Any] | None = None) -> Var
     return Variant(f"grpo-{credit}", label, ONLINE, {"method": "grpo", "grpo.credit": credit, **(more or {})})
 
 
+RATIO = {"rank.critic": "privileged-ratio"}
+NO_REPLAY = {"policy.sft_replay": 0.0}
+CONDITIONED = {"critic.reference": "conditioned", "rank.reference": "conditioned"}
 UNTRAINED = {"method": "zero-shot", "model.base": PRETRAINED}
 NOT_TOLD = "without training-time information"
 DPO = {"policy.objective": "dpo"}
@@ -92,7 +98,7 @@ SHARPENED = {
     "policy.advantage_temperature": 0.0,
     "policy.count_power": 2.0,
     "policy.states": "equal",
-    "policy.sft_replay": 0.0,
+    **NO_REPLAY,
 }
 
 
@@ -114,8 +120,10 @@ _VARIANTS = (
     Variant(
         "multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)
     ),
+    Variant("answered-turns", "imitation of answered questions", METHODS, {"method": "answered-turns"}),
     Variant("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
     Variant("no-privileged", NOT_TOLD, ABLATIONS, WITHOUT, (44.0, 31.2)),
+    Variant("conditioned", "Eq. 3 as printed: the reference sees c", ABLATIONS, CONDITIONED),
     Variant(
         "regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)
     ),
@@ -125,7 +133,14 @@ _VARIANTS = (
     Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
     *_official_switches(),
     Variant("sharpened", "sharpened, without rewards", CONTROLS, SHARPENED),
-    Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, {"rank.critic": "privileged-ratio"}),
+    Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, RATIO),
+    Variant("other-c", "with another task's c", CONTROLS, permuted="references"),
+    Variant(
+        "privileged-ratio-other-c", "ranking by the base, another task's c", CONTROLS, RATIO, permuted="references"
+    ),
+    Variant("permuted-rewards", "critic of permuted rewards", CONTROLS, permuted="rewards"),
+    Variant("no-replay", "without replay of successes", CONTROLS, NO_REPLAY),
+    Variant("no-rewards", "critic of permuted rewards, no replay", CONTROLS, NO_REPLAY, permuted="rewards"),
     Variant("rollout-value", "ranking by further dialogues", CONTROLS, {"rank.critic": "rollout-value"}),
     Variant("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
     Variant("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
@@ -144,6 +159,7 @@ _VARIANTS = (
     _grpo("turn", "GRPO, credit by turn", {"grpo.discount": 0.9}),
     _grpo("infopo", "GRPO, credit by what answers change"),
     _grpo("privileged", "privileged self-distillation, on-policy, without rewards"),
+    _grpo("distillation", "privileged self-distillation over the whole vocabulary, on-policy, without rewards"),
     _grpo("igpo", "GRPO, credit by what turns tell"),
 )
 VARIANTS = {variant.name: variant for variant in _VARIANTS}

@@ -32,19 +32,26 @@ _STAGES = {
 }
 
 
-def parts(profile: Profile) -> dict[str, set[str]]:
-    """Return what can be run side by side (all but the report): the name of a stage, and those that it needs."""
+def parts(profile: Profile, names: Sequence[str] = ()) -> dict[str, set[str]]:
+    """Return what can be run side by side (all but the report): the name of a stage, and those that it needs.
+
+    With `names`, of these variants alone. One that the profile does not list is a UserError.
+    """
+    if other := set(names) - {variant.name for variant in profile.variants}:
+        raise UserError(f"params.yaml: the profile lists no variant `{min(other)}`; add it to its `variants`.")
+    variants = [each for each in profile.variants if not names or each.name in names]
     first = {"warm-start"} if profile.settings["warm_start"]["base"] else set[str]()
+    first |= {"base"} if "base_settings" in profile.values else set()
     needs_of: dict[str, set[str]] = {name: set() for name in first}
     needs_of |= {f"seed-data@{seed}": first for seed in profile.seeds}
-    if profile.values.get("large"):
+    if any(variant.folder == "large" for variant in variants):
         needs_of["base-large"] = set()
-    for variant in profile.variants:
+    for variant in variants:
         for seed in profile.seeds_of(variant):
             needs = {f"seed-data@{seed}", *(["base-large"] if variant.folder == "large" else [])}
             training, measuring = (f"{stage}@{variant.name}-{seed}" for stage in _STAGES[variant.folder])
             needs_of |= {training: needs, measuring: {*needs, training}}
-    for name in profile.values["critics"]:
+    for name in [each for each in profile.values["critics"] if not names or each in names]:
         for seed in profile.values["best_of_n_seeds"]:
             needs_of[f"best-of-n@{name}-{seed}"] = {f"seed-data@{seed}", f"variant@{name}-{seed}"}
     return needs_of
@@ -56,14 +63,16 @@ def default_workers(profile: Profile) -> int:
     return max(1, min(MOST, (os.cpu_count() or 1) // threads)) if threads else 1
 
 
-def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -> None:
-    """Run every part in `workers` workers, then the report. UserError names the parts that failed.
+def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",), names: Sequence[str] = ()) -> None:
+    """Run every part (or those of the variants `names`) in `workers` workers, then the report.
+
+    UserError names the parts that failed.
 
     What a failed part was needed for is not begun. What is finished stays finished: the same call goes on after a
     failure, or after this process was ended.
     """
     logs = private_folder(profile.folder / LOGS)
-    needs = parts(profile)
+    needs = parts(profile, names)
     waiting = TopologicalSorter(needs)
     waiting.prepare()
     failed: list[str] = []

@@ -2,7 +2,8 @@
 
 The base agent picks at every turn the reply that a critic likes best: the trained one in models/critic/ (if it is
 there), the untrained privileged ratio, random numbers, the oracle of a synthetic suite, and the critic that rank.critic
-names. data/tasks/test.parquet -> reports/best-of-n.json.
+names. Each does so by its advantages, and by A / `policy.advantage_temperature` + log pi_ref(a | o), which has the
+prior. data/tasks/test.parquet -> reports/best-of-n.json.
 """
 
 from __future__ import annotations
@@ -69,12 +70,15 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
                 for name, (own, folder) in critics.items()
             }
             context = environment.context(agent)
+            # An engine that knows only text gives no log-probabilities.
+            own_temperatures = {name: own.policy.advantage_temperature for name, (own, _) in critics.items()}
+            temperatures = {name: value for name, value in own_temperatures.items() if value and chat is None}
             for first in range(0, len(tasks), how.batch):
                 file, batch = scratch / f"batch-{first:06d}.json", tasks[first : first + how.batch]
                 if file.exists():
                     reached = [core.Point(**point) for point in read_json(file)]
                 else:
-                    reached = core.best_of_n(batch, context, opened, numbers, settings.seed, chat)
+                    reached = core.best_of_n(batch, context, opened, numbers, settings.seed, chat, temperatures)
                     if all(point.reward is not None for point in reached):
                         write_json(file, [asdict(point) for point in reached])
                 points += reached

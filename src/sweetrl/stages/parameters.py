@@ -67,7 +67,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "best-of-n": (
         *("seed", *SUITE, "preset", *DIALOGUES),
         *("critic", "rank.critic", "rank.rollouts", "rank.reference", "rank.layout", "rank.tokens", "judge"),
-        *("collect.lost_share", "best_of_n"),
+        *("collect.lost_share", "best_of_n", "policy.advantage_temperature"),
     ),
 }
 

@@ -134,13 +134,17 @@ class PreferenceTrainer(Trainer):
 
         micro_batches = []
         for part in parts(self.args.process_index):
-            batch = collate_pairs(self.data, part, self.reference, lay_out=self.layout.collate)
+            batch = self.collate(part)
             share = (len(part.pairs) / len(step.pairs), len(part.replay) / max(1, len(step.replay)))
             micro_batches.append(batch | {"share": share})
         if not self.sharded:
             return micro_batches
         most = max(len(parts(process_rank)) for process_rank in range(processes))
         return micro_batches + [micro_batches[-1] | {"idle": True}] * (most - len(micro_batches))
+
+    def collate(self, part: MicroBatch) -> dict[str, Any]:
+        """Make the tensors of a micro-batch."""
+        return collate_pairs(self.data, part, self.reference, lay_out=self.layout.collate)
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """What the loss is made of: the log-probs [N] of a micro-batch's reply tokens."""
