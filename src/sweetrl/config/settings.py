@@ -247,9 +247,9 @@ class Settings(RankingSettings):
     """
 
     method: str = "sweet"
-    """How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn from whole
-    trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains nothing;
-    `single-turn` neither, and its first reply is the answer. Or your own, as in `my_package.best:Best`
+    """How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo`, `rft` and `answered-turns`
+    learn from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains
+    nothing; `single-turn` neither, and its first reply is the answer. Or your own, as in `my_package.best:Best`
     (docs/extending.md). Stages that a method does not need are skipped."""
     method_options: dict[str, Any] = Field(default_factory=dict)
     """Settings of your own method, by the keys of its `settings_type`."""
