@@ -209,9 +209,6 @@ class English:
     def _starred(self, node: ast.Starred) -> str:
         return f"all of {self.value(node.value)}"
 
-    def _namedexpr(self, node: ast.NamedExpr) -> str:
-        return self.value(node.value)
-
     def _lambda(self, node: ast.Lambda) -> str:
         arguments = [argument.arg for argument in node.args.args]
         with self.called(dict.fromkeys(arguments, "it") if len(arguments) == 1 else {}):
@@ -413,11 +410,10 @@ class English:
                 return f"{self.value(left.left)} is {'not ' if no else ''}divisible by {self.value(left.right)}"
             return f"{is_it} {self.part(right)}"
         if operator in (ast.In, ast.NotIn):
-            no = operator is ast.NotIn
             if isinstance(right, ast.List | ast.Tuple | ast.Set) and right.elts:
                 each = listing([self.value(item) for item in right.elts], "or")
-                return f"{subject} {be} {'none' if no else 'one'} of {each}"
-            return f"{subject} {be} {'not ' if no else ''}in {self.value(right)}"
+                return f"{subject} {be} {'none' if operator is ast.NotIn else 'one'} of {each}"
+            return f"{subject} {be} {'not ' if operator is ast.NotIn else ''}in {self.value(right)}"
         return f"{subject} {be} {COMPARISONS[operator]} {self.part(right)}"
 
     def _predicate(self, node: ast.Call, negate: bool) -> str:
@@ -430,13 +426,9 @@ class English:
             made = node.args[0]
             if not isinstance(made, ast.GeneratorExp | ast.ListComp):
                 return f"{'not ' if negate else ''}{name} of {self.value(made)} are true"
-            if name == "any":
-                what = self.condition(made.elt, negate)
-                where = self.loops(made.generators).replace("for each", "every" if negate else "at least one", 1)
-                return f"for {where}, {what}" if negate else f"{what} for {where}"
-            what = self.condition(made.elt, negate)
-            loops = self.loops(made.generators)
-            return f"{what} {loops.replace('for each', 'for at least one', 1) if negate else loops}"
+            what, loops = self.condition(made.elt, negate), self.loops(made.generators)
+            every = (name == "any") is negate
+            return f"{what} {loops if every else loops.replace('for each', 'for at least one', 1)}"
         if name in PREDICATES and isinstance(node.func, ast.Attribute):
             does, does_not = PREDICATES[name]
             given = [self.value(argument) for argument in node.args]

@@ -86,7 +86,7 @@ def refuses(words: str) -> bool:
     words = words.strip()
     for before, after in product(BEFORE, AFTER):
         words = words.removeprefix(f"{before} ").removesuffix(f" {after}")
-    return words in (*VAGUE, FORGOT, "What do you mean?") or bool(_REFUSES.match(words))
+    return words in (*VAGUE, FORGOT, REFUSAL, "What do you mean?") or bool(_REFUSES.match(words))
 
 
 def without_misheard(messages: Sequence[Message]) -> list[Message]:
