@@ -139,8 +139,8 @@ _KINDS = {
     "fields": r"fields?\b|keys?\b|attributes?|structured?|look like|format of (?:the )?(?:input|each|\w+s\b)|contain",
     "return": r"return|output|result\b|outcome|give back|in the end",
     "computation": r"calculat\w*|comput\w*|formulas?|work(?:ed)? out|determin\w*|derive\w*|weigh\w*|arrive",
-    "condition": r"conditions?|criteria|criterion|depends?|affects?|influences?|matters?|plays? a role|rules?\b|thresholds?|cases?\b|ranges?|categor\w*|classif\w*|"
-    r"when\b|under what",
+    "condition": r"conditions?|criteria|criterion|depends?|affects?|influences?|matters?|plays? a role|rules?\b|"
+    r"thresholds?|cases?\b|ranges?|categor\w*|classif\w*|when\b|under what",
     "table": r"which (?:\w+ )?values|list of|what are|mapping|categories|options",
     "loop": r"for each|loop|go(?:es)? over|iterat",
     "start": r"start|begin|initial",

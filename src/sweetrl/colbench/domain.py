@@ -447,8 +447,8 @@ class Domain:
 def no_facts(spec: str) -> UserError:
     """Return what is said of a domain without `facts`."""
     return UserError(
-        f"{spec}: this domain offers no facts about its tasks, which `simulator.kind: described` and prompts with "
-        "{facts} need; take another user or prompt, or give the class a method `facts`."
+        f"{spec}: this domain offers no facts about its tasks, which `simulator.kind: described`, prompts with "
+        "{facts} and `sweetrl users check` need; take another user or prompt, or give the class a method `facts`."
     )
 
 

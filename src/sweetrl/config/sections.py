@@ -81,9 +81,9 @@ class SimulatorSettings(Section):
     """Who plays the user."""
 
     kind: str = "scripted"
-    """`scripted`: by rule, as the domain says. `described`: in sentences made from a reference program. `llm`: a language
-    model that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`:
-    you, at the terminal. Or your own, as in `my_package.users:Terse` (docs/extending.md)."""
+    """`scripted`: by rule, as the domain says. `described`: in sentences made from a reference program. `llm`: a model
+    that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`: you, at
+    the terminal. Or your own, as in `my_package.users:Terse` (docs/extending.md)."""
     persona: Persona = "plain"
     """scripted, described, llm, vision: in which manner they answer (docs/real-models.md)."""
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")

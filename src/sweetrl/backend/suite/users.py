@@ -84,7 +84,8 @@ class ScriptedSimulator:
         if not read_facts(task.hidden_information):
             raise UserError(
                 f"task {task.id}: the scripted user knows nothing about it, because it is not of the synthetic suite; "
-                "set `simulator.kind` to `llm`, `replay`, `human` or a user of your own (docs/real-models.md)."
+                "set `simulator.kind` to `described`, `llm`, `replay`, `human` or a user of your own "
+                "(docs/real-models.md)."
             )
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if self.persona == "impatient":
