@@ -18,6 +18,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.rollout.users import open_user, user_name
+from sweetrl.stages.parameters import with_values
 from sweetrl.types import Message, Task
 
 FACTS = (
@@ -128,6 +129,15 @@ def test_settings_choose_the_user_and_name_it() -> None:
 )
 def test_what_does_not_fit_is_one_sentence(domain: Domain, simulator: Any, message: str) -> None:
     with pytest.raises(UserError, match=message), open_user(configured(domain, **simulator), None):
+        pass
+
+
+def test_a_persona_of_a_plan_that_is_none_is_one_sentence() -> None:
+    domain = with_values(Settings(), {"simulator.persona": "rude"})
+    with (
+        pytest.raises(UserError, match="there is no `rude`; take one of plain, terse, "),
+        open_user(Backend().configured(domain), None),
+    ):
         pass
 
 

@@ -62,7 +62,7 @@ class DescribedUser:
     characters: int = 400
     persona: Persona = "plain"
     personas = ("terse", "misunderstanding")
-    instant = True
+    instant = checked = True
 
     def __post_init__(self) -> None:
         self.name = DESCRIBED if self.persona == "plain" else f"{DESCRIBED}:{self.persona}"

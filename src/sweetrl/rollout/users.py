@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import get_args
 
 from sweetrl.colbench.described import DescribedUser
 from sweetrl.colbench.domain import Domain, no_facts
 from sweetrl.colbench.personas import with_persona
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.colbench.users import ATTEMPTS, ConsoleUser, Recording, ReplaySimulator, is_recording
-from sweetrl.config.sections import DESCRIBED
+from sweetrl.config.sections import DESCRIBED, Persona
 from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
@@ -48,6 +49,8 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
     """Yield the user that the domain's settings ask for; `tools` is what the domain's `open` yields."""
     settings, model = domain.settings.simulator, domain.settings.model
     cut, persona = settings.reply_characters or domain.reply_characters, settings.persona
+    if persona not in get_args(Persona):
+        raise UserError(f"simulator.persona: there is no `{persona}`; take one of {', '.join(get_args(Persona))}.")
     if persona != "plain" and settings.kind not in ("scripted", "described", "llm", "vision"):
         raise UserError(f"simulator.persona: a user of kind `{settings.kind}` has no persona; set it to `plain`.")
     if settings.kind == "scripted":
