@@ -17,6 +17,7 @@ from itertools import chain
 
 from sweetrl.colbench.personas import MISUNDERSTANDS
 from sweetrl.config.sections import DESCRIBED, Persona
+from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
 
 UNKNOWN = ("I don't know.", "I can't say.", "I have no idea about that.")
@@ -48,6 +49,14 @@ class Fact:
         text = re.sub(r"\b(the|it should|should) ", "", self.text, flags=re.IGNORECASE)
         text = re.sub(r"\b(is|are) (?=less|more|at )", "", text).replace("otherwise", "else")
         return text[0].upper() + text[1:]
+
+
+def no_facts(spec: str) -> UserError:
+    """Return what is said of a domain without `facts`."""
+    return UserError(
+        f"{spec}: this domain offers no facts about its tasks, which `simulator.kind: described`, prompts with "
+        "{facts} and `sweetrl users check` need; take another user or prompt, or give the class a method `facts`."
+    )
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
-from sweetrl.colbench.described import Fact
+from sweetrl.colbench.described import Fact, no_facts
 from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, agent_prompt, load_prompt, render
@@ -442,14 +442,6 @@ class Domain:
     def run_tests(self, task: Task, answer: str) -> list[TestRun]:
         """Run the hidden tests of `task` on `answer` once more, with all values; nothing where there are no tests."""
         return []
-
-
-def no_facts(spec: str) -> UserError:
-    """Return what is said of a domain without `facts`."""
-    return UserError(
-        f"{spec}: this domain offers no facts about its tasks, which `simulator.kind: described`, prompts with "
-        "{facts} and `sweetrl users check` need; take another user or prompt, or give the class a method `facts`."
-    )
 
 
 def _sees_pages(key: str, kind: str) -> UserError:

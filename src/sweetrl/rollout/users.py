@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import get_args
 
-from sweetrl.colbench.described import DescribedUser
-from sweetrl.colbench.domain import Domain, no_facts
+from sweetrl.colbench.described import DescribedUser, no_facts
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.personas import with_persona
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.colbench.users import ATTEMPTS, ConsoleUser, Recording, ReplaySimulator, is_recording
