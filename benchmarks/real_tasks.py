@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path, required=True, help="an official task file")
     parser.add_argument("--count", type=int, default=20, help="how many tasks, from the first")
     parser.add_argument("--suite", default="backend")
+    parser.add_argument("--user", default="", help="who answers, as `described`; empty: the model, of pages a script")
     parser.add_argument("--model", type=Path, default=Path("models/smollm2"), help="plays the agent and the user")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--turns", type=int, default=10)
@@ -70,7 +71,7 @@ def main() -> None:
         with server(settings, options, folder) as urls:
             command = [sys.executable, "-m", "sweetrl.cli", "collect", "--tasks", str(options.tasks.resolve())]
             command += ["--limit", str(options.count), "--out", str(out), "--concurrency", str(options.concurrency)]
-            command += ["--user", user_of(options.suite), *urls]
+            command += ["--user", user_of(options), *urls]
             done = subprocess.run(command, cwd=folder, check=False)
         if done.returncode:
             sys.exit(done.returncode)
@@ -90,9 +91,9 @@ def main() -> None:
         sys.exit(any(found.values()))
 
 
-def user_of(suite: str) -> str:
+def user_of(options: argparse.Namespace) -> str:
     """Who talks with the agent: the model itself; of pages the scripted user, because the model cannot see."""
-    return "scripted" if suite == "frontend" else "llm"
+    return str(options.user) or ("scripted" if options.suite == "frontend" else "llm")
 
 
 def write_settings(folder: Path, options: argparse.Namespace) -> Settings:
@@ -109,7 +110,7 @@ def write_settings(folder: Path, options: argparse.Namespace) -> Settings:
             "temperature": 0.7,
         },
         "simulator": {
-            "kind": user_of(options.suite),
+            "kind": user_of(options),
             "server": {"model": model, "max_new_tokens": options.user_tokens},
         },
         "reward": {"semantics": "official"} if options.suite == "backend" else {},
@@ -137,7 +138,7 @@ def server(settings: Settings, options: argparse.Namespace, folder: Path) -> Ite
     try:
         with watched(engine, settings.model, log) as (running, _):
             name = running.model
-            user = ["--user-url", running.urls, "--user-model", name] if user_of(options.suite) == "llm" else []
+            user = ["--user-url", running.urls, "--user-model", name] if user_of(options) == "llm" else []
             yield ["--engine", "vllm", "--url", running.urls, *user]
     except BaseException:
         if log.exists():

@@ -190,7 +190,7 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
     (
         lambda name: plugins.find_simulator(name, {}),
         "terse",
-        f"`simulator.kind: terse` is not known; known are scripted, llm, vision, replay, human, {OWN_PATH}",
+        f"`simulator.kind: terse` is not known; known are scripted, described, llm, vision, replay, human, {OWN_PATH}",
     ),
     *(
         (

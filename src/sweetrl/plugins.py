@@ -46,7 +46,7 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     "simulators": {},
 }
 # User simulators that a domain or the rollout makes itself.
-SIMULATORS = ("scripted", "llm", "vision", "replay", "human")
+SIMULATORS = ("scripted", "described", "llm", "vision", "replay", "human")
 # The key of params.yaml that names each, and of `sources`, which says where its code lies.
 KEYS: dict[Group, tuple[str, str]] = {
     "domains": ("suite", "suite"),

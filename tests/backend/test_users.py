@@ -187,8 +187,8 @@ def test_nobody_leaks_or_says_too_much(task: Task, persona: Persona, seed: int, 
 # Settings
 
 
-def backend(**options: Any) -> Backend:
-    return Backend().configured(Settings.model_validate({"simulator": {"options": options}}))
+def backend(**simulator: Any) -> Backend:
+    return Backend().configured(Settings.model_validate({"simulator": simulator}))
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
@@ -199,18 +199,9 @@ def test_the_persona_is_a_setting(persona: str) -> None:
     assert backend().scripted_user(None).persona == "plain"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"persona": "angry"}, "simulator.options: there is no persona `angry`; take one of plain, terse, talkative, "),
-        ({"persona": ["plain"]}, "simulator.options: there is no persona `['plain']`; take one of plain, "),
-        ({"person": "terse"}, "simulator.options: the scripted user has no option `person`; it has `persona`."),
-    ],
-)
-def test_an_unknown_persona_or_option_is_one_clear_sentence(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as raised:
-        backend(**options).scripted_user(None)
-    assert message in str(raised.value) and "\n" not in str(raised.value) and str(raised.value).endswith(".")
+def test_an_unknown_option_is_one_clear_sentence() -> None:
+    with pytest.raises(UserError, match=r"^params.yaml: simulator.options: the scripted user has no option `person`;"):
+        backend(options={"person": "terse"}).scripted_user(None)
 
 
 @pytest.mark.parametrize(

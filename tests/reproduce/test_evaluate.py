@@ -102,14 +102,14 @@ def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Sett
 
 
 def test_other_users_are_met_at_temperatures_of_their_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[tuple[str, float, Any, str]] = []
+    met: list[tuple[str, float, str, str]] = []
     play = Player.play
 
     def noted(self: Player, name: str, tasks: Any, temperature: float, persona: str = "") -> Any:
         with self.at(temperature, persona) as environment:
-            options = environment.domain.settings.simulator.options
+            manner = environment.domain.settings.simulator.persona
             met.append(
-                (name, environment.context(self.agent).sampling().temperature, options, environment.simulator.name)
+                (name, environment.context(self.agent).sampling().temperature, manner, environment.simulator.name)
             )
         return play(self, name, tasks, temperature, persona)
 
@@ -121,8 +121,8 @@ def test_other_users_are_met_at_temperatures_of_their_own(settings: Settings, mo
     own = [one for one in met if not one[0].startswith("validation")]
     temperatures = sorted({0.0, chosen})
     assert own == [
-        *((f"t{at:g}", at, {}, "scripted") for at in temperatures),
-        ("t0.5-terse", 0.5, {"persona": "terse"}, "scripted:terse"),
+        *((f"t{at:g}", at, "plain", "scripted") for at in temperatures),
+        ("t0.5-terse", 0.5, "terse", "scripted:terse"),
     ]
     assert [one["persona"] for one in found["measured"]] == [""] * len(temperatures) + ["terse"]
     assert LOADED == [None]

@@ -67,7 +67,8 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
         with pytest.raises(UserError, match=r"all\.jsonl: this is there already"):
             sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
     facts = dict(line.split("\t") for line in output.splitlines() if "\t" in line)
-    assert (facts["agent"], facts["user"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
+    assert (facts["agent"], facts["tasks"], facts["dialogues"]) == ("mine", "5", "10")
+    assert facts["user"].startswith("llm:theirs@")  # the model, and a digest of what it is told
     assert (facts["success"], facts["share leaked"], facts["written"]) == ("0.6", "0", "all.jsonl")
     assert float(facts["prompt tokens"]) > 0 and float(facts["user prompt tokens"]) > 0
     found = list(read_trajectories(Path("all.jsonl"), Backend()))

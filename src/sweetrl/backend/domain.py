@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from sweetrl.backend import leaks
+from sweetrl.backend.facts import facts_of
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import demonstrate
 from sweetrl.backend.suite.details import CURRENCIES
 from sweetrl.backend.suite.judge import WORTH, faults, judge_reply
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
+from sweetrl.backend.suite.users import PERSONAS
+from sweetrl.colbench.described import Fact
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
 from sweetrl.config.sections import Section
 from sweetrl.errors import UserError
@@ -112,7 +115,13 @@ class Backend(Domain):
 
     def scripted_user(self, tools: Any) -> UserSimulator:
         """Return the user of the synthetic suite, who answers from a task's hidden facts."""
-        return ScriptedSimulator(self.scripted_option("persona", "plain"))
+        self.scripted_option("", None)
+        persona = self.settings.simulator.persona
+        return ScriptedSimulator(persona if persona in PERSONAS else "plain")
+
+    def facts(self, task: Task) -> Sequence[Fact]:
+        """Return what a reference program does, in sentences."""
+        return facts_of(task)
 
     def knows(self, task: Task) -> bool:
         """Whether `task` is one of the synthetic suite."""

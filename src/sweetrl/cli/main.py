@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 from sweetrl import __version__
-from sweetrl.cli import files
+from sweetrl.cli import files, users
 from sweetrl.cli import options as opt
 from sweetrl.cli.app import App, run_app
 from sweetrl.cli.files import settings_here
@@ -36,6 +36,8 @@ sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
 app.add_typer(sandbox_app, name="sandbox")
 browser_app = App(help="Render pages that nobody has read.", add_completion=False)
 app.add_typer(browser_app, name="browser")
+users_app = App(help="Whom agents talk with.", add_completion=False)
+app.add_typer(users_app, name="users")
 
 
 def _say_version(is_given: bool) -> None:
@@ -147,6 +149,7 @@ app.command()(files.tasks)
 app.command()(files.convert)
 sandbox_app.command("run")(files.sandbox_run)
 browser_app.command("render")(files.browser_render)
+users_app.command("check")(users.check)
 
 
 @app.command()

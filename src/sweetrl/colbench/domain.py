@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
+from sweetrl.colbench.described import Fact, no_facts
 from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, agent_prompt, load_prompt, render
@@ -282,13 +283,18 @@ class Domain:
         return ScriptedUser(self.reply)
 
     def scripted_option(self, name: str, default: Any) -> Any:
-        """Return the one option that a scripted user has (`simulator.options`); another one is a UserError."""
+        """Return the one option of a scripted user (`simulator.options`; "": it has none); another is a UserError."""
         options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
         if unknown := options.keys() - {name}:
             raise UserError(
-                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `{name}`."
+                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`"
+                + (f"; it has `{name}`." if name else "; it has none.")
             )
         return options.get(name, default)
+
+    def facts(self, task: Task) -> Sequence[Fact]:
+        """Return what the user of kind `described` knows about `task`, in sentences that give no reference away."""
+        raise no_facts(self.spec)
 
     def knows(self, task: Task) -> bool:
         """Whether the scripted user can answer about `task`."""

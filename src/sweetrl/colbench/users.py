@@ -17,9 +17,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from sweetrl.colbench.described import Fact
 from sweetrl.colbench.jsonl import Row, parse_row, raw_lines, read_as, read_rows
 from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.personas import IN_WORDS
 from sweetrl.colbench.prompts import load_prompt, render
+from sweetrl.config.sections import Persona
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import private_file
 from sweetrl.protocols import Speaker
@@ -27,6 +30,7 @@ from sweetrl.text import printable
 from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
+ATTEMPTS = 3  # at one answer, where leaks are refused
 _OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
 
 
@@ -37,7 +41,8 @@ class LlmSimulator:
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
     leaks="refuse" a leaking answer, and one that `validate` would not accept, is asked for again, with a reminder and
     another seed, `attempts` times in all.
-    `recording` keeps answers for later runs. `identity` tells speakers with other models, prompts or sampling apart.
+    `persona` is how the model is told to be. `recording` keeps answers for later runs. `identity` tells speakers with
+    other models, prompts or sampling apart.
     """
 
     speaker: Speaker
@@ -45,7 +50,8 @@ class LlmSimulator:
     template: str = ""
     reply_characters: int = 400
     leaks: Literal["count", "refuse"] = "count"
-    attempts: int = 3
+    attempts: int = ATTEMPTS
+    persona: Persona = "plain"
     recording: Recording | None = None
     identity: str = ""
     refused: int = field(default=0, init=False)
@@ -53,7 +59,7 @@ class LlmSimulator:
     checked = True
 
     def __post_init__(self) -> None:
-        self.name = f"llm:{self.speaker.name}"
+        self.name = f"llm:{self.speaker.name}" + (f":{self.persona}" if self.persona != "plain" else "")
         self.template = self.template or self.domain.simulator_template
         self.identity = self.identity or self.name
 
@@ -100,7 +106,13 @@ class LlmSimulator:
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
         reminder = f"\n\n{load_prompt(self.domain.reminder_template)}" if again else ""
-        return simulator_prompt(task, messages, self.template) + reminder
+        facts = self.domain.facts(task) if "{facts}" in load_prompt(self.template) else ()
+        return simulator_prompt(task, messages, self.template, facts) + self.manner + reminder
+
+    @property
+    def manner(self) -> str:
+        """What the model is told about its persona."""
+        return "" if self.persona == "plain" else f"\n\n{IN_WORDS[self.persona]}"
 
 
 def spoken(text: str, marks: Marks = MARKS) -> str:
@@ -246,14 +258,16 @@ def is_recording(path: Path) -> bool:
     return any({"dialogue", "speaker"} <= row.keys() for _, row in islice(read_rows(path), 1))
 
 
-def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
+def simulator_prompt(task: Task, messages: Sequence[Message], template: str, facts: Sequence[Fact] = ()) -> str:
     """Return the instruction that makes a language model play the user of `task` at this point of the dialogue.
 
-    `template` is a shipped prompt's name or a file of your own with {request}, {reference} and {dialogue} in it. The
-    result holds the reference: it is for the simulator's model and nobody else.
+    `template` is a shipped prompt's name or a file of your own with {request}, {dialogue} and {reference} in it, or
+    {facts} in the place of the reference. The result is for the simulator's model and nobody else.
     """
-    reference = task.ground_truth or task.hidden_information or ""
-    return render(template, request=task.problem_description, reference=reference, dialogue=transcript(messages))
+    hidden = {"reference": task.ground_truth or task.hidden_information or ""}
+    if "{facts}" in load_prompt(template):
+        hidden = {"facts": "\n".join(f"- {fact.text}" for fact in facts) or "- nothing in particular"}
+    return render(template, request=task.problem_description, **hidden, dialogue=transcript(messages))
 
 
 def transcript(messages: Sequence[Message], shown: Callable[[str], str] = str) -> str:

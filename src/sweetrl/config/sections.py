@@ -46,8 +46,7 @@ class ServerSettings(Section):
     backoff_seconds: Rate = 0.5
     """Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."""
     gpus: int = Field(0, ge=0)
-    """GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A server that the
-    stage starts itself is counted without it."""
+    """GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours."""
 
     @property
     def addresses(self) -> list[str]:
@@ -76,32 +75,40 @@ class UserServerSettings(ServerSettings):
     temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the user (official: 0).")
 
 
+Persona = Literal["plain", "terse", "talkative", "impatient", "forgetful", "misunderstanding", "vague"]
+DESCRIBED = "described/1"  # the user of that kind, with its version: another one where it says other words
+
+
 class SimulatorSettings(Section):
     """Who plays the user."""
 
     kind: str = "scripted"
-    """`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by comparing two
-    pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a server that sees both
-    pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, as in `my_package.users:Terse`
-    (docs/extending.md)."""
+    """`scripted`: by rule, as the domain says. `described`: in sentences made from a reference program. `llm`: a model
+    that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`: you, at
+    the terminal. Or your own, as in `my_package.users:Terse` (docs/extending.md)."""
+    persona: Persona = "plain"
+    """scripted, described, llm, vision: in which manner they answer (docs/real-models.md)."""
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
     reply_characters: int = Field(0, ge=0)
     """The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000)."""
     prompt: str = ""
-    """llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with {request},
-    {reference} (not for vision) and {dialogue} in it. Empty: the domain's."""
+    """llm, vision: the instruction: a shipped prompt's name, or your own text file with {request}, {dialogue} and (llm)
+    {reference} or {facts}. Empty: the domain's."""
     recording: str = ""
-    """llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. replay: such a file,
-    a folder of trajectory shards, or an official trajectory file."""
+    """llm, vision: file in which answers are kept for reruns. replay: such a file, a folder of trajectory shards, or an
+    official trajectory file."""
     leaks: Literal["count", "refuse"] = "count"
-    """llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the dialogue.
-    `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is lost."""
-    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one reply is asked for.")
+    """llm: a reply that holds code or quotes the reference is noted (`count`), or asked for again, three times in all,
+    before the dialogue is lost (`refuse`)."""
     server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
         parts = self.model_dump(include={"kind", "reply_characters", "options"})
+        if self.persona != "plain":
+            parts["persona"] = self.persona
+        if self.kind == "described":
+            parts["kind"] = DESCRIBED
         if self.kind == "replay":
             parts["recording"] = self.recording
         if self.kind in ("llm", "vision"):

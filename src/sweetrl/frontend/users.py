@@ -78,12 +78,12 @@ class VisionUser(LlmSimulator):
 
     def __init__(self, speaker: Speaker, domain: Domain, render: Render, **how: Any) -> None:
         super().__init__(speaker, domain, **{"reply_characters": 1000, **how})
-        self.name = f"vision:{speaker.name}"
+        self.name = self.name.replace("llm:", "vision:", 1)
         self.render = render
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return the texts and pictures of the one user message."""
-        told = vision_prompt(task, messages, self.template)
+        told = vision_prompt(task, messages, self.template) + self.manner
         if again:
             told += f"\n\n{load_prompt(self.domain.reminder_template)}"
         shown: list[str | bytes] = [told]

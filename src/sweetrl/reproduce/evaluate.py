@@ -140,8 +140,7 @@ class Player:
         from sweetrl.rollout.users import open_user
 
         domain, user = self.environment.domain, self.environment.simulator
-        options = {**domain.settings.simulator.options, "persona": persona} if persona else None
-        values = {"agent.temperature": temperature, "simulator.options": options}
+        values = {"agent.temperature": temperature, "simulator.persona": persona or None}
         other = domain.configured(with_values(settings_of(domain), values))
         with open_user(other, self.environment.tools) if persona else nullcontext(user) as simulator:
             yield replace(self.environment, domain=other, simulator=simulator)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import get_args
 
+from sweetrl.colbench.described import DescribedUser, no_facts
+from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.personas import with_persona
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.colbench.users import ConsoleUser, Recording, ReplaySimulator, is_recording
+from sweetrl.colbench.users import ATTEMPTS, ConsoleUser, Recording, ReplaySimulator, is_recording
+from sweetrl.config.sections import DESCRIBED, Persona
 from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
@@ -18,9 +22,6 @@ from sweetrl.io import digest
 from sweetrl.plugins import find_simulator
 from sweetrl.protocols import AsyncEngine, Tools, UserSimulator
 from sweetrl.types import Content, Prompt, Sampling, Usage
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
 
 
 class EngineSpeaker:
@@ -47,8 +48,18 @@ class EngineSpeaker:
 def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
     """Yield the user that the domain's settings ask for; `tools` is what the domain's `open` yields."""
     settings, model = domain.settings.simulator, domain.settings.model
+    cut, persona = settings.reply_characters or domain.reply_characters, settings.persona
+    if persona not in get_args(Persona):
+        raise UserError(f"simulator.persona: there is no `{persona}`; take one of {', '.join(get_args(Persona))}.")
+    if persona != "plain" and settings.kind not in ("scripted", "described", "llm", "vision"):
+        raise UserError(f"simulator.persona: a user of kind `{settings.kind}` has no persona; set it to `plain`.")
     if settings.kind == "scripted":
-        yield domain.scripted_user(tools)
+        yield with_persona(domain.scripted_user(tools), persona)
+    elif settings.kind == "described":
+        if type(domain).facts is Domain.facts:
+            raise no_facts(domain.spec)
+        own = persona if persona in DescribedUser.personas else "plain"
+        yield with_persona(DescribedUser(domain.facts, cut, own), persona)
     elif settings.kind == "human":
         yield ConsoleUser()
     elif settings.kind == "replay":
@@ -66,9 +77,9 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
                 speaker,
                 tools,
                 template=settings.prompt,
-                reply_characters=settings.reply_characters or domain.reply_characters,
+                reply_characters=cut,
                 leaks=settings.leaks,
-                attempts=settings.leak_attempts,
+                persona=persona,
                 recording=Recording(Path(settings.recording)) if settings.recording else None,
                 identity=identity_of(domain),
             )
@@ -98,8 +109,21 @@ def identity_of(domain: Domain) -> str:
     prompt = load_prompt(settings.prompt or domain.simulator_template)
     what = [server.model, prompt, server.max_new_tokens, server.temperature]
     cut = settings.reply_characters or domain.reply_characters
-    how = [cut, settings.leaks, settings.leak_attempts if settings.leaks == "refuse" else 1]
+    how: list[object] = [cut, settings.leaks, ATTEMPTS if settings.leaks == "refuse" else 1]
+    how += [settings.persona] if settings.persona != "plain" else []
     return f"{server.model}@{digest(what, how)}"
+
+
+def user_name(domain: Domain) -> str:
+    """Return who answers, with what decides their words, to stand beside numbers: `llm:MODEL@PROMPT`, `scripted:terse`.
+
+    The version of `described` and the digest of a model's instruction and sampling are part of it.
+    """
+    settings = domain.settings.simulator
+    name = DESCRIBED if settings.kind == "described" else settings.kind
+    if settings.kind in ("llm", "vision"):
+        name = f"{name}:{identity_of(domain)}"
+    return name if settings.persona == "plain" else f"{name}:{settings.persona}"
 
 
 def replay(recording: str, domain: Domain) -> UserSimulator:

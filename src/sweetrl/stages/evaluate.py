@@ -33,11 +33,12 @@ from sweetrl.paths import (
     TEST_TASKS,
     TRAJECTORIES,
 )
+from sweetrl.rollout.users import user_name
 from sweetrl.stages.rescoring import recorded, score_again
 from sweetrl.stages.run import stage_main, stage_run
 from sweetrl.sweet.preferences import CANDIDATES
 from sweetrl.sweet.tables import Table
-from sweetrl.tracking.runs import HARM_TAG, log_dialogues
+from sweetrl.tracking.runs import HARM_TAG, USER_TAG, log_dialogues
 from sweetrl.types import RankedState, Report, Trajectory
 
 
@@ -73,6 +74,7 @@ def evaluate(settings: Settings) -> None:
         write_json(EVALUATION, result.comparison)
         write_text(REPORT, report(domain, result))
         run.log_metrics(flat(result.comparison))
+        run.log.set_tags({USER_TAG: user_name(domain)})
         if hurt := harm(result.comparison):
             run.log.set_tags({HARM_TAG: hurt})
         run.log.log_artifact(REPORT)
@@ -87,7 +89,7 @@ def report(domain: Domain, evaluation: rollouts.Evaluation) -> str:
         "Domain": settings.suite,
         "Method": settings.method,
         "Base model": settings.model.base,
-        "User": settings.simulator.kind,
+        "User": user_name(domain),
         "Turns, at most": settings.agent.max_turns,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.reply_tokens,

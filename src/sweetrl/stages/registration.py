@@ -18,6 +18,7 @@ from sweetrl.file_hashes import dvc_hash, file_hash, identity
 from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS
+from sweetrl.rollout.users import user_name
 from sweetrl.stages.parameters import own_sources
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config
 from sweetrl.tracking.lineage import data_hashes
@@ -52,7 +53,8 @@ def evaluation_key(settings: Settings, root: Path) -> str:
 def evaluation_tags(settings: Settings, root: Path, results: Path | None = None) -> dict[str, str]:
     """Return the tags that sum up the last evaluation, or the one whose `results` lie in a folder of their own."""
     measured = headline((results or root) / EVALUATION)
-    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(measured)}
+    tags = {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(measured)}
+    return tags | {"evaluation_user": user_name(load_domain(settings))}
 
 
 def chosen_code(settings: Settings, root: Path) -> dict[str, str]:

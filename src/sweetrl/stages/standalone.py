@@ -30,6 +30,7 @@ from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import SCRATCH
 from sweetrl.rollout.ledger import Ledger, cost_metrics
 from sweetrl.rollout.scored import summarize, thought_counter
+from sweetrl.rollout.users import user_name
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import seed_everything
 from sweetrl.types import Task
@@ -176,7 +177,7 @@ def _attempt(
     spent = {key.replace("simulator/", "user_"): value for key, value in spent.items()}
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
-    facts = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(tasks)}
+    facts = {"agent": policy.name, "user": user_name(load_domain(settings)), "tasks": len(tasks)}
     return store, {**facts, **summarize(store, thought_counter(settings.model)), **spent}
 
 

@@ -35,6 +35,7 @@ PARENT_VARIABLE = "SWEETRL_PARENT_RUN"  # DVC does not hash the environment, so 
 OTHER_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
 WRITTEN_BY_RUNS = ":(top,exclude,glob)**/dvc.lock"  # for git
 ERROR_TAG = "sweetrl.error"  # what ended a pipeline run that has failed
+USER_TAG = "sweetrl.user"  # of an evaluation: who answered the agents, with what decides their words
 HARM_TAG = "sweetrl.harm"  # of an evaluation that shows harm, and of its pipeline run: the changes
 RETRAINING_TAG = "sweetrl.retraining"  # of a retraining's pipeline run: what its journal calls it
 FLUSH_SECONDS = 30.0  # opening MLflow takes about 3 s and one write about 70 ms: batches keep that out of the way

@@ -1,4 +1,4 @@
-"""The scripted person of the synthetic suite, with several characters (`simulator.options.persona`)."""
+"""The scripted person of the synthetic suite, who plays several personas itself (`simulator.persona`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.colbench.personas import AFTER, BEFORE, PATIENCE, REFUSAL, without_misheard
 from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
 
@@ -16,10 +17,6 @@ PERSONAS: tuple[Persona, ...] = get_args(Persona)
 
 NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
 UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
-BEFORE = ("Good that you ask.", "Let me think about it.", "My partner knows more of this.", "Oh yes, that one.")
-AFTER = ("It has been so for years.", "I hope that helps.", "We were never sure of it.", "You would not believe it.")
-REFUSAL = "No more questions, please just write it."
-PATIENCE = 3  # questions that an impatient person takes without a word
 LOSES_PATIENCE = 0.25  # chance at each further question that no other one is answered
 CORRECTION = "Sorry, I was wrong before."
 TOLD_AT_ONCE = 2  # details in one reply
@@ -32,6 +29,7 @@ def questions_of(messages: Sequence[Message]) -> list[tuple[str, ...]]:
 
 def answered_questions(messages: Sequence[Message]) -> list[tuple[str, ...]]:
     """The kinds of detail that each of the agent's messages asks for; none where the person refused to answer."""
+    messages = without_misheard(messages)
     replies = [message.content for message in messages if message.role == "user"][1:]
     return [() if reply == REFUSAL else kinds for kinds, reply in zip(questions_of(messages), replies, strict=False)]
 
@@ -72,10 +70,9 @@ class ScriptedSimulator:
     """
 
     instant = True
+    personas = PERSONAS
 
     def __init__(self, persona: Persona = "plain") -> None:
-        if persona not in PERSONAS:
-            raise UserError(f"simulator.options: there is no persona `{persona}`; take one of {', '.join(PERSONAS)}.")
         self.persona = persona
         self.name = "scripted" if persona == "plain" else f"scripted:{persona}"
 
@@ -87,7 +84,8 @@ class ScriptedSimulator:
         if not read_facts(task.hidden_information):
             raise UserError(
                 f"task {task.id}: the scripted user knows nothing about it, because it is not of the synthetic suite; "
-                "set `simulator.kind` to `llm`, `replay`, `human` or a user of your own (docs/real-models.md)."
+                "set `simulator.kind` to `described`, `llm`, `replay`, `human` or a user of your own "
+                "(docs/real-models.md)."
             )
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if self.persona == "impatient":

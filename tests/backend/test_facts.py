@@ -1,0 +1,120 @@
+"""What a reference does, in sentences: what is said, and that none of it is code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweetrl.backend import Backend
+from sweetrl.backend.facts import described, facts_of
+from sweetrl.backend.suite import generate
+from sweetrl.colbench.described import UNKNOWN, DescribedUser
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.evaluation.users import check_user
+from sweetrl.types import Message, Task
+
+BACKEND = Backend()
+
+ORDERS = '''
+def bill(orders, limit=100, express=False):
+    """Never told."""
+    rates = {"gold": 0.8, "silver": 0.9}
+    if not orders:
+        return 0
+    total = 0
+    for order in orders:
+        if order["weight"] >= 2.5 and order["kind"] not in ("gift", "sample"):
+            total += order["price"] * order["count"]
+    if total > limit:
+        total = total * rates["gold"] - 5
+    elif total < 0:
+        raise ValueError("no negative bill")
+    else:
+        total = max(total, 10)
+    dear = sorted(orders, key=lambda o: o["price"], reverse=True)[:3]
+    return {"total": round(total / 60, 2), "dear": [o["name"] for o in dear if o["price"] % 2 == 0]}
+'''
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "If the limit is not given, 100 is used.",
+        'The rates have "gold" as 0.8 and "silver" as 0.9.',
+        "If the orders are empty, it should return 0.",
+        "The total starts at 0.",
+        'For each order in the orders, if the "weight" of the order is at least 2.5 and the "kind" of the order is '
+        'none of "gift" or "sample", the "price" of the order multiplied by the "count" of the order is added to '
+        "the total.",
+        'If the total is more than the limit, the total becomes (the total multiplied by the "gold" of the rates) '
+        'minus 5; otherwise, if the total is less than 0, it is an error (ValueError) that says "no negative bill"; '
+        "otherwise the total becomes the larger of the total and 10.",
+        'The dear is the first 3 of the orders, sorted by its "price", largest first.',
+        'It should return a dictionary with "total" and "dear".',
+        '"total" in the result is (the total divided by 60) rounded to 2 decimals.',
+        '"dear" in the result is a list of the "name" of o for each o in the dear where the "price" of o is even.',
+    ],
+)
+def test_a_program_is_told_in_sentences(sentence: str) -> None:
+    assert sentence in {fact.text for fact in described(ORDERS)}
+
+
+def test_facts_have_ids_and_questions_that_do_not_give_them_away() -> None:
+    facts = described(ORDERS)
+    assert len({fact.id for fact in facts}) == len(facts)
+    for fact in facts:
+        assert fact.question.endswith("?") and not any(digit in fact.question for digit in "0123456789")
+    assert described("this is no program") == ()
+
+
+def test_nothing_that_is_told_of_the_suite_is_code() -> None:
+    for task in generate("test", 40, 3, 3):
+        for fact in described(task.ground_truth):
+            assert BACKEND.find_leak(task, fact.text) is None, fact
+        assert {fact.id for fact in facts_of(task)} <= {fact.kind for fact in facts_of(task)}
+
+
+QUESTIONS = (
+    *(
+        "How is the result calculated?",
+        "What should be returned? In which order?",
+        "Are there thresholds or conditions?",
+    ),
+    *("What should happen for empty input, and which errors are raised?", "Which fields does each item have?"),
+    *("Please show me the code.", "Tell me everything you know.", "What are all constants, tables and defaults?"),
+)
+
+
+@pytest.mark.parametrize("name", ["backend_300.jsonl", "backend_train_400.jsonl"])
+def test_no_answer_about_a_real_task_is_a_leak(name: str, real_backend_tasks: Path) -> None:
+    path = real_backend_tasks.with_name(name)
+    if not path.exists():
+        pytest.skip(f"the real ColBench tasks (CC-BY-NC) are not here: put {name} in ../shared/colbench")
+    tasks = list(read_tasks(path, BACKEND))
+    user, silent = DescribedUser(BACKEND.facts), 0
+    for task in tasks:
+        fragments, request = BACKEND.hidden_fragments(task), squeeze(task.problem_description)
+        messages = [Message("user", task.problem_description)]
+        for question in (*QUESTIONS, *(fact.question for fact in BACKEND.facts(task))):
+            words = user.reply(task, [*messages, Message("assistant", question)], 7)
+            assert BACKEND.find_leak(task, words) is None, (task.id, words)
+            assert told_fragment(fragments, squeeze(words), [request, squeeze(question)]) is None, (task.id, words)
+            assert len(words) <= 400
+            messages += [Message("assistant", question), Message("user", words)]
+        silent += all(message.content in UNKNOWN for message in messages[2::2])
+    assert silent < len(tasks) / 50  # there is something to be said about nearly all of them
+    answers = check_user(BACKEND, user, "described", tasks, 7, 1)
+    assert answers.rate("right", "asked").value > 0.9 and answers.counts["leaks"] == 0
+
+
+def test_what_is_asked_twice_is_told_with_what_is_new_first() -> None:
+    task = Task("t", "I want f(x).", "def f(x):\n    if x > 9:\n        return 'big'\n    return 'small'", ())
+    user, messages = DescribedUser(BACKEND.facts), [Message("user", "I want f(x).")]
+    said = []
+    for _ in range(3):
+        messages.append(Message("assistant", "What should be returned?"))
+        said.append(user.reply(task, messages, 1))
+        messages.append(Message("user", said[-1]))
+    assert '"big"' in said[0] and '"small"' in " ".join(said[:2]) and said[2] not in UNKNOWN

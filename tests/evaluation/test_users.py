@@ -1,0 +1,46 @@
+"""`sweetrl users check`: a good user is told from one who guesses, refuses, leaks or gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sweetrl.backend import Backend
+from sweetrl.colbench.described import DescribedUser
+from sweetrl.colbench.personas import REFUSAL
+from sweetrl.colbench.users import ScriptedUser
+from sweetrl.errors import SimulatorError
+from sweetrl.evaluation.users import FOREIGN, FOREIGN_QUESTIONS, check_user
+from sweetrl.types import Message, Task
+
+BACKEND = Backend()
+PROGRAM = "def f(x, y):\n    rate = 7\n    if x > 40:\n        return 'large'\n    return round(y * rate, 3)"
+TASKS = [Task(f"t{number}", "I want f(x, y).", PROGRAM, (("test1", "f(1, 2)"),)) for number in range(3)]
+
+
+def lost(task: Task, messages: Sequence[Message], seed: int) -> str:
+    raise SimulatorError("the server is gone")
+
+
+@pytest.mark.parametrize(
+    ("user", "right", "wrong", "early", "invented", "leaks"),
+    [
+        (DescribedUser(BACKEND.facts), 1.0, 0.0, 0.0, 0.0, 0.0),
+        (ScriptedUser(lambda *_: "It is 12."), 0.0, 1.0, 0.0, 1.0, 0.0),
+        (ScriptedUser(lambda *_: "I do not know."), 0.0, 0.0, 0.0, 0.0, 0.0),
+        (ScriptedUser(lambda *_: REFUSAL), 0.0, 0.0, 1.0, 0.0, 0.0),
+        (ScriptedUser(lambda *_: "```python\nreturn 1\n```"), 0.0, 1.0, 0.0, 1.0, 1.0),
+        (ScriptedUser(lost), 0.0, 0.0, 1.0, 0.0, 0.0),
+    ],
+)
+def test_what_a_user_says_is_counted(
+    user: DescribedUser | ScriptedUser, right: float, wrong: float, early: float, invented: float, leaks: float
+) -> None:
+    answers = check_user(BACKEND, user, "one", TASKS, 5, 4)
+    rates = {what: rate.value for what, rate in answers.rates()}
+    assert rates["right"] == right and rates["wrong"] == wrong and rates["ended early"] == early
+    assert rates["answered what it cannot know"] == invented and rates["leaked code"] == leaks
+    assert answers.counts["foreign"] == len(TASKS) * FOREIGN and answers.counts["asked"] >= len(TASKS)
+    assert answers == check_user(BACKEND, user, "one", TASKS, 5, 4)
+    assert len(FOREIGN_QUESTIONS) >= FOREIGN
