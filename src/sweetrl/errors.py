@@ -22,8 +22,8 @@ class UnknownVersion(UserError):
 # The extras of the package, and what each installs that the core does without.
 EXTRAS = {
     "pipeline": (
-        *("boto3", "botocore", "dvc", "fastapi", "great_expectations", "huggingface_hub", "mlflow", "networkx"),
-        *("pandas", "prefect", "prometheus_client", "ruamel", "starlette", "uvicorn"),
+        *("boto3", "botocore", "dvc", "dvc_data", "fastapi", "great_expectations", "huggingface_hub", "mlflow"),
+        *("networkx", "pandas", "prefect", "prometheus_client", "ruamel", "starlette", "uvicorn"),
     ),
     "report": ("jinja2", "matplotlib"),
     "gguf": ("gguf",),
