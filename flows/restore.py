@@ -19,7 +19,7 @@ from tasks.journal import promoting
 from tasks.origin import pull, share
 from tasks.steps import announce, settled
 from tasks.training import Waiting
-from tasks.workspace import commit_records, git, git_remote, head, only_run, put_back, records_in_git
+from tasks.workspace import commit_records, git, git_remote, head, only_run, push, put_back, records_in_git
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def restore(version: str = "", reason: str = "", root: str = ".") -> Restored:
                 )
             registry.promote(number, reason or f"restored in the place of version {before}")
         try:
+            if tip:  # so that nobody sees a commit without its data
+                push(folder)
             if not share(folder, remote, branch, head(folder), tip):
                 unshared = f"others have pushed {branch} at this moment"
         except UserError as error:

@@ -21,7 +21,7 @@ from tasks.workspace import git
 if TYPE_CHECKING:
     from dvc_data.hashfile.db import HashFileDB
 
-HASH = re.compile(r"md5: ([0-9a-f]{32}(?:\.dir)?)\b")
+HASH = re.compile(r"md5: '?([0-9a-f]{32}(?:\.dir)?)\b")
 RECORDED = ("*dvc.lock", "*.dvc")  # files that name DVC's objects
 
 

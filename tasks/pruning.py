@@ -28,6 +28,7 @@ from sweetrl.tracking.registry import open_reference
 from tasks.journal import DONE, Journal, common_folder, one_at_a_time, promoting
 from tasks.objects import Objects, hashes_in, hashes_in_git, local_cache
 from tasks.workspace import (
+    BEFORE_RESTORE,
     close_worktree,
     git,
     git_remote,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 DAY = 86_400.0
+THEIRS = "refs/sweetrl/remote"  # where refs of the remote lie here that are no branches
 OURS = "retrain/"  # how the names of retrainings' branches begin
 COMMITS = ("Retrain on the batch of ", "Merge what came while ")  # what retrainings commit there
 OF_STAGES = re.compile(r"[a-z-]+-[0-9a-f]{16}|evaluate-version-.*")  # scratch folders
@@ -86,8 +88,8 @@ def prune(
     settings = load_settings(home / "params.yaml")
     with contextlib.ExitStack() as stack:
         if not dry_run:  # no run here, no new retraining of this machine, no promotion
+            stack.enter_context(promoting(home, say))  # first, as a retraining's end does
             stack.enter_context(only_run(home))
-            stack.enter_context(promoting(home, say))
             with contextlib.suppress(UserError):
                 stack.enter_context(one_at_a_time(home, "batches", say))
         plan = Pruning(settings, home, keep, time.time() - days * DAY, remote).plan()
@@ -126,7 +128,7 @@ class Pruning:
         self.unfinished = [left for left in self.journals if not left.done]
         self.origin = git_remote(home)
         if remote and self.origin:
-            git(home, "fetch", "-q", "--prune", self.origin)
+            _fetch_all(home, self.origin)
         self.refs = _refs(home)
         self.prefixes = [f"refs/{place}/{OURS}" for place in ("heads", f"remotes/{self.origin}")]
         unfinished = {worktree_folder(home, left.branch) for left in self.unfinished}
@@ -233,12 +235,15 @@ class Pruning:
                 yield Item(f"{what} scratch folder", folder.name, _size(folder), remove)
 
     def _objects(self, commits: Iterable[str], kept: Iterable[ModelVersion]) -> Iterator[Item]:
-        home, here = self.home, local_cache(self.home)
+        home, here = self.home.resolve(), local_cache(self.home).resolve()
         why = next((f"{left.branch} is at work" for left in self.unfinished if left.at_work), "")
         if why or not head(home):
             self.stays.append(("DVC's cache", why or "there is no commit that says what is in use"))
             return
         used = hashes_in_git(home, commits, self.trees)
+        for lock in (home / BEFORE_RESTORE).glob("*/dvc.lock"):
+            if lock.stat().st_mtime >= self.since:
+                used |= hashes_in(lock.read_text(encoding="utf-8"))
         for version in kept:
             used |= set(json.loads(version.tags.get("data", "{}")).values())
             with tempfile.TemporaryDirectory() as name:  # what `sweetrl restore` would take
@@ -281,9 +286,18 @@ def _journals(home: Path) -> Iterator[Left]:
         yield Left(path, branch, DONE in facts or not branch, at_work, str(run), str(version))
 
 
+def _fetch_all(home: Path, origin: str) -> None:
+    """Bring all that uses data here: also where `home` is a clone of one branch, tags and DVC's experiments, too."""
+    shallow = git(home, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+    places = {"heads": f"refs/remotes/{origin}", "tags": f"{THEIRS}/tags", "exps": f"{THEIRS}/exps"}
+    named = (f"+refs/{kind}/*:{place}/*" for kind, place in places.items())
+    git(home, "fetch", "-q", "--prune", "--no-tags", *(["--unshallow"] if shallow else []), origin, *named)
+
+
 def _refs(home: Path) -> dict[str, tuple[str, float]]:
-    """Each ref -> its commit and when that was made."""
+    """Each ref, and each stash, -> its commit and when that was made."""
     lines = git(home, "for-each-ref", "--format=%(refname) %(objectname) %(committerdate:unix)", check=False).stdout
+    lines += git(home, "stash", "list", "--format=refs/%gd %H %ct", check=False).stdout
     rows = (line.split() for line in lines.splitlines())
     return {ref: (commit, float(when[0]) if when else 0.0) for ref, commit, *when in rows}
 

@@ -167,14 +167,19 @@ def test_a_restore_that_died_is_finished_and_goes_no_further_back(
     assert [entry.version for entry in project.registry().history()] == ["1", "2", "3", "2"]
 
 
-def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(project: Project) -> None:
+def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = project.clone("theirs")
     (other.home / "stage.py").write_text("new code\n")
     git(other.home, "add", "stage.py")
     git(other.home, "commit", "-qm", "Theirs")
     git(other.home, "push", "-q", "origin", "main")
+    seen: list[str] = []  # of main, by those who could get its data by then
+    monkeypatch.setattr(restore, "push", lambda root: seen.append(git(project.origin, "show", "main:dvc.lock")))
     assert back(project).workspace.endswith("and committed; main is pushed to origin")
     project.check_done("2")
+    assert seen == ["lock of batch 8"] and git(project.origin, "show", "main:dvc.lock") == "lock of batch 4"
     assert git(project.home, "rev-parse", "main") == git(project.origin, "rev-parse", "main")
     assert git(project.origin, "show", "main:stage.py") == "new code"
 

@@ -20,6 +20,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.tracking.registry import CHALLENGER, Registry
 from tasks.journal import DONE, Journal, new_journal
+from tasks.objects import hashes_in
 from tasks.pruning import Plan, Pruning, prune
 from tests.tasks.fake_project import git, quiet, start_dvc
 
@@ -63,13 +64,14 @@ class Team:
             {"path": "models/policy", "hash": "md5", "md5": folder, "size": 1, "nfiles": 1},
             {"path": "reports/evaluation.json", "hash": "md5", "md5": result, "size": 1},
         ]
-        return yaml.safe_dump({"schema": "2.0", "stages": {"train": {"cmd": "echo", "outs": outs}}}, sort_keys=False)
+        stages = {"train": {"cmd": "echo", "outs": outs}}
+        self.locks[number] = yaml.safe_dump({"schema": "2.0", "stages": stages}, sort_keys=False)
+        return self.locks[number]
 
     def branch(self, name: str, number: int, message: str = "Retrain on the batch of a night") -> str:
         """Commit the dvc.lock of `number` on a new branch, and return the commit."""
         git(self.home, "switch", "-q", "-c", name)
-        self.locks[number] = self.lock(number)
-        (self.home / "dvc.lock").write_text(self.locks[number])
+        (self.home / "dvc.lock").write_text(self.lock(number))
         git(self.home, "add", "dvc.lock")
         git(self.home, "commit", "-qm", message)
         commit = git(self.home, "rev-parse", "HEAD")
@@ -185,6 +187,11 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     client.log_param(theirs, "tracking.model", "another-project")
     for run in (own_run, theirs):
         client.set_terminated(run)
+    shared = registry.versions(f"tags.git_commit = '{team.commits[13]}'")[0]
+    client.create_registered_model("another-project")
+    client.create_model_version(
+        "another-project", "models:/elsewhere/1", tags={"stage_runs": shared.tags["stage_runs"]}
+    )
     team.branch("retrain/no-version", 100)
     git(home, "switch", "-q", "retrain/night-13")  # somebody has gone on there
     (home / "notes").write_text("mine")
@@ -207,7 +214,13 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     gone.rmdir()
     scratch = home / ".scratch/collect-0123456789abcdef"
     scratch.mkdir()
-    (home / ".scratch/before-restore").mkdir()
+    put_aside = home / ".scratch/before-restore/lately/dvc.lock"
+    put_aside.parent.mkdir(parents=True)
+    put_aside.write_text(team.lock(101))
+    os.utime(put_aside, (time.time() + 900,) * 2)
+    for number in (102, 103):
+        (home / "dvc.lock").write_text(team.lock(number))
+        git(home, "stash", "-q")
     journal, junk, young = old_journal(team), team.store("of no lock"), team.store("made now")
     os.utime(team.cache / young[:2] / young[2:], (time.time() + 900,) * 2)
     before = team.branches(), team.runs(), team.objects(), team.numbers()
@@ -238,12 +251,12 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     assert team.models() == models | {other} and pending not in team.models()
     stored = {path.name for path in (home / "mlartifacts/models").iterdir() if list(path.rglob("*.lock"))}
     assert stored == models, "bytes are freed"
-    assert len(team.runs()) == 2 * len(STAYS) + 2 and {own_run, theirs} <= team.runs()
+    assert len(team.runs()) == 2 * len(STAYS) + 4 and {own_run, theirs, shared.run_id} <= team.runs()
     kept = {f"retrain/night-{number}" for number in (3, 11, 29, 31, 33, 13)}
     assert team.branches() == {"main", "somebodys"} | kept
     assert not any(path.exists() for path in (dead, journal, scratch)) and (home / ".scratch/before-restore").exists()
     assert "night-5" not in git(home, "worktree", "list")
-    expected = {*added, young}.union(*(team.hashes(number) for number in (*STAYS, 13)))
+    expected = {*added, young}.union(*(team.hashes(number) for number in (*STAYS, 13, 101, 102, 103)))
     assert team.objects() == expected and junk not in expected
     team.check()
     assert team.prune().items == (), "a second run has nothing to do"
@@ -315,35 +328,41 @@ def test_the_cache_stays_while_a_retraining_is_at_work_or_others_share_it(team: 
     plan = team.prune(dry_run=True)
     assert ("DVC's cache", f"{team.home.parent / 'shared'} may be shared with others") in plan.stays
     assert not any("DVC" in item.kind for item in plan.items)
+    (team.home / ".dvc/config.local").unlink()
+    (team.home / ".dvc/cache").rename(team.home.parent / "shared")
+    (team.home / ".dvc/cache").symlink_to(team.home.parent / "shared")
+    assert not any("DVC" in item.kind for item in team.prune(dry_run=True).items)
+
+
+def test_a_hash_of_digits_is_one_though_yaml_quotes_it() -> None:
+    names = "12345678901234567890123456789012", "123456789012345678901e3456789012"
+    assert hashes_in(yaml.safe_dump([{"md5": name} for name in names])) == set(names)
 
 
 def test_remotes_are_pruned_where_asked_for(team: Team) -> None:
-    """What other clones know of comes from the remote of git first."""
+    """What other clones know of comes from the remote of git first, though this clone is of one branch."""
     home, origin, store = team.home, team.home.parent / "origin.git", team.home.parent / "store"
     git(home.parent, "init", "-q", "--bare", "-b", "main", str(origin))
     git(home, "remote", "add", "origin", str(origin))
     git(home, "push", "-q", "--all", "origin")
     (home / ".dvc/config").write_text(f"[core]\n    remote = store\n['remote \"store\"']\n    url = {store}\n")
-    theirs = team.store("only a clone knows of it")
+    git(home, "config", "remote.origin.fetch", "+refs/heads/main:refs/remotes/origin/main")
+    theirs = {place: team.store(f"{place} of a clone") for place in ("refs/heads/theirs", "refs/tags/x", "refs/exps/x")}
     (home / ".dvc/cache").rename(store)
     clone = home.parent / "clone"
     git(home.parent, "clone", "-q", str(origin), str(clone))
-    (clone / "own.dvc").write_text(f"outs:\n- md5: {theirs}\n  path: own\n")
-    for line in (
-        ["switch", "-q", "-c", "theirs"],
-        ["add", "own.dvc"],
-        ["commit", "-qm", "x"],
-        ["push", "-q", "origin", "theirs"],
-    ):
-        git(clone, *line)
+    for place, name in theirs.items():
+        git(clone, "switch", "-q", "--detach", "origin/main")
+        (clone / "own.dvc").write_text(f"outs:\n- md5: {name}\n  path: own\n")
+        git(clone, "add", "own.dvc")
+        git(clone, "commit", "-qm", "x")
+        git(clone, "push", "-q", "origin", f"HEAD:{place}")
     team.prune()
     stored = {path.parent.name + path.name for path in (store / "files/md5").glob("*/*")}
     assert team.hashes(1) <= stored and "retrain/night-1" in git(origin, "branch")
     assert team.prune(remote=True).items
     stored = {path.parent.name + path.name for path in (store / "files/md5").glob("*/*")}
-    assert stored == {theirs}.union(*(team.hashes(number) for number in STAYS))
-    kept = {f"retrain/night-{number}" for number in (3, 11, 29, 31, 33)}
-    assert (
-        set(git(origin, "for-each-ref", "--format=%(refname:short)").split()) == {"main", "theirs", "somebodys"} | kept
-    )
+    assert stored == set(theirs.values()).union(*(team.hashes(number) for number in STAYS))
+    kept = {"main", "theirs", "somebodys", *(f"retrain/night-{number}" for number in (3, 11, 29, 31, 33))}
+    assert set(git(origin, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()) == kept
     assert not team.prune(remote=True).items

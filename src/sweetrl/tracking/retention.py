@@ -65,8 +65,12 @@ def _copies(registry: Registry, versions: Sequence[ModelVersion]) -> dict[str, s
     """Return version -> the version of another registered model that holds the same logged model."""
     own = {f"models:/{registry.name}/{one.version}": str(one.version) for one in versions}
     own |= {str(one.source): str(one.version) for one in versions}
-    others = [one for one in _all(registry.client.search_model_versions) if one.name != registry.name]
-    return {own[one.source]: f"{one.name} version {one.version}" for one in others if one.source in own}
+    return {own[one.source]: f"{one.name} version {one.version}" for one in _others(registry) if one.source in own}
+
+
+def _others(registry: Registry) -> list[ModelVersion]:
+    """The versions of all other registered models."""
+    return [one for one in _all(registry.client.search_model_versions) if one.name != registry.name]
 
 
 def _all(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
@@ -100,10 +104,11 @@ def unused_runs(registry: Registry, kept: Iterable[ModelVersion], named: Collect
     """Return the pipeline runs of this model that ended before `since`, each behind the runs below it.
 
     Where one of these is that of a `kept` version, in `named` or young, they all stay. Projects may share an
-    experiment: the parameter `tracking.model` says whose a pipeline run is, and a run below none is nobody's.
+    experiment: the parameter `tracking.model` says whose a pipeline run is, and a run below none is nobody's. What two
+    projects have made alike may be known by the same runs: those of other models' versions stay, too.
     """
     used: set[str | None] = {*named}
-    for version in kept:
+    for version in (*kept, *_others(registry)):
         stages = json.loads(version.tags.get("stage_runs", "{}")).values()
         used |= {version.run_id, version.tags.get("parent_run"), *stages}
     store = registry.store
