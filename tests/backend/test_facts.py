@@ -118,3 +118,8 @@ def test_what_is_asked_twice_is_told_with_what_is_new_first() -> None:
         said.append(user.reply(task, messages, 1))
         messages.append(Message("user", said[-1]))
     assert '"big"' in said[0] and '"small"' in " ".join(said[:2]) and said[2] not in UNKNOWN
+
+
+def test_what_is_returned_behind_another_return_is_for_the_other_cases() -> None:
+    facts = described("def f(x):\n    for each in x:\n        if each > 9:\n            return each\n    return 0")
+    assert facts[-1].text == "In all other cases, it should return 0."

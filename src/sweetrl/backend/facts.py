@@ -59,6 +59,7 @@ class Describer:
         targets = [target for node in ast.walk(tree) for target in _targets(node)]
         self.changing = {name for name in targets if targets.count(name) > 1}
         self.functions = len([node for node in tree.body if isinstance(node, _Function)])
+        self.before: Sequence[ast.stmt] = ()
         self.facts: list[Fact] = []
         self.unsaid: list[ast.AST] = []
 
@@ -74,7 +75,8 @@ class Describer:
 
     def body(self, statements: Sequence[ast.stmt], context: tuple[str, ...]) -> None:
         """Say what statements do, in the loops and conditions of `context`."""
-        for statement in statements:
+        for number, statement in enumerate(statements):
+            self.before = statements[:number]
             try:
                 method = getattr(self, f"_{type(statement).__name__.lower()}", None)
                 if method is not None:
@@ -211,11 +213,13 @@ class Describer:
                     self.add("return", f"{name} in the result is {self.english.value(value)}", question, key, value)
             return
         question = f"What should be returned {context[-1]}?" if context else "What should be returned in the end?"
-        self.add("return", self.clause(node) or "it returns nothing", _asked(question), node, context=context)
+        if any(isinstance(each, ast.Return) for before in self.before for each in ast.walk(before)):
+            context = (*context, "in all other cases")
+        self.add("return", str(self.clause(node)), _asked(question), node, context=context)
 
     def _raise(self, node: ast.Raise, context: tuple[str, ...]) -> None:
         question = "When should there be an error?"
-        self.add("error", self.clause(node) or "there is an error", question, node, context=context)
+        self.add("error", self._error(node), question, node, context=context)
 
     def _subject(self, node: ast.stmt) -> str:
         first = next((each for each in ast.walk(node) if isinstance(each, ast.Name)), None)
@@ -424,7 +428,7 @@ def _subjects(cases: Sequence[tuple[ast.expr, list[ast.stmt]]]) -> Iterator[str]
 
 def _sources(function: _Function, english: English) -> dict[str, str]:
     """Names of loops and lambdas -> "each of the cars"."""
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, None]] = {}
     for node in ast.walk(function):
         pairs: list[tuple[ast.expr | ast.arg, ast.expr]] = []
         if isinstance(node, ast.For | ast.comprehension):
@@ -436,5 +440,5 @@ def _sources(function: _Function, english: English) -> dict[str, str]:
         for target, over in pairs:
             name = target.id if isinstance(target, ast.Name) else getattr(target, "arg", "")
             if name and isinstance(over, ast.Name):
-                found[name] = f"each of {the(over.id)}"
-    return found
+                found.setdefault(name, {})[f"each of {the(over.id)}"] = None
+    return {name: listing(list(each)) for name, each in found.items()}

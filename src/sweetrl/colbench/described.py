@@ -46,8 +46,13 @@ class Fact:
     @property
     def short(self) -> str:
         """The fact in fewer words, for somebody who says little."""
-        text = re.sub(r"\b(the|it should|should) ", "", self.text, flags=re.IGNORECASE)
-        text = re.sub(r"\b(is|are) (?=less|more|at )", "", text).replace("otherwise", "else")
+        parts = re.split(r'("[^"]*")', self.text)
+        for at in range(0, len(parts), 2):  # what is quoted stays as it is
+            shorter = re.sub(
+                r"\b(the|it should|should) |\b(is|are) (?=less|more|at )", "", parts[at], flags=re.IGNORECASE
+            )
+            parts[at] = shorter.replace("otherwise", "else")
+        text = "".join(parts)
         return text[0].upper() + text[1:]
 
 

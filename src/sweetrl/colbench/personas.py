@@ -21,7 +21,7 @@ BEFORE = ("Good that you ask.", "Let me think about it.", "My partner knows more
 AFTER = ("It has been so for years.", "I hope that helps.", "We were never sure of it.", "You would not believe it.")
 REFUSAL = "No more questions, please just write it."
 PATIENCE = 3  # questions that an impatient person takes without a word
-FORGETS = 0.25  # share of the questions that a forgetful person has no answer to
+FORGETS = 0.25  # share of their answers that a forgetful person has lost
 MISUNDERSTANDS = 0.25  # share of the questions that are taken for others
 FORGOT = "I don't know any more."
 MISHEARD = "You mean what you asked before?"
@@ -62,13 +62,13 @@ class WithPersona:
         questions = sum(message.role == "assistant" for message in messages)
         if self.persona == "impatient" and questions > PATIENCE:
             return REFUSAL
-        if self.persona == "forgetful" and rng.random() < FORGETS:
-            return FORGOT
         heard = [*without_misheard(messages[:-1]), messages[-1]]
         if self.persona == "misunderstanding" and rng.random() < MISUNDERSTANDS:
             before = [message.content for message in heard if message.role == "user"][1:]
             return f"{MISHEARD} {before[-1]}" if before else "What do you mean?"
         words = self.user.reply(task, heard, seed)
+        if self.persona == "forgetful" and random.Random(f"{task.id}-{words}").random() < FORGETS:
+            return FORGOT  # the same in every dialogue about the task, however they are asked
         if self.persona == "vague" and refuses(words):
             return rng.choice(VAGUE)
         if self.persona == "terse":
