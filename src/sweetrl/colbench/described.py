@@ -129,21 +129,11 @@ _SYNONYMS = {
     "largest": "maximum max highest biggest greatest most top best cap upper",
     "smallest": "minimum min lowest least bottom lower fewest",
     "mean": "average avg",
-    "multiply": "times factor multiplier multiplied product",
+    "multiply": "factor multiplier multiplied product",
     "divide": "divided ratio quotient",
     "percent": "percentage pct",
-    "cost": "price fee charge expense",
     "total": "sum overall",
-    "threshold": "limit cutoff boundary bound",
     "letter": "case uppercase lowercase capital small sensitive",
-    "field": "key attribute property structure column",
-    "weight": "coefficient importance contribute",
-    "temperature": "temp",
-    "duration": "time minute hour second",
-    "category": "categorize classify class level bracket tier type label range group",
-    "text": "string message wording",
-    "quantity": "count many num",
-    "distance": "mile km kilometer",
 }
 # What shows the kind of a fact that a question is after; `condition` and `computation` are only asked for by name.
 _KINDS = {
@@ -156,17 +146,8 @@ _KINDS = {
     "condition": r"conditions?|criteria|criterion|depends?|affects?|influences?|matters?|plays? a role|rules?\b|"
     r"thresholds?|cases?\b|ranges?|categor\w*|classif\w*|when\b|under what",
     "table": r"which (?:\w+ )?values|list of|what are|mapping|categories|options",
-    "loop": r"for each|loop|go(?:es)? over|iterat",
-    "start": r"start|begin|initial",
 }
 _CUES = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
-# Facts of other kinds that say such a thing, too.
-_MARKS = {
-    "computation": re.compile(r"\b(?:multiplied|plus|minus|divided|sum of|mean of)\b"),
-    "condition": re.compile(r"\b(?:if|where)\b", re.IGNORECASE),
-    "return": re.compile(r"\bshould return\b"),
-    "table": re.compile(r"\b(?:list|dictionary) of\b"),
-}
 _CODE = re.compile(r"```.*?(```|\Z)", re.DOTALL)
 _PARTS = re.compile(r"(?<=[?])\s+|\n+|(?<=[.;!])\s+(?=[A-Z0-9])")
 _EVERYTHING = re.compile(
@@ -235,12 +216,7 @@ def scored(question: str, request: str, facts: Sequence[Fact]) -> dict[Fact, flo
     foreign = len(stems(rest) - weights.keys() - stems(request))
     scores = {}
     for fact, own in words.items():
-        hit = bool(kinds) and (
-            fact.kind in kinds or any(mark.search(fact.text) for mark in map(_MARKS.get, kinds) if mark)
-        )
-        shared = sum(weights[each] for each in asked & own)
-        if shared:
-            scores[fact] = shared / (1 + FOREIGN * foreign) + BY_KIND * hit
-        else:
-            scores[fact] = BY_KIND if hit and not foreign else 0.0
+        hit = fact.kind in kinds or ("return" in kinds and "should return" in fact.text)
+        shared = sum(weights[each] for each in asked & own) / (1 + FOREIGN * foreign)
+        scores[fact] = shared + BY_KIND * (hit and bool(shared or not foreign))
     return scores

@@ -27,7 +27,7 @@ FORGOT = "I don't know any more."
 MISHEARD = "You mean what you asked before?"
 VAGUE = ("Hm, not that I know.", "Hm, why do you ask?", "...", "Would that make a difference?", "Let us see.")
 _REFUSES = re.compile(
-    r"(?:no|no idea)\W*$|no, |sorry\b|i (?:do not|don't) know|i can't|i have no idea|hm\b|\W+$", re.IGNORECASE
+    r"(?:no|no idea|none|nope)\W*$|no, |sorry\b|i (?:do not|don't) know|i can't|i have no idea|hm\b|\W+$", re.IGNORECASE
 )
 
 IN_WORDS: dict[str, str] = {
