@@ -185,14 +185,13 @@ class Describer:
     def _simple(self, node: ast.stmt, context: tuple[str, ...]) -> None:
         text = self.clause(node)
         if text:
-            kind, question = "computation", f"What happens to {self._subject(node)}?"
-            self.add(kind, text, question, node, context=context)
+            subject = next((the(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)), "the result")
+            self.add("computation", text, f"What happens to {subject}?", node, context=context)
 
     _augassign = _simple
     _delete = _simple
     _break = _simple
     _continue = _simple
-    _assert = _simple
 
     def _expr(self, node: ast.Expr, context: tuple[str, ...]) -> None:
         if not isinstance(node.value, ast.Constant):
@@ -215,18 +214,14 @@ class Describer:
         question = f"What should be returned {context[-1]}?" if context else "What should be returned in the end?"
         if any(isinstance(each, ast.Return) for before in self.before for each in ast.walk(before)):
             context = (*context, "in all other cases")
-        self.add("return", str(self.clause(node)), _asked(question), node, context=context)
+        self.add("return", self.clause(node), _asked(question), node, context=context)
 
     def _raise(self, node: ast.Raise, context: tuple[str, ...]) -> None:
         question = "When should there be an error?"
         self.add("error", self._error(node), question, node, context=context)
 
-    def _subject(self, node: ast.stmt) -> str:
-        first = next((each for each in ast.walk(node) if isinstance(each, ast.Name)), None)
-        return the(first.id) if first else "the result"
-
-    def clause(self, node: ast.stmt) -> str | None:
-        """Return a simple statement as a clause ("" for one that does nothing), None for a compound one."""
+    def clause(self, node: ast.stmt) -> str:
+        """Return a simple statement as a clause, "" for one that does nothing."""
         value = self.english.value
         if isinstance(node, ast.Assign):
             return self._assigned(node)[0]
@@ -240,8 +235,6 @@ class Describer:
             return f"it should return {'None' if node.value is None else value(node.value)}"
         if isinstance(node, ast.Raise):
             return self._error(node)
-        if isinstance(node, ast.Assert):
-            return f"it is an error unless {self.english.condition(node.test)}"
         if isinstance(node, ast.Break):
             return "it stops there"
         if isinstance(node, ast.Continue):
@@ -252,7 +245,7 @@ class Describer:
             return "nothing happens"
         if isinstance(node, ast.Expr):
             return self._done(node.value)
-        return None
+        raise Unsayable(type(node).__name__)
 
     def _error(self, node: ast.Raise) -> str:
         if isinstance(node.exc, ast.Call):
@@ -273,18 +266,15 @@ class Describer:
         if isinstance(call.func, ast.Attribute):
             owner = value(call.func.value)
             given = listing([value(each) for each in call.args])
-            options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
             forms = {"append": f"{given} is added to {owner}", "add": f"{given} is added to {owner}",
                      "extend": f"all of {given} is added to {owner}", "update": f"{owner} takes over {given}",
                      "remove": f"{given} is removed from {owner}", "discard": f"{given} is removed from {owner}",
                      "clear": f"{owner} is emptied", "reverse": f"{owner} is turned round",
                      "shuffle": f"{given} is put into random order"}  # fmt: skip
             if name == "sort":
-                return f"{owner} {'are' if plural(owner) else 'is'} {self.english.order(options)}"
+                return f"{owner} {'are' if plural(owner) else 'is'} {self.english.order(call.keywords)}"
             if name == "pop":
                 return f"the {'last item' if not call.args else f'item {given}'} is taken out of {owner}"
-            if name == "insert" and len(call.args) == 2:
-                return f"{value(call.args[1])} is put into {owner} at place {value(call.args[0])}"
             if name in forms:
                 return forms[name]
         return f"then comes {value(call)}"
@@ -292,47 +282,49 @@ class Describer:
     # Conditions and loops
 
     def _if(self, node: ast.If, context: tuple[str, ...]) -> None:
-        if ast.unparse(node.test) in ("__name__ == '__main__'",):
+        if ast.unparse(node.test) == "__name__ == '__main__'":
             return
         cases, last = _cases(node)
         tests = [self.english.condition(test) for test, _ in cases]
-        bodies = [self._joined(body) for _, body in cases] + ([self._joined(last)] if last else [])
-        names = listing(list(dict.fromkeys(_subjects(cases)))[:3], "or") or "this"
+        bodies = [self._joined(body) for body in (*(body for _, body in cases), *([last] if last else []))]
+        names = listing(_subjects([test for test, _ in cases])[:3], "or") or "this"
         question = f"What depends on {names}?"
-        if all(body is not None for body in bodies):
-            said = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
-            said += [f"otherwise {bodies[-1]}"] if last else []
-            whole = "; otherwise, ".join(said[: len(cases)]) + (f"; {said[-1]}" if last else "")
-            if len(", ".join((*context, whole))) < LONGEST:
-                kind = "error" if all(isinstance(body[-1], ast.Raise) for _, body in cases) else "condition"
-                ask = "When should there be an error?" if kind == "error" else question
-                self.add(kind, whole, ask, node, context=context)
-                return
+        said = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
+        whole = "; otherwise, ".join(said) + (f"; otherwise {bodies[-1]}" if last else "")
+        if None not in bodies and len(", ".join((*context, whole))) < LONGEST:
+            self._condition(whole, [body for _, body in cases], question, [node], context)
+            return
         for number, (test, (_, body)) in enumerate(zip(tests, cases, strict=True)):
             self._case((*context, f"{'if' if number == 0 else 'otherwise, if'} {test}"), body, question)
         if last:
-            opposite = [self.english.condition(cases[0][0], negate=True)] if len(cases) == 1 else []
-            other = f"if {opposite[0]}" if opposite else "in all other cases"
+            other = f"if {self.english.condition(node.test, negate=True)}" if len(cases) == 1 else "in all other cases"
             self._case((*context, other), last, question)
+
+    def _condition(
+        self,
+        text: str,
+        bodies: Sequence[Sequence[ast.stmt]],
+        question: str,
+        about: Sequence[ast.AST],
+        context: Sequence[str],
+    ) -> None:
+        error = all(isinstance(body[-1], ast.Raise) for body in bodies)
+        ask = "When should there be an error?" if error else question
+        self.add("error" if error else "condition", text, ask, *about, context=context)
 
     def _case(self, context: tuple[str, ...], body: Sequence[ast.stmt], question: str) -> None:
         joined = self._joined(body)
         if joined is not None and len(", ".join((*context, joined))) < LONGEST:
-            kind = "error" if isinstance(body[-1], ast.Raise) else "condition"
-            ask = "When should there be an error?" if kind == "error" else question
-            self.add(kind, joined, ask, *body, context=context)
+            self._condition(joined, [body], question, body, context)
         else:
             self.body(body, context)
 
     def _joined(self, body: Sequence[ast.stmt]) -> str | None:
         """Return simple statements as one clause; None where they are too much for one sentence."""
         try:
-            clauses = [self.clause(statement) for statement in body]
+            joined = " and ".join(filter(None, map(self.clause, body)))
         except Unsayable:
             return None
-        if any(clause is None for clause in clauses):
-            return None
-        joined = " and ".join(clause for clause in clauses if clause)
         return joined if 0 < len(joined) <= SEVERAL else None
 
     def _for(self, node: ast.For, context: tuple[str, ...]) -> None:
@@ -341,10 +333,9 @@ class Describer:
         self.body(node.orelse, (*context, "if it never stopped early"))
 
     def _while(self, node: ast.While, context: tuple[str, ...]) -> None:
-        loop = f"as long as {self.english.condition(node.test)}"
-        self._looped(
-            node.body, (*context, "again and again" if loop.endswith("always") else loop), f"What happens {loop}?"
-        )
+        endless = isinstance(node.test, ast.Constant)
+        loop = "again and again" if endless else f"as long as {self.english.condition(node.test)}"
+        self._looped(node.body, (*context, loop), f"What happens {loop}?")
 
     def _looped(self, body: Sequence[ast.stmt], context: tuple[str, ...], question: str) -> None:
         joined = self._joined(body)
@@ -352,9 +343,6 @@ class Describer:
             self.add("loop", joined, question, *body, context=context)
         else:
             self.body(body, context)
-
-    def _with(self, node: ast.With, context: tuple[str, ...]) -> None:
-        self.body(node.body, context)
 
     def _try(self, node: ast.Try, context: tuple[str, ...]) -> None:
         self.body(node.body, context)
@@ -404,26 +392,13 @@ def _cases(node: ast.If) -> tuple[list[tuple[ast.expr, list[ast.stmt]]], list[as
     return cases, node.orelse
 
 
-def _subjects(cases: Sequence[tuple[ast.expr, list[ast.stmt]]]) -> Iterator[str]:
-    for test, _ in cases:
-        functions = {
-            node.func.id for node in ast.walk(test) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        bound = {
-            n.id
-            for node in ast.walk(test)
-            if isinstance(node, ast.comprehension)
-            for n in ast.walk(node.target)
-            if isinstance(n, ast.Name)
-        }
-        for node in ast.walk(test):
-            if (
-                isinstance(node, ast.Name)
-                and node.id not in functions
-                and isinstance(node.ctx, ast.Load)
-                and node.id not in bound
-            ):
-                yield the(node.id)
+def _subjects(tests: Sequence[ast.expr]) -> list[str]:
+    """The names that conditions are about, without those of functions and of what a comprehension goes over."""
+    nodes = [node for test in tests for node in ast.walk(test)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    bound = {name for node in nodes if isinstance(node, ast.comprehension) for name in _names(node.target)}
+    names = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
+    return list(dict.fromkeys(the(name) for name in names if name not in bound))
 
 
 def _sources(function: _Function, english: English) -> dict[str, str]:
