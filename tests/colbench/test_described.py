@@ -12,7 +12,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.described import REFUSED, UNKNOWN, DescribedUser, Fact
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.personas import FORGOT, IN_WORDS, MISHEARD, REFUSAL, VAGUE, refuses, with_persona
+from sweetrl.colbench.personas import FORGOT, IN_WORDS, MISHEARD, REFUSAL, VAGUE, WithPersona, refuses
 from sweetrl.colbench.users import LlmSimulator, ScriptedUser, simulator_prompt
 from sweetrl.config.sections import Persona
 from sweetrl.config.settings import Settings
@@ -32,8 +32,8 @@ TASK = Task("t", "I want the fee for some articles.", "def f(x):\n    return x *
 
 
 def said(*asked: str, persona: Persona = "plain", seed: int = 3) -> list[str]:
-    own = persona if persona in DescribedUser.personas else "plain"
-    user = with_persona(DescribedUser(lambda task: FACTS, persona=own), persona)
+    plain = DescribedUser(lambda task: FACTS)
+    user = plain if persona == "plain" else WithPersona(plain, persona)
     messages, words = [Message("user", TASK.problem_description)], []
     for question in asked:
         messages.append(Message("assistant", question))
@@ -71,8 +71,6 @@ def test_every_persona_is_a_function_of_its_arguments_and_has_its_manner() -> No
         assert said(*asked, persona=persona) == said(*asked, persona=persona)
     assert said(*asked, persona="impatient") == [*plain[:3], REFUSAL, REFUSAL]
     assert all(few in many and few != many for few, many in zip(plain, said(*asked, persona="talkative"), strict=True))
-    short = said(*asked, persona="terse")
-    assert all(len(few) < len(many) for few, many in zip(short, plain, strict=True)) and "65" in short[0]
     vague = said(*asked, persona="vague")
     assert vague[:-1] == plain[:-1] and vague[-1] in VAGUE
     misheard = sum(said(asked[0], persona="misunderstanding", seed=seed) != plain[:1] for seed in range(40))
@@ -80,7 +78,7 @@ def test_every_persona_is_a_function_of_its_arguments_and_has_its_manner() -> No
 
 
 def test_what_is_forgotten_stays_forgotten() -> None:
-    user, forgot = with_persona(ScriptedUser(lambda task, messages, seed: "It is 7."), "forgetful"), 0
+    user, forgot = WithPersona(ScriptedUser(lambda task, messages, seed: "It is 7."), "forgetful"), 0
     for number in range(40):
         task, messages = replace(TASK, id=str(number)), [Message("user", "I want f.")]
         for seed in range(4):
@@ -91,11 +89,6 @@ def test_what_is_forgotten_stays_forgotten() -> None:
     assert 2 <= forgot <= 20
 
 
-def test_fewer_words_change_nothing_that_is_quoted() -> None:
-    fact = Fact("f", "return", 'It should return "The sum is more"; otherwise it should return "otherwise".', "What?")
-    assert fact.short == 'Return "The sum is more"; else return "otherwise".'
-
-
 def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count() -> None:
     heard: list[int] = []
 
@@ -103,7 +96,7 @@ def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count()
         heard.append(len(messages))
         return f"Answer {len(messages) // 2}. And more." if "?" in messages[-1].content else "No."
 
-    user, messages = with_persona(ScriptedUser(reply), "misunderstanding"), [Message("user", "I want f.")]
+    user, messages = WithPersona(ScriptedUser(reply), "misunderstanding"), [Message("user", "I want f.")]
     assert user.name == "scripted:misunderstanding"
     for seed in range(30):
         messages.append(Message("assistant", "Which?"))
@@ -111,7 +104,9 @@ def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count()
     answers = [message.content for message in messages[2::2]]
     taken_wrongly = [words for words in answers if words.startswith(MISHEARD) or words == "What do you mean?"]
     assert 2 <= len(taken_wrongly) <= 16 and heard == [2 * at for at in range(1, 31 - len(taken_wrongly))]
-    terse = with_persona(ScriptedUser(reply), "terse")
+    terse = WithPersona(ScriptedUser(lambda *_: 'Then "No. 1." is returned. And more.'), "terse")
+    assert terse.reply(TASK, messages[:2], 1) == 'Then "No. 1." is returned.'
+    terse = WithPersona(ScriptedUser(reply), "terse")
     assert terse.reply(TASK, [Message("user", "I want f."), Message("assistant", "Why?")], 1) == "Answer 1."
     assert all(map(refuses, (*UNKNOWN, *VAGUE, "No.", "Sorry, I am not sure about that."))) and not refuses("Not 7, 8.")
 

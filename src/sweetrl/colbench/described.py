@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from sweetrl.colbench.personas import MISUNDERSTANDS
-from sweetrl.config.sections import DESCRIBED, Persona
+from sweetrl.config.sections import DESCRIBED
 from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
 
@@ -43,18 +42,6 @@ class Fact:
     question: str
     about: tuple[str, ...] = ()
 
-    @property
-    def short(self) -> str:
-        """The fact in fewer words, for somebody who says little."""
-        parts = re.split(r'("[^"]*")', self.text)
-        for at in range(0, len(parts), 2):  # what is quoted stays as it is
-            shorter = re.sub(
-                r"\b(the|it should|should) |\b(is|are) (?=less|more|at )", "", parts[at], flags=re.IGNORECASE
-            )
-            parts[at] = shorter.replace("otherwise", "else")
-        text = "".join(parts)
-        return text[0].upper() + text[1:]
-
 
 def no_facts(spec: str) -> UserError:
     """Return what is said of a domain without `facts`."""
@@ -68,41 +55,31 @@ def no_facts(spec: str) -> UserError:
 class DescribedUser:
     """Answers questions from `facts` of a task, a few sentences at a time.
 
-    A fact that has been told is told again only where nothing else is meant. As a terse persona they use fewer words,
-    as a misunderstanding one they now and then tell the fact beside the right one.
+    A fact that has been told is told again only where nothing else is meant.
     """
 
     facts: Callable[[Task], Sequence[Fact]]
     characters: int = 400
-    persona: Persona = "plain"
-    personas = ("terse", "misunderstanding")
+    name = DESCRIBED
     instant = checked = True
-
-    def __post_init__(self) -> None:
-        self.name = DESCRIBED if self.persona == "plain" else f"{DESCRIBED}:{self.persona}"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the user's words after `messages`; equal arguments give equal words."""
         asked = messages[-1].content
-        rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if wants_everything(asked):
             return REFUSED
         facts = self.facts(task)
         said = " ".join(message.content for message in messages[1:] if message.role == "user")
-        told = {fact for fact in facts if fact.text in said or fact.short in said}
+        told = {fact for fact in facts if fact.text in said}
         chosen = asked_about(asked, task.problem_description, facts, told)
         if not chosen:
-            return "No idea." if self.persona == "terse" else rng.choice(UNKNOWN)
-        if self.persona == "misunderstanding" and rng.random() < MISUNDERSTANDS:
-            others = [fact for fact in facts if fact not in chosen]
-            chosen = [min(others, key=lambda fact: abs(facts.index(fact) - facts.index(chosen[0])))] if others else []
-        words = ""
-        for fact in chosen[:AT_ONCE]:
-            longer = f"{words} {fact.short if self.persona == 'terse' else fact.text}".strip()
-            if words and len(longer) > self.characters:
+            return random.Random(f"{seed}-{task.id}-{len(messages)}").choice(UNKNOWN)
+        words = chosen[0].text
+        for fact in chosen[1:AT_ONCE]:
+            if len(words) + 1 + len(fact.text) > self.characters:
                 break
-            words = longer
-        return words or "What do you mean?"
+            words = f"{words} {fact.text}"
+        return words
 
 
 # What a question is about

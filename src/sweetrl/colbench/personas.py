@@ -26,6 +26,7 @@ MISUNDERSTANDS = 0.25  # share of the questions that are taken for others
 FORGOT = "I don't know any more."
 MISHEARD = "You mean what you asked before?"
 VAGUE = ("Hm, not that I know.", "Hm, why do you ask?", "...", "Would that make a difference?", "Let us see.")
+_SENTENCE_END = re.compile(r'(?<=[.!?])\s(?=[^"]*(?:"[^"]*"[^"]*)*\Z)')  # outside what is quoted
 _REFUSES = re.compile(
     r"(?:no|no idea|none|nope)\W*$|no, |sorry\b|i (?:do not|don't) know|i can't|i have no idea|hm\b|\W+$", re.IGNORECASE
 )
@@ -72,13 +73,8 @@ class WithPersona:
         if self.persona == "vague" and refuses(words):
             return rng.choice(VAGUE)
         if self.persona == "terse":
-            return re.split(r"(?<=[.!?])\s", words, maxsplit=1)[0]
+            return _SENTENCE_END.split(words, maxsplit=1)[0]
         return f"{rng.choice(BEFORE)} {words} {rng.choice(AFTER)}" if self.persona == "talkative" else words
-
-
-def with_persona(user: UserSimulator, persona: Persona) -> UserSimulator:
-    """Return `user` in the manner of `persona`."""
-    return user if persona in ("plain", *getattr(user, "personas", ())) else WithPersona(user, persona)
 
 
 def refuses(words: str) -> bool:
