@@ -123,3 +123,11 @@ def test_what_is_asked_twice_is_told_with_what_is_new_first() -> None:
 def test_what_is_returned_behind_another_return_is_for_the_other_cases() -> None:
     facts = described("def f(x):\n    for each in x:\n        if each > 9:\n            return each\n    return 0")
     assert facts[-1].text == "In all other cases, it should return 0."
+
+
+def test_a_default_without_words_costs_no_other_sentence() -> None:
+    facts = described(f"def f(x, text={'long ' * 80!r}, n=3):\n    return x * n")
+    assert [fact.text for fact in facts] == [
+        "If n is not given, 3 is used.",
+        "It should return x multiplied by n.",
+    ]

@@ -26,6 +26,8 @@ from sweetrl.backend.vocabulary import (
     TURNED,
     TYPES,
     Unsayable,
+    be,
+    called,
     listing,
     plural,
     the,
@@ -43,7 +45,7 @@ class English:
         self.names: dict[str, str] = {}
 
     @contextmanager
-    def called(self, names: dict[str, str]) -> Any:
+    def named(self, names: dict[str, str]) -> Any:
         """Within this, `names` are said as the phrases they map to."""
         before, self.names = self.names, {**self.names, **names}
         try:
@@ -200,7 +202,7 @@ class English:
 
     def _lambda(self, node: ast.Lambda) -> str:
         arguments = [argument.arg for argument in node.args.args]
-        with self.called(dict.fromkeys(arguments, "it") if len(arguments) == 1 else {}):
+        with self.named(dict.fromkeys(arguments, "it") if len(arguments) == 1 else {}):
             return self.value(node.body)
 
     # Many things
@@ -270,7 +272,7 @@ class English:
     # Calls
 
     def _call(self, node: ast.Call) -> str:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = called(node)
         options = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         plain = isinstance(node.func, ast.Name) or ast.unparse(node.func).split(".")[0] in MODULES
         if plain and name in EXTREMES and node.args:
@@ -332,7 +334,7 @@ class English:
         if isinstance(key, ast.Lambda):
             body = key.body
             if isinstance(body, ast.Tuple):
-                with self.called({argument.arg: "it" for argument in key.args.args}):
+                with self.named({argument.arg: "it" for argument in key.args.args}):
                     return " and then ".join(self.value(each) for each in body.elts)
             return self.value(key)
         if isinstance(key, ast.Call) and ast.unparse(key.func).endswith("itemgetter"):
@@ -358,7 +360,7 @@ class English:
             return self._predicate(node, negate)
         phrase = self.value(node)
         if isinstance(node, ast.Name) and node.id in self.optional:
-            return f"{phrase} {'are' if plural(phrase) else 'is'} {'not ' if negate else ''}given"
+            return f"{phrase} {be(phrase)} {'not ' if negate else ''}given"
         if phrase.startswith('"'):
             return f"{phrase} is {'false' if negate else 'true'}"
         if plural(phrase):
@@ -378,28 +380,28 @@ class English:
         if isinstance(left, ast.Constant) and not isinstance(right, ast.Constant) and operator in TURNED:
             left, operator, right = right, TURNED[operator], left
         subject = self.value(left)
-        be, no = ("are" if plural(subject) else "is"), operator in (ast.NotEq, ast.IsNot)
-        is_it = f"{subject} {be}{' not' if no else ''}"
+        no = operator in (ast.NotEq, ast.IsNot, ast.NotIn)
+        is_it = f"{subject} {be(subject)}"
         if operator in (ast.Eq, ast.NotEq, ast.Is, ast.IsNot):
             if isinstance(right, ast.Constant) and right.value is None:
-                return f"{subject} {be} {'' if no else 'not '}given"
+                return f"{is_it} {'' if no else 'not '}given"
             if isinstance(left, ast.Call) and ast.unparse(left.func) == "len" and ast.unparse(right) == "0":
                 whose = self.value(left.args[0])
-                return f"{whose} {'are' if plural(whose) else 'is'}{' not' if no else ''} empty"
+                return f"{whose} {be(whose)}{' not' if no else ''} empty"
             if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and ast.unparse(right) == "0":
                 if ast.unparse(left.right) == "2":
                     return f"{self.value(left.left)} is {'odd' if no else 'even'}"
                 return f"{self.value(left.left)} is {'not ' if no else ''}divisible by {self.value(left.right)}"
-            return f"{is_it} {self.part(right)}"
+            return f"{is_it}{' not' if no else ''} {self.part(right)}"
         if operator in (ast.In, ast.NotIn):
             if isinstance(right, ast.List | ast.Tuple | ast.Set) and right.elts:
                 each = listing([self.value(item) for item in right.elts], "or")
-                return f"{subject} {be} {'none' if operator is ast.NotIn else 'one'} of {each}"
-            return f"{subject} {be} {'not ' if operator is ast.NotIn else ''}in {self.value(right)}"
-        return f"{subject} {be} {COMPARISONS[operator]} {self.part(right)}"
+                return f"{is_it} {'none' if no else 'one'} of {each}"
+            return f"{is_it} {'not ' if no else ''}in {self.value(right)}"
+        return f"{is_it} {COMPARISONS[operator]} {self.part(right)}"
 
     def _predicate(self, node: ast.Call, negate: bool) -> str:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = called(node)
         if name == "isinstance" and len(node.args) == 2:
             kinds = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
             named = [TYPES.get(ast.unparse(kind), f"a {words_of(ast.unparse(kind))}") for kind in kinds]

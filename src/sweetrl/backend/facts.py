@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from sweetrl.backend.english import English
 from sweetrl.backend.leaks import find_leak
 from sweetrl.backend.suite.details import BY_NAME
 from sweetrl.backend.suite.tasks import read_facts
-from sweetrl.backend.vocabulary import Unsayable, listing, plural, the, words_of
+from sweetrl.backend.vocabulary import Unsayable, be, called, listing, plural, the, words_of
 from sweetrl.colbench.described import Fact
 from sweetrl.types import Task
 
@@ -90,13 +91,15 @@ class Describer:
 
     def _functiondef(self, node: _Function, context: tuple[str, ...]) -> None:
         for name, default in _defaults(node):
-            given = f"if {the(name)} {'are' if plural(the(name)) else 'is'} not given"
+            given = f"if {the(name)} {be(the(name))} not given"
             if not (isinstance(default, ast.Constant) and default.value is None):
                 question = f"Which {words_of(name)} should be used if none is given?"
-                self.add("default", f"{given}, {self.english.value(default)} is used", question, ast.Name(name))
+                with suppress(Unsayable):
+                    self.add("default", f"{given}, {self.english.value(default)} is used", question, ast.Name(name))
         main = node.name != "__init__" and (self.functions < 2 or not self.facts) and not context
         inner = context if main else (*context, f"in the helper {words_of(node.name)}")
-        self._fields(node)
+        with suppress(Unsayable):
+            self._fields(node)
         self.body(node.body, inner if node.name != "__init__" else context)
 
     _asyncfunctiondef = _functiondef
@@ -148,7 +151,7 @@ class Describer:
         again = isinstance(node.targets[0], ast.Name) and node.targets[0].id in _names(node.value)
         if again or isinstance(node.targets[0], ast.Subscript):
             return f"{what} becomes {value}", what
-        return f"{what} {'are' if plural(what) or ' and ' in what else 'is'} {value}", what
+        return f"{what} {'are' if ' and ' in what else be(what)} {value}", what
 
     def _target(self, target: ast.expr) -> str:
         if isinstance(target, ast.Tuple):
@@ -260,7 +263,7 @@ class Describer:
         if not isinstance(call, ast.Call):
             raise Unsayable("an expression")
         value = self.english.value
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = called(call)
         if name == "print":
             return f"it prints {listing([value(each) for each in call.args])}" if call.args else "it prints a line"
         if isinstance(call.func, ast.Attribute):
@@ -272,7 +275,7 @@ class Describer:
                      "clear": f"{owner} is emptied", "reverse": f"{owner} is turned round",
                      "shuffle": f"{given} is put into random order"}  # fmt: skip
             if name == "sort":
-                return f"{owner} {'are' if plural(owner) else 'is'} {self.english.order(call.keywords)}"
+                return f"{owner} {be(owner)} {self.english.order(call.keywords)}"
             if name == "pop":
                 return f"the {'last item' if not call.args else f'item {given}'} is taken out of {owner}"
             if name in forms:

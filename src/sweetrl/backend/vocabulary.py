@@ -37,6 +37,16 @@ def plural(phrase: str) -> bool:
     return bool(re.fullmatch(r"the [\w ]+[a-rt-z]s", phrase)) and not re.search(r" of |(us|is|os)$", phrase)
 
 
+def be(phrase: str) -> str:
+    """Return the verb that goes with a phrase."""
+    return "are" if plural(phrase) else "is"
+
+
+def called(call: ast.Call) -> str:
+    """Return the name of the function or method that is called, "" where it has none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 def listing(parts: Sequence[str], last: str = "and") -> str:
     """Return "a, b and c"; many parts, and long ones, have semicolons between them."""
     if len(parts) > FEW or any(", " in part or f" {last} " in part for part in parts[:-1]):
