@@ -23,10 +23,10 @@ from sweetrl.stages.parameters import with_values
 from sweetrl.types import Message, Task
 
 FACTS = (
-    Fact("default-1", "default", "If the speed is not given, 200 is used.", "Which speed should be used?", ("speed",)),
-    Fact("condition-2", "condition", "If the age is more than 65, 3 is added to the fee.", "What of age?", ("age",)),
-    Fact("empty-3", "empty", "If the articles are empty, it should return 0.", "And none?", ("articles",)),
-    Fact("return-4", "return", "It should return the fee rounded to 2 decimals.", "What is returned?", ("fee",)),
+    Fact("default", "If the speed is not given, 200 is used.", "Which speed should be used?", ("speed",)),
+    Fact("condition", "If the age is more than 65, 3 is added to the fee.", "What of age?", ("age",)),
+    Fact("empty", "If the articles are empty, it should return 0.", "And none?", ("articles",)),
+    Fact("return", "It should return the fee rounded to 2 decimals.", "What is returned?", ("fee",)),
 )
 TASK = Task("t", "I want the fee for some articles.", "def f(x):\n    return x * 7 + 1", (("test1", "f(1)"),))
 

@@ -32,7 +32,7 @@ def facts_of(task: Task) -> tuple[Fact, ...]:
     details = read_facts(task.hidden_information)
     if details:
         return tuple(
-            Fact(name, name, BY_NAME[name].answers[0].format(*values), BY_NAME[name].questions[0], (name,))
+            Fact(name, BY_NAME[name].answers[0].format(*values), BY_NAME[name].questions[0], (name,))
             for name, values in details.items()
         )
     return tuple(fact for fact in described(task.ground_truth) if find_leak(task, fact.text) is None)
@@ -72,7 +72,7 @@ class Describer:
         names = {node.id for each in about for node in ast.walk(each) if isinstance(node, ast.Name)}
         kind = "empty" if kind == "condition" and _EMPTY.search(" ".join(context[-1:]) or text.split(",")[0]) else kind
         sentence = text[0].upper() + text[1:]
-        self.facts.append(Fact(f"{kind}-{len(self.facts) + 1}", kind, sentence, question, tuple(sorted(names))))
+        self.facts.append(Fact(kind, sentence, question, tuple(sorted(names))))
 
     def body(self, statements: Sequence[ast.stmt], context: tuple[str, ...]) -> None:
         """Say what statements do, in the loops and conditions of `context`."""

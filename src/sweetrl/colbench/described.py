@@ -36,7 +36,6 @@ class Fact:
     `kind` is what sort of fact it is, `about` are the names in the program that it is about.
     """
 
-    id: str
     kind: str
     text: str
     question: str
