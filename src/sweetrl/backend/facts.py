@@ -120,7 +120,7 @@ class Describer:
                 read.setdefault(owner.id, {})[f'"{key.value}"'] = None
         local = {target.id for node in ast.walk(function) if isinstance(node, ast.Assign)
                  for target in node.targets if isinstance(target, ast.Name)}  # fmt: skip
-        of_many = _sources(function, self.english)
+        of_many = _sources(function)
         for name, keys in read.items():
             if name not in local:
                 whose = of_many.get(name) or (the(name) if len(name) > 2 else "each item")
@@ -163,10 +163,9 @@ class Describer:
         what = the(target.id)
         question = f"What are {what}?"
         if isinstance(made, ast.Dict):
-            items = self.english.entries(made)
+            items, verb = self.english.entries(made), "have"
         else:
-            items = [self.english.value(each) for each in made.elts]  # type: ignore[attr-defined]
-        be = "have" if isinstance(made, ast.Dict) else "are"
+            items, verb = [self.english.value(each) for each in made.elts], "are"  # type: ignore[attr-defined]
         if not items:
             question = f"What is in {what} to begin with?"
             self.add("start", f"there is nothing in {what} to begin with", question, target, context=context)
@@ -175,8 +174,8 @@ class Describer:
         part: list[str] = []
         for item in [*items, None]:
             if part and (item is None or len("; ".join([*part, item])) > room):
-                verb = f"{'also ' if item is None and part != items else ''}{be}"
-                self.add("table", f"{what} {verb} {listing(part)}", question, target, made, context=context)
+                also = "also " if item is None and part != items else ""
+                self.add("table", f"{what} {also}{verb} {listing(part)}", question, target, made, context=context)
                 part = []
             if item is not None:
                 part.append(item)
@@ -404,7 +403,7 @@ def _subjects(tests: Sequence[ast.expr]) -> list[str]:
     return list(dict.fromkeys(the(name) for name in names if name not in bound))
 
 
-def _sources(function: _Function, english: English) -> dict[str, str]:
+def _sources(function: _Function) -> dict[str, str]:
     """Names of loops and lambdas -> "each of the cars"."""
     found: dict[str, dict[str, None]] = {}
     for node in ast.walk(function):
