@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.backend import Backend
-from sweetrl.backend.facts import described, facts_of
+from sweetrl.backend.facts import described
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.described import UNKNOWN, DescribedUser
 from sweetrl.colbench.files import read_tasks
@@ -61,9 +61,9 @@ def test_a_program_is_told_in_sentences(sentence: str) -> None:
     assert sentence in {fact.text for fact in described(ORDERS)}
 
 
-def test_facts_have_ids_and_questions_that_do_not_give_them_away() -> None:
+def test_facts_differ_and_have_questions_that_do_not_give_them_away() -> None:
     facts = described(ORDERS)
-    assert len({fact.id for fact in facts}) == len(facts)
+    assert len({fact.text for fact in facts}) == len(facts)
     for fact in facts:
         assert fact.question.endswith("?") and not any(digit in fact.question for digit in "0123456789")
     assert described("this is no program") == ()
@@ -73,7 +73,6 @@ def test_nothing_that_is_told_of_the_suite_is_code() -> None:
     for task in generate("test", 40, 3, 3):
         for fact in described(task.ground_truth):
             assert BACKEND.find_leak(task, fact.text) is None, fact
-        assert {fact.id for fact in facts_of(task)} <= {fact.kind for fact in facts_of(task)}
 
 
 QUESTIONS = (
@@ -118,3 +117,16 @@ def test_what_is_asked_twice_is_told_with_what_is_new_first() -> None:
         said.append(user.reply(task, messages, 1))
         messages.append(Message("user", said[-1]))
     assert '"big"' in said[0] and '"small"' in " ".join(said[:2]) and said[2] not in UNKNOWN
+
+
+def test_what_is_returned_behind_another_return_is_for_the_other_cases() -> None:
+    facts = described("def f(x):\n    for each in x:\n        if each > 9:\n            return each\n    return 0")
+    assert facts[-1].text == "In all other cases, it should return 0."
+
+
+def test_a_default_without_words_costs_no_other_sentence() -> None:
+    facts = described(f"def f(x, text={'long ' * 80!r}, n=3):\n    return x * n")
+    assert [fact.text for fact in facts] == [
+        "If n is not given, 3 is used.",
+        "It should return x multiplied by n.",
+    ]

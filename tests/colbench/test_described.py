@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.described import REFUSED, UNKNOWN, DescribedUser, Fact
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.personas import FORGOT, IN_WORDS, MISHEARD, REFUSAL, VAGUE, refuses, with_persona
+from sweetrl.colbench.personas import FORGOT, IN_WORDS, MISHEARD, REFUSAL, VAGUE, WithPersona, refuses
 from sweetrl.colbench.users import LlmSimulator, ScriptedUser, simulator_prompt
 from sweetrl.config.sections import Persona
 from sweetrl.config.settings import Settings
@@ -22,17 +23,17 @@ from sweetrl.stages.parameters import with_values
 from sweetrl.types import Message, Task
 
 FACTS = (
-    Fact("default-1", "default", "If the speed is not given, 200 is used.", "Which speed should be used?", ("speed",)),
-    Fact("condition-2", "condition", "If the age is more than 65, 3 is added to the fee.", "What of age?", ("age",)),
-    Fact("empty-3", "empty", "If the articles are empty, it should return 0.", "And none?", ("articles",)),
-    Fact("return-4", "return", "It should return the fee rounded to 2 decimals.", "What is returned?", ("fee",)),
+    Fact("default", "If the speed is not given, 200 is used.", "Which speed should be used?", ("speed",)),
+    Fact("condition", "If the age is more than 65, 3 is added to the fee.", "What of age?", ("age",)),
+    Fact("empty", "If the articles are empty, it should return 0.", "And none?", ("articles",)),
+    Fact("return", "It should return the fee rounded to 2 decimals.", "What is returned?", ("fee",)),
 )
 TASK = Task("t", "I want the fee for some articles.", "def f(x):\n    return x * 7 + 1", (("test1", "f(1)"),))
 
 
 def said(*asked: str, persona: Persona = "plain", seed: int = 3) -> list[str]:
-    own = persona if persona in DescribedUser.personas else "plain"
-    user = with_persona(DescribedUser(lambda task: FACTS, persona=own), persona)
+    plain = DescribedUser(lambda task: FACTS)
+    user = plain if persona == "plain" else WithPersona(plain, persona)
     messages, words = [Message("user", TASK.problem_description)], []
     for question in asked:
         messages.append(Message("assistant", question))
@@ -70,14 +71,22 @@ def test_every_persona_is_a_function_of_its_arguments_and_has_its_manner() -> No
         assert said(*asked, persona=persona) == said(*asked, persona=persona)
     assert said(*asked, persona="impatient") == [*plain[:3], REFUSAL, REFUSAL]
     assert all(few in many and few != many for few, many in zip(plain, said(*asked, persona="talkative"), strict=True))
-    short = said(*asked, persona="terse")
-    assert all(len(few) < len(many) for few, many in zip(short, plain, strict=True)) and "65" in short[0]
     vague = said(*asked, persona="vague")
     assert vague[:-1] == plain[:-1] and vague[-1] in VAGUE
-    seeds = range(40)
-    forgot = sum(said(asked[0], persona="forgetful", seed=seed) == [FORGOT] for seed in seeds)
-    misheard = sum(said(asked[0], persona="misunderstanding", seed=seed) != plain[:1] for seed in seeds)
-    assert 2 <= forgot <= 20 and 2 <= misheard <= 20
+    misheard = sum(said(asked[0], persona="misunderstanding", seed=seed) != plain[:1] for seed in range(40))
+    assert 2 <= misheard <= 20
+
+
+def test_what_is_forgotten_stays_forgotten() -> None:
+    user, forgot = WithPersona(ScriptedUser(lambda task, messages, seed: "It is 7."), "forgetful"), 0
+    for number in range(40):
+        task, messages = replace(TASK, id=str(number)), [Message("user", "I want f.")]
+        for seed in range(4):
+            messages += [Message("assistant", "Which?"), Message("user", "")]
+            messages[-1] = Message("user", user.reply(task, messages[:-1], seed))
+        assert len({message.content for message in messages[2::2]}) == 1
+        forgot += messages[2].content == FORGOT
+    assert 2 <= forgot <= 20
 
 
 def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count() -> None:
@@ -87,7 +96,7 @@ def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count()
         heard.append(len(messages))
         return f"Answer {len(messages) // 2}. And more." if "?" in messages[-1].content else "No."
 
-    user, messages = with_persona(ScriptedUser(reply), "misunderstanding"), [Message("user", "I want f.")]
+    user, messages = WithPersona(ScriptedUser(reply), "misunderstanding"), [Message("user", "I want f.")]
     assert user.name == "scripted:misunderstanding"
     for seed in range(30):
         messages.append(Message("assistant", "Which?"))
@@ -95,7 +104,9 @@ def test_any_scripted_user_has_personas_and_a_misheard_question_does_not_count()
     answers = [message.content for message in messages[2::2]]
     taken_wrongly = [words for words in answers if words.startswith(MISHEARD) or words == "What do you mean?"]
     assert 2 <= len(taken_wrongly) <= 16 and heard == [2 * at for at in range(1, 31 - len(taken_wrongly))]
-    terse = with_persona(ScriptedUser(reply), "terse")
+    terse = WithPersona(ScriptedUser(lambda *_: 'Then "No. 1." is returned. And more.'), "terse")
+    assert terse.reply(TASK, messages[:2], 1) == 'Then "No. 1." is returned.'
+    terse = WithPersona(ScriptedUser(reply), "terse")
     assert terse.reply(TASK, [Message("user", "I want f."), Message("assistant", "Why?")], 1) == "Answer 1."
     assert all(map(refuses, (*UNKNOWN, *VAGUE, "No.", "Sorry, I am not sure about that."))) and not refuses("Not 7, 8.")
 

@@ -11,6 +11,7 @@ import pytest
 from sweetrl.api.learning import training_job
 from sweetrl.backend.domain import Backend
 from sweetrl.backend.suite.users import NOTHING, REFUSAL, UNKNOWN
+from sweetrl.colbench import described
 from sweetrl.config.settings import parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
@@ -28,7 +29,7 @@ def dialogue(*answers: str, reward: float = 1.0) -> Trajectory:
     return Trajectory(Task("t", "A price?", "x"), 0, tuple(messages), reward=reward)
 
 
-@pytest.mark.parametrize("words", [*NOTHING, *UNKNOWN, REFUSAL, "no", "I don't know that."])
+@pytest.mark.parametrize("words", [*NOTHING, *UNKNOWN, *described.UNKNOWN, REFUSAL, "None."])
 def test_a_refused_question_is_not_imitated(words: str) -> None:
     assert imitated_turns(dialogue("The rate is 7.", words, "Nobody pays before noon.")) == [0, 2, 3]
 

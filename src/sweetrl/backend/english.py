@@ -26,6 +26,8 @@ from sweetrl.backend.vocabulary import (
     TURNED,
     TYPES,
     Unsayable,
+    be,
+    called,
     listing,
     plural,
     the,
@@ -43,7 +45,7 @@ class English:
         self.names: dict[str, str] = {}
 
     @contextmanager
-    def called(self, names: dict[str, str]) -> Any:
+    def named(self, names: dict[str, str]) -> Any:
         """Within this, `names` are said as the phrases they map to."""
         before, self.names = self.names, {**self.names, **names}
         try:
@@ -110,20 +112,20 @@ class English:
             if cut.lower is None and cut.upper is None and ast.unparse(cut.step) == "-1":
                 return f"{whose} in reverse order"
             raise Unsayable("a step")
-        low, high = cut.lower, cut.upper
-        if low is None and high is None:
-            return f"a copy of {whose}"
-        if low is None and high is not None:
-            if _minus(high) is not None:
-                return f"{whose} without the last {self.value(_minus(high))}"  # type: ignore[arg-type]
-            return f"the first {self.part(high)} of {whose}"
-        if low is not None and high is None:
-            if _minus(low) is not None:
-                return f"the last {self.value(_minus(low))} of {whose}"  # type: ignore[arg-type]
-            return f"{whose} without the first {self.part(low)}"
-        assert low is not None
-        assert high is not None
-        return f"the stretch of {whose} from place {self.value(low)} up to but not including {self.value(high)}"
+        low, high = (self.part(end) if end else "" for end in (cut.lower, cut.upper))
+        if low.startswith("minus ") and not high:
+            return f"the last {low.removeprefix('minus ')} of {whose}"
+        if high.startswith("minus ") and not low:
+            return f"{whose} without the last {high.removeprefix('minus ')}"
+        if low and high:
+            return f"the stretch of {whose} from place {low} up to but not including {high}"
+        return (
+            f"the first {high} of {whose}"
+            if high
+            else f"{whose} without the first {low}"
+            if low
+            else f"a copy of {whose}"
+        )
 
     def _binop(self, node: ast.BinOp) -> str:
         left, right = node.left, node.right
@@ -134,9 +136,9 @@ class English:
         if isinstance(node.op, ast.Add) and (_is_text(left) or _is_text(right)):
             return f"{self.value(left)} followed by {self.value(right)}"
         if isinstance(node.op, ast.Pow):
-            power = ast.unparse(right)
-            if power in ("2", "3", "0.5", "1 / 2"):
-                form = {"2": "{} squared", "3": "{} cubed"}.get(power, "the square root of {}")
+            root = "the square root of {}"
+            form = {"2": "{} squared", "3": "{} cubed", "0.5": root, "1 / 2": root}.get(ast.unparse(right))
+            if form:
                 return form.format(self.part(left))
         if isinstance(node.op, ast.Mod):
             return f"the remainder of {self.part(left)} divided by {self.part(right)}"
@@ -155,18 +157,16 @@ class English:
     def _unaryop(self, node: ast.UnaryOp) -> str:
         if isinstance(node.op, ast.USub):
             return f"minus {self.part(node.operand)}"
-        if isinstance(node.op, ast.Not):
-            return f"whether {self.condition(node)}"
-        return self.value(node.operand)
+        return self._compare(node) if isinstance(node.op, ast.Not) else self.value(node.operand)
 
-    def _compare(self, node: ast.Compare) -> str:
+    def _compare(self, node: ast.expr) -> str:
         return f"whether {self.condition(node)}"
 
     def _boolop(self, node: ast.BoolOp) -> str:
         if isinstance(node.op, ast.Or) and not any(isinstance(part, ast.Compare | ast.BoolOp) for part in node.values):
             first, *others = map(self.value, node.values)
             return f"{first} (or, without one, {listing(others, 'or')})"
-        return f"whether {self.condition(node)}"
+        return self._compare(node)
 
     def _ifexp(self, node: ast.IfExp) -> str:
         return f"{self.value(node.body)} if {self.condition(node.test)}, otherwise {self.value(node.orelse)}"
@@ -186,17 +186,11 @@ class English:
             raise Unsayable("a long text")
         return f'"{text}"'
 
-    def _list(self, node: ast.List) -> str:
-        return self._items(node.elts, "a list of", "an empty list")
+    def _list(self, node: ast.List | ast.Tuple | ast.Set) -> str:
+        kind = type(node).__name__.lower()
+        return f"a {kind} of {listing([self.value(item) for item in node.elts])}" if node.elts else f"an empty {kind}"
 
-    def _set(self, node: ast.Set) -> str:
-        return self._items(node.elts, "a set of", "an empty set")
-
-    def _tuple(self, node: ast.Tuple) -> str:
-        return self._items(node.elts, "a tuple of", "an empty tuple")
-
-    def _items(self, items: Sequence[ast.expr], what: str, empty: str) -> str:
-        return f"{what} {listing([self.value(item) for item in items])}" if items else empty
+    _tuple = _set = _list
 
     def _dict(self, node: ast.Dict) -> str:
         return f"a dictionary with {listing(self.entries(node))}" if node.keys else "an empty dictionary"
@@ -206,12 +200,9 @@ class English:
         pairs = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
         return [f"{self.value(key)} as {self.value(value)}" for key, value in pairs]
 
-    def _starred(self, node: ast.Starred) -> str:
-        return f"all of {self.value(node.value)}"
-
     def _lambda(self, node: ast.Lambda) -> str:
         arguments = [argument.arg for argument in node.args.args]
-        with self.called(dict.fromkeys(arguments, "it") if len(arguments) == 1 else {}):
+        with self.named(dict.fromkeys(arguments, "it") if len(arguments) == 1 else {}):
             return self.value(node.body)
 
     # Many things
@@ -281,31 +272,25 @@ class English:
     # Calls
 
     def _call(self, node: ast.Call) -> str:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = called(node)
         options = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        plain = isinstance(node.func, ast.Name) or _is_module(node.func)
+        plain = isinstance(node.func, ast.Name) or ast.unparse(node.func).split(".")[0] in MODULES
         if plain and name in EXTREMES and node.args:
             return self._extreme(name, node.args, options)
         if name in ("sorted", "sort"):
             owner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
-            return f"{self.value(owner)}, {self.order(options)}"
+            return f"{self.value(owner)}, {self.order(node.keywords)}"
         if name == "sum" and plain and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
             made = node.args[0]
             if isinstance(made.elt, ast.Constant) and made.elt.value == 1:
                 return f"the count, one {self.loops(made.generators)}"
         if name == "round" and node.args:
-            digits = node.args[1] if len(node.args) > 1 else options.get("ndigits")
-            if digits is None or ast.unparse(digits) == "0":
-                return f"{self.part(node.args[0])} rounded to a whole number"
-            return f"{self.part(node.args[0])} rounded to {self.value(digits)} decimals"
+            digits = "".join(map(self.value, (*node.args[1:], *options.values()))) or "0"
+            return f"{self.part(node.args[0])} rounded to {f'{digits} decimals' if digits != '0' else 'a whole number'}"
         if name in PREDICATES or name in ("isinstance", "any", "all"):
-            return f"whether {self.condition(node)}"
-        if not plain and name == "format" and _is_text(node.func.value):  # type: ignore[attr-defined]
-            given = [self.value(each) for each in (*node.args, *options.values())]
-            return f"{self.value(node.func.value)} filled in with {listing(given)}"  # type: ignore[attr-defined]
-        form = (CALLS if plain else METHODS).get((name, len(node.args))) or (CALLS if plain else METHODS).get(
-            (name, -1)
-        )
+            return self._compare(node)
+        forms = CALLS if plain else METHODS
+        form = forms.get((name, len(node.args))) or forms.get((name, -1))
         if form is None:
             return self._helper(node, name, plain)
         given = [self._many(argument) for argument in node.args]
@@ -334,8 +319,9 @@ class English:
     def _many(self, node: ast.expr) -> str:
         return self.each(node.elt, node.generators) if isinstance(node, ast.ListComp) else self.part(node)
 
-    def order(self, options: dict[str, ast.expr]) -> str:
+    def order(self, keywords: Sequence[ast.keyword]) -> str:
         """Return how something is sorted: "sorted by its price, largest first"."""
+        options = {keyword.arg: keyword.value for keyword in keywords}
         key = options.get("key")
         back = options.get("reverse")
         by = f" by {self.key(key)}" if key is not None and ast.unparse(key) != "None" else ""
@@ -348,7 +334,7 @@ class English:
         if isinstance(key, ast.Lambda):
             body = key.body
             if isinstance(body, ast.Tuple):
-                with self.called({argument.arg: "it" for argument in key.args.args}):
+                with self.named({argument.arg: "it" for argument in key.args.args}):
                     return " and then ".join(self.value(each) for each in body.elts)
             return self.value(key)
         if isinstance(key, ast.Call) and ast.unparse(key.func).endswith("itemgetter"):
@@ -372,11 +358,9 @@ class English:
             return self._comparison(node, negate)
         if isinstance(node, ast.Call):
             return self._predicate(node, negate)
-        if isinstance(node, ast.Constant):
-            return "always" if bool(node.value) is not negate else "never"
         phrase = self.value(node)
         if isinstance(node, ast.Name) and node.id in self.optional:
-            return f"{phrase} {'are' if plural(phrase) else 'is'} {'not ' if negate else ''}given"
+            return f"{phrase} {be(phrase)} {'not ' if negate else ''}given"
         if phrase.startswith('"'):
             return f"{phrase} is {'false' if negate else 'true'}"
         if plural(phrase):
@@ -396,28 +380,28 @@ class English:
         if isinstance(left, ast.Constant) and not isinstance(right, ast.Constant) and operator in TURNED:
             left, operator, right = right, TURNED[operator], left
         subject = self.value(left)
-        be, no = ("are" if plural(subject) else "is"), operator in (ast.NotEq, ast.IsNot)
-        is_it = f"{subject} {be}{' not' if no else ''}"
+        no = operator in (ast.NotEq, ast.IsNot, ast.NotIn)
+        is_it = f"{subject} {be(subject)}"
         if operator in (ast.Eq, ast.NotEq, ast.Is, ast.IsNot):
             if isinstance(right, ast.Constant) and right.value is None:
-                return f"{subject} {be} {'' if no else 'not '}given"
+                return f"{is_it} {'' if no else 'not '}given"
             if isinstance(left, ast.Call) and ast.unparse(left.func) == "len" and ast.unparse(right) == "0":
                 whose = self.value(left.args[0])
-                return f"{whose} {'are' if plural(whose) else 'is'}{' not' if no else ''} empty"
+                return f"{whose} {be(whose)}{' not' if no else ''} empty"
             if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and ast.unparse(right) == "0":
                 if ast.unparse(left.right) == "2":
                     return f"{self.value(left.left)} is {'odd' if no else 'even'}"
                 return f"{self.value(left.left)} is {'not ' if no else ''}divisible by {self.value(left.right)}"
-            return f"{is_it} {self.part(right)}"
+            return f"{is_it}{' not' if no else ''} {self.part(right)}"
         if operator in (ast.In, ast.NotIn):
             if isinstance(right, ast.List | ast.Tuple | ast.Set) and right.elts:
                 each = listing([self.value(item) for item in right.elts], "or")
-                return f"{subject} {be} {'none' if operator is ast.NotIn else 'one'} of {each}"
-            return f"{subject} {be} {'not ' if operator is ast.NotIn else ''}in {self.value(right)}"
-        return f"{subject} {be} {COMPARISONS[operator]} {self.part(right)}"
+                return f"{is_it} {'none' if no else 'one'} of {each}"
+            return f"{is_it} {'not ' if no else ''}in {self.value(right)}"
+        return f"{is_it} {COMPARISONS[operator]} {self.part(right)}"
 
     def _predicate(self, node: ast.Call, negate: bool) -> str:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = called(node)
         if name == "isinstance" and len(node.args) == 2:
             kinds = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
             named = [TYPES.get(ast.unparse(kind), f"a {words_of(ast.unparse(kind))}") for kind in kinds]
@@ -436,15 +420,5 @@ class English:
         return f"{self.value(node)} is {'not true' if negate else 'true'}"
 
 
-def _minus(node: ast.expr) -> ast.expr | None:
-    return node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else None
-
-
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def _is_module(function: ast.expr) -> bool:
-    """Whether a function is one of a library's: `math.sqrt`, `np.mean`."""
-    names = ast.unparse(function).split(".")
-    return names[0] in MODULES

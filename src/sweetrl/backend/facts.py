@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from sweetrl.backend.english import English
 from sweetrl.backend.leaks import find_leak
 from sweetrl.backend.suite.details import BY_NAME
 from sweetrl.backend.suite.tasks import read_facts
-from sweetrl.backend.vocabulary import Unsayable, listing, plural, the, words_of
+from sweetrl.backend.vocabulary import Unsayable, be, called, listing, plural, the, words_of
 from sweetrl.colbench.described import Fact
 from sweetrl.types import Task
 
@@ -31,7 +32,7 @@ def facts_of(task: Task) -> tuple[Fact, ...]:
     details = read_facts(task.hidden_information)
     if details:
         return tuple(
-            Fact(name, name, BY_NAME[name].answers[0].format(*values), BY_NAME[name].questions[0], (name,))
+            Fact(name, BY_NAME[name].answers[0].format(*values), BY_NAME[name].questions[0], (name,))
             for name, values in details.items()
         )
     return tuple(fact for fact in described(task.ground_truth) if find_leak(task, fact.text) is None)
@@ -59,6 +60,7 @@ class Describer:
         targets = [target for node in ast.walk(tree) for target in _targets(node)]
         self.changing = {name for name in targets if targets.count(name) > 1}
         self.functions = len([node for node in tree.body if isinstance(node, _Function)])
+        self.before: Sequence[ast.stmt] = ()
         self.facts: list[Fact] = []
         self.unsaid: list[ast.AST] = []
 
@@ -70,11 +72,12 @@ class Describer:
         names = {node.id for each in about for node in ast.walk(each) if isinstance(node, ast.Name)}
         kind = "empty" if kind == "condition" and _EMPTY.search(" ".join(context[-1:]) or text.split(",")[0]) else kind
         sentence = text[0].upper() + text[1:]
-        self.facts.append(Fact(f"{kind}-{len(self.facts) + 1}", kind, sentence, question, tuple(sorted(names))))
+        self.facts.append(Fact(kind, sentence, question, tuple(sorted(names))))
 
     def body(self, statements: Sequence[ast.stmt], context: tuple[str, ...]) -> None:
         """Say what statements do, in the loops and conditions of `context`."""
-        for statement in statements:
+        for number, statement in enumerate(statements):
+            self.before = statements[:number]
             try:
                 method = getattr(self, f"_{type(statement).__name__.lower()}", None)
                 if method is not None:
@@ -88,13 +91,15 @@ class Describer:
 
     def _functiondef(self, node: _Function, context: tuple[str, ...]) -> None:
         for name, default in _defaults(node):
-            given = f"if {the(name)} {'are' if plural(the(name)) else 'is'} not given"
+            given = f"if {the(name)} {be(the(name))} not given"
             if not (isinstance(default, ast.Constant) and default.value is None):
                 question = f"Which {words_of(name)} should be used if none is given?"
-                self.add("default", f"{given}, {self.english.value(default)} is used", question, ast.Name(name))
+                with suppress(Unsayable):
+                    self.add("default", f"{given}, {self.english.value(default)} is used", question, ast.Name(name))
         main = node.name != "__init__" and (self.functions < 2 or not self.facts) and not context
         inner = context if main else (*context, f"in the helper {words_of(node.name)}")
-        self._fields(node)
+        with suppress(Unsayable):
+            self._fields(node)
         self.body(node.body, inner if node.name != "__init__" else context)
 
     _asyncfunctiondef = _functiondef
@@ -115,7 +120,7 @@ class Describer:
                 read.setdefault(owner.id, {})[f'"{key.value}"'] = None
         local = {target.id for node in ast.walk(function) if isinstance(node, ast.Assign)
                  for target in node.targets if isinstance(target, ast.Name)}  # fmt: skip
-        of_many = _sources(function, self.english)
+        of_many = _sources(function)
         for name, keys in read.items():
             if name not in local:
                 whose = of_many.get(name) or (the(name) if len(name) > 2 else "each item")
@@ -146,7 +151,7 @@ class Describer:
         again = isinstance(node.targets[0], ast.Name) and node.targets[0].id in _names(node.value)
         if again or isinstance(node.targets[0], ast.Subscript):
             return f"{what} becomes {value}", what
-        return f"{what} {'are' if plural(what) or ' and ' in what else 'is'} {value}", what
+        return f"{what} {'are' if ' and ' in what else be(what)} {value}", what
 
     def _target(self, target: ast.expr) -> str:
         if isinstance(target, ast.Tuple):
@@ -158,10 +163,9 @@ class Describer:
         what = the(target.id)
         question = f"What are {what}?"
         if isinstance(made, ast.Dict):
-            items = self.english.entries(made)
+            items, verb = self.english.entries(made), "have"
         else:
-            items = [self.english.value(each) for each in made.elts]  # type: ignore[attr-defined]
-        be = "have" if isinstance(made, ast.Dict) else "are"
+            items, verb = [self.english.value(each) for each in made.elts], "are"  # type: ignore[attr-defined]
         if not items:
             question = f"What is in {what} to begin with?"
             self.add("start", f"there is nothing in {what} to begin with", question, target, context=context)
@@ -170,8 +174,8 @@ class Describer:
         part: list[str] = []
         for item in [*items, None]:
             if part and (item is None or len("; ".join([*part, item])) > room):
-                verb = f"{'also ' if item is None and part != items else ''}{be}"
-                self.add("table", f"{what} {verb} {listing(part)}", question, target, made, context=context)
+                also = "also " if item is None and part != items else ""
+                self.add("table", f"{what} {also}{verb} {listing(part)}", question, target, made, context=context)
                 part = []
             if item is not None:
                 part.append(item)
@@ -183,14 +187,13 @@ class Describer:
     def _simple(self, node: ast.stmt, context: tuple[str, ...]) -> None:
         text = self.clause(node)
         if text:
-            kind, question = "computation", f"What happens to {self._subject(node)}?"
-            self.add(kind, text, question, node, context=context)
+            subject = next((the(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)), "the result")
+            self.add("computation", text, f"What happens to {subject}?", node, context=context)
 
     _augassign = _simple
     _delete = _simple
     _break = _simple
     _continue = _simple
-    _assert = _simple
 
     def _expr(self, node: ast.Expr, context: tuple[str, ...]) -> None:
         if not isinstance(node.value, ast.Constant):
@@ -211,18 +214,16 @@ class Describer:
                     self.add("return", f"{name} in the result is {self.english.value(value)}", question, key, value)
             return
         question = f"What should be returned {context[-1]}?" if context else "What should be returned in the end?"
-        self.add("return", self.clause(node) or "it returns nothing", _asked(question), node, context=context)
+        if any(isinstance(each, ast.Return) for before in self.before for each in ast.walk(before)):
+            context = (*context, "in all other cases")
+        self.add("return", self.clause(node), _asked(question), node, context=context)
 
     def _raise(self, node: ast.Raise, context: tuple[str, ...]) -> None:
         question = "When should there be an error?"
-        self.add("error", self.clause(node) or "there is an error", question, node, context=context)
+        self.add("error", self._error(node), question, node, context=context)
 
-    def _subject(self, node: ast.stmt) -> str:
-        first = next((each for each in ast.walk(node) if isinstance(each, ast.Name)), None)
-        return the(first.id) if first else "the result"
-
-    def clause(self, node: ast.stmt) -> str | None:
-        """Return a simple statement as a clause ("" for one that does nothing), None for a compound one."""
+    def clause(self, node: ast.stmt) -> str:
+        """Return a simple statement as a clause, "" for one that does nothing."""
         value = self.english.value
         if isinstance(node, ast.Assign):
             return self._assigned(node)[0]
@@ -236,8 +237,6 @@ class Describer:
             return f"it should return {'None' if node.value is None else value(node.value)}"
         if isinstance(node, ast.Raise):
             return self._error(node)
-        if isinstance(node, ast.Assert):
-            return f"it is an error unless {self.english.condition(node.test)}"
         if isinstance(node, ast.Break):
             return "it stops there"
         if isinstance(node, ast.Continue):
@@ -248,7 +247,7 @@ class Describer:
             return "nothing happens"
         if isinstance(node, ast.Expr):
             return self._done(node.value)
-        return None
+        raise Unsayable(type(node).__name__)
 
     def _error(self, node: ast.Raise) -> str:
         if isinstance(node.exc, ast.Call):
@@ -263,24 +262,21 @@ class Describer:
         if not isinstance(call, ast.Call):
             raise Unsayable("an expression")
         value = self.english.value
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = called(call)
         if name == "print":
             return f"it prints {listing([value(each) for each in call.args])}" if call.args else "it prints a line"
         if isinstance(call.func, ast.Attribute):
             owner = value(call.func.value)
             given = listing([value(each) for each in call.args])
-            options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
             forms = {"append": f"{given} is added to {owner}", "add": f"{given} is added to {owner}",
                      "extend": f"all of {given} is added to {owner}", "update": f"{owner} takes over {given}",
                      "remove": f"{given} is removed from {owner}", "discard": f"{given} is removed from {owner}",
                      "clear": f"{owner} is emptied", "reverse": f"{owner} is turned round",
                      "shuffle": f"{given} is put into random order"}  # fmt: skip
             if name == "sort":
-                return f"{owner} {'are' if plural(owner) else 'is'} {self.english.order(options)}"
+                return f"{owner} {be(owner)} {self.english.order(call.keywords)}"
             if name == "pop":
                 return f"the {'last item' if not call.args else f'item {given}'} is taken out of {owner}"
-            if name == "insert" and len(call.args) == 2:
-                return f"{value(call.args[1])} is put into {owner} at place {value(call.args[0])}"
             if name in forms:
                 return forms[name]
         return f"then comes {value(call)}"
@@ -288,47 +284,49 @@ class Describer:
     # Conditions and loops
 
     def _if(self, node: ast.If, context: tuple[str, ...]) -> None:
-        if ast.unparse(node.test) in ("__name__ == '__main__'",):
+        if ast.unparse(node.test) == "__name__ == '__main__'":
             return
         cases, last = _cases(node)
         tests = [self.english.condition(test) for test, _ in cases]
-        bodies = [self._joined(body) for _, body in cases] + ([self._joined(last)] if last else [])
-        names = listing(list(dict.fromkeys(_subjects(cases)))[:3], "or") or "this"
+        bodies = [self._joined(body) for body in (*(body for _, body in cases), *([last] if last else []))]
+        names = listing(_subjects([test for test, _ in cases])[:3], "or") or "this"
         question = f"What depends on {names}?"
-        if all(body is not None for body in bodies):
-            said = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
-            said += [f"otherwise {bodies[-1]}"] if last else []
-            whole = "; otherwise, ".join(said[: len(cases)]) + (f"; {said[-1]}" if last else "")
-            if len(", ".join((*context, whole))) < LONGEST:
-                kind = "error" if all(isinstance(body[-1], ast.Raise) for _, body in cases) else "condition"
-                ask = "When should there be an error?" if kind == "error" else question
-                self.add(kind, whole, ask, node, context=context)
-                return
+        said = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
+        whole = "; otherwise, ".join(said) + (f"; otherwise {bodies[-1]}" if last else "")
+        if None not in bodies and len(", ".join((*context, whole))) < LONGEST:
+            self._condition(whole, [body for _, body in cases], question, [node], context)
+            return
         for number, (test, (_, body)) in enumerate(zip(tests, cases, strict=True)):
             self._case((*context, f"{'if' if number == 0 else 'otherwise, if'} {test}"), body, question)
         if last:
-            opposite = [self.english.condition(cases[0][0], negate=True)] if len(cases) == 1 else []
-            other = f"if {opposite[0]}" if opposite else "in all other cases"
+            other = f"if {self.english.condition(node.test, negate=True)}" if len(cases) == 1 else "in all other cases"
             self._case((*context, other), last, question)
+
+    def _condition(
+        self,
+        text: str,
+        bodies: Sequence[Sequence[ast.stmt]],
+        question: str,
+        about: Sequence[ast.AST],
+        context: Sequence[str],
+    ) -> None:
+        error = all(isinstance(body[-1], ast.Raise) for body in bodies)
+        ask = "When should there be an error?" if error else question
+        self.add("error" if error else "condition", text, ask, *about, context=context)
 
     def _case(self, context: tuple[str, ...], body: Sequence[ast.stmt], question: str) -> None:
         joined = self._joined(body)
         if joined is not None and len(", ".join((*context, joined))) < LONGEST:
-            kind = "error" if isinstance(body[-1], ast.Raise) else "condition"
-            ask = "When should there be an error?" if kind == "error" else question
-            self.add(kind, joined, ask, *body, context=context)
+            self._condition(joined, [body], question, body, context)
         else:
             self.body(body, context)
 
     def _joined(self, body: Sequence[ast.stmt]) -> str | None:
         """Return simple statements as one clause; None where they are too much for one sentence."""
         try:
-            clauses = [self.clause(statement) for statement in body]
+            joined = " and ".join(filter(None, map(self.clause, body)))
         except Unsayable:
             return None
-        if any(clause is None for clause in clauses):
-            return None
-        joined = " and ".join(clause for clause in clauses if clause)
         return joined if 0 < len(joined) <= SEVERAL else None
 
     def _for(self, node: ast.For, context: tuple[str, ...]) -> None:
@@ -337,10 +335,9 @@ class Describer:
         self.body(node.orelse, (*context, "if it never stopped early"))
 
     def _while(self, node: ast.While, context: tuple[str, ...]) -> None:
-        loop = f"as long as {self.english.condition(node.test)}"
-        self._looped(
-            node.body, (*context, "again and again" if loop.endswith("always") else loop), f"What happens {loop}?"
-        )
+        endless = isinstance(node.test, ast.Constant)
+        loop = "again and again" if endless else f"as long as {self.english.condition(node.test)}"
+        self._looped(node.body, (*context, loop), f"What happens {loop}?")
 
     def _looped(self, body: Sequence[ast.stmt], context: tuple[str, ...], question: str) -> None:
         joined = self._joined(body)
@@ -348,9 +345,6 @@ class Describer:
             self.add("loop", joined, question, *body, context=context)
         else:
             self.body(body, context)
-
-    def _with(self, node: ast.With, context: tuple[str, ...]) -> None:
-        self.body(node.body, context)
 
     def _try(self, node: ast.Try, context: tuple[str, ...]) -> None:
         self.body(node.body, context)
@@ -400,31 +394,18 @@ def _cases(node: ast.If) -> tuple[list[tuple[ast.expr, list[ast.stmt]]], list[as
     return cases, node.orelse
 
 
-def _subjects(cases: Sequence[tuple[ast.expr, list[ast.stmt]]]) -> Iterator[str]:
-    for test, _ in cases:
-        functions = {
-            node.func.id for node in ast.walk(test) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        bound = {
-            n.id
-            for node in ast.walk(test)
-            if isinstance(node, ast.comprehension)
-            for n in ast.walk(node.target)
-            if isinstance(n, ast.Name)
-        }
-        for node in ast.walk(test):
-            if (
-                isinstance(node, ast.Name)
-                and node.id not in functions
-                and isinstance(node.ctx, ast.Load)
-                and node.id not in bound
-            ):
-                yield the(node.id)
+def _subjects(tests: Sequence[ast.expr]) -> list[str]:
+    """The names that conditions are about, without those of functions and of what a comprehension goes over."""
+    nodes = [node for test in tests for node in ast.walk(test)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    bound = {name for node in nodes if isinstance(node, ast.comprehension) for name in _names(node.target)}
+    names = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
+    return list(dict.fromkeys(the(name) for name in names if name not in bound))
 
 
-def _sources(function: _Function, english: English) -> dict[str, str]:
+def _sources(function: _Function) -> dict[str, str]:
     """Names of loops and lambdas -> "each of the cars"."""
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, None]] = {}
     for node in ast.walk(function):
         pairs: list[tuple[ast.expr | ast.arg, ast.expr]] = []
         if isinstance(node, ast.For | ast.comprehension):
@@ -436,5 +417,5 @@ def _sources(function: _Function, english: English) -> dict[str, str]:
         for target, over in pairs:
             name = target.id if isinstance(target, ast.Name) else getattr(target, "arg", "")
             if name and isinstance(over, ast.Name):
-                found[name] = f"each of {the(over.id)}"
-    return found
+                found.setdefault(name, {})[f"each of {the(over.id)}"] = None
+    return {name: listing(list(each)) for name, each in found.items()}

@@ -37,6 +37,16 @@ def plural(phrase: str) -> bool:
     return bool(re.fullmatch(r"the [\w ]+[a-rt-z]s", phrase)) and not re.search(r" of |(us|is|os)$", phrase)
 
 
+def be(phrase: str) -> str:
+    """Return the verb that goes with a phrase."""
+    return "are" if plural(phrase) else "is"
+
+
+def called(call: ast.Call) -> str:
+    """Return the name of the function or method that is called, "" where it has none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 def listing(parts: Sequence[str], last: str = "and") -> str:
     """Return "a, b and c"; many parts, and long ones, have semicolons between them."""
     if len(parts) > FEW or any(", " in part or f" {last} " in part for part in parts[:-1]):
@@ -52,8 +62,6 @@ OPERATORS: dict[type[ast.operator], str] = {
     ast.FloorDiv: "divided (rounded down) by",
     ast.Pow: "to the power of",
     ast.BitAnd: "that are also in",
-    ast.BitOr: "together with",
-    ast.BitXor: "exclusive-or",
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "less than",
@@ -61,18 +69,8 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: "more than",
     ast.GtE: "at least",
 }
-NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+_OPPOSITES = ((ast.Lt, ast.GtE), (ast.LtE, ast.Gt), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = dict([*_OPPOSITES, *(pair[::-1] for pair in _OPPOSITES)])
 # a < b is b > a.
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq,
@@ -82,46 +80,25 @@ MODULES = (
     *("math", "np", "numpy", "statistics", "random", "re", "datetime", "itertools", "collections", "json", "os"),
     *("time", "pd", "string", "calendar", "heapq", "copy", "operator"),
 )
-CONSTANTS = {"pi": "pi", "e": "e (Euler's number)", "inf": "infinity"}
-TYPES = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a decimal number",
-    "list": "a list",
-    "dict": "a dictionary",
-    "tuple": "a tuple",
-    "set": "a set",
-    "bool": "true or false",
-}
+CONSTANTS = {"pi": "pi", "inf": "infinity"}
+TYPES = {"str": "a text", "int": "a whole number", "float": "a decimal number", "dict": "a dictionary"}
 # What holds and what does not.
 PREDICATES = {
     "startswith": ("starts with", "does not start with"),
     "endswith": ("ends with", "does not end with"),
     "isdigit": ("has digits only", "does not have digits only"),
-    "isnumeric": ("has digits only", "does not have digits only"),
     "isalpha": ("has letters only", "does not have letters only"),
-    "isalnum": ("has letters and digits only", "does not have letters and digits only"),
-    "isupper": ("is in capitals", "is not in capitals"),
-    "islower": ("is in small letters", "is not in small letters"),
-    "isspace": ("is blank", "is not blank"),
-    "issubset": ("is all in", "is not all in"),
-    "issuperset": ("has all of", "does not have all of"),
-    "isdisjoint": ("has nothing in common with", "has something in common with"),
 }
 CALLS: dict[tuple[str, int], str] = {
     ("len", 1): "the length of {0}",
     ("sum", 1): "the sum of {0}",
-    ("sum", 2): "the sum of {0}, beginning with {1}",
     ("abs", 1): "the absolute value of {0}",
-    ("fabs", 1): "the absolute value of {0}",
     ("int", 1): "{0} as a whole number (what follows the point is cut off)",
     ("float", 1): "{0} as a number",
     ("str", 1): "{0} as text",
     ("bool", 1): "{0} as true or false",
     ("list", 1): "a list of {0}",
-    ("list", 0): "an empty list",
     ("dict", 1): "a dictionary of {0}",
-    ("dict", 0): "an empty dictionary",
     ("tuple", 1): "a tuple of {0}",
     ("set", 1): "the different values of {0}",
     ("set", 0): "an empty set",
@@ -129,74 +106,27 @@ CALLS: dict[tuple[str, int], str] = {
     ("enumerate", 1): "{0} with their places",
     ("zip", -1): "{all} taken together",
     ("range", 1): "the numbers from 0 up to but not including {0}",
-    ("range", 2): "the numbers from {0} up to but not including {1}",
-    ("range", 3): "the numbers from {0} up to but not including {1} in steps of {2}",
-    ("map", 2): "{0} for each of {1}",
-    ("filter", 2): "those of {1} for which {0}",
-    ("pow", 2): "{0} to the power of {1}",
-    ("divmod", 2): "{0} divided by {1}, and the remainder",
     ("sqrt", 1): "the square root of {0}",
     ("ceil", 1): "{0} rounded up",
     ("floor", 1): "{0} rounded down",
-    ("exp", 1): "e to the power of {0}",
-    ("log", 1): "the natural logarithm of {0}",
-    ("log", 2): "the logarithm of {0} to base {1}",
-    ("log10", 1): "the logarithm of {0} to base 10",
-    ("log2", 1): "the logarithm of {0} to base 2",
     ("sin", 1): "the sine of {0}",
     ("cos", 1): "the cosine of {0}",
-    ("tan", 1): "the tangent of {0}",
-    ("asin", 1): "the arc sine of {0}",
-    ("acos", 1): "the arc cosine of {0}",
-    ("atan", 1): "the arc tangent of {0}",
     ("atan2", 2): "the angle of {0} over {1} (arc tangent)",
     ("radians", 1): "{0} in radians",
-    ("degrees", 1): "{0} in degrees",
-    ("factorial", 1): "the factorial of {0}",
-    ("gcd", 2): "the greatest common divisor of {0} and {1}",
     ("mean", 1): "the mean of {0}",
-    ("fmean", 1): "the mean of {0}",
-    ("average", 1): "the mean of {0}",
     ("median", 1): "the median of {0}",
-    ("std", 1): "the standard deviation of {0}",
-    ("stdev", 1): "the standard deviation of {0} (of a sample)",
-    ("pstdev", 1): "the standard deviation of {0}",
-    ("var", 1): "the variance of {0}",
-    ("array", 1): "{0}",
-    ("zeros", 1): "zeros for {0}",
     ("Counter", 1): "how often each of {0} occurs",
-    ("Counter", 0): "an empty count",
     ("defaultdict", 1): "an empty dictionary whose missing entries are filled in",
-    ("deepcopy", 1): "a copy of {0}",
-    ("copy", 1): "a copy of {0}",
-    ("random", 0): "a random number between 0 and 1",
-    ("uniform", 2): "a random number between {0} and {1}",
-    ("randint", 2): "a random whole number from {0} to {1}",
-    ("choice", 1): "a random one of {0}",
-    ("sample", 2): "{1} random ones of {0}",
-    ("now", 0): "the time now",
-    ("today", 0): "today's date",
     ("strptime", 2): "{0} read as a date in the form {1}",
-    ("ord", 1): "the character code of {0}",
-    ("chr", 1): "the character with code {0}",
     ("type", 1): "the type of {0}",
-    ("sub", 3): "{2} with everything that matches {0} replaced by {1}",
-    ("findall", 2): "everything in {1} that matches {0}",
-    ("split", 2): "{1} split where {0} matches",
-    ("ValueError", -1): "an error (ValueError) that says {all}",
-    ("combinations", 2): "all combinations of {1} out of {0}",
-    ("permutations", 1): "all orders of {0}",
 }
 METHODS: dict[tuple[str, int], str] = {
     ("lower", 0): "{own} in small letters",
-    ("casefold", 0): "{own} in small letters",
     ("upper", 0): "{own} in capitals",
     ("title", 0): "{own} with each word capitalised",
     ("capitalize", 0): "{own} with a capital first letter",
     ("strip", 0): "{own} without blanks around it",
     ("strip", 1): "{own} without {0} around it",
-    ("lstrip", 0): "{own} without blanks before it",
-    ("rstrip", 0): "{own} without blanks after it",
     ("split", 0): "the words of {own}",
     ("split", 1): "the parts of {own} between {0}",
     ("splitlines", 0): "the lines of {own}",
@@ -207,26 +137,9 @@ METHODS: dict[tuple[str, int], str] = {
     ("find", 1): "the place of {0} in {own}",
     ("get", 1): "the entry of {own} for {0} (None if it is missing)",
     ("get", 2): "the entry of {own} for {0} ({1} if it is missing)",
-    ("setdefault", 2): "the entry of {own} for {0} ({1} if it is missing)",
     ("pop", 0): "the last item taken out of {own}",
     ("pop", 1): "the item {0} taken out of {own}",
     ("keys", 0): "the keys of {own}",
     ("values", 0): "the values of {own}",
     ("items", 0): "the entries of {own}",
-    ("copy", 0): "a copy of {own}",
-    ("union", 1): "{own} together with {0}",
-    ("intersection", 1): "what {own} and {0} have in common",
-    ("difference", 1): "{own} without {0}",
-    ("most_common", 1): "the {0} most common of {own}",
-    ("most_common", 0): "{own}, most common first",
-    ("mean", 0): "the mean of {own}",
-    ("sum", 0): "the sum of {own}",
-    ("max", 0): "the largest of {own}",
-    ("min", 0): "the smallest of {own}",
-    ("zfill", 1): "{own} padded with zeros to {0} characters",
-    ("strftime", 1): "{own} written in the form {0}",
-    ("date", 0): "the date of {own}",
-    ("weekday", 0): "the weekday of {own} (Monday is 0)",
-    ("total_seconds", 0): "the seconds of {own}",
-    ("isoformat", 0): "{own} in ISO form",
 }

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from sweetrl.colbench.personas import MISUNDERSTANDS
-from sweetrl.config.sections import DESCRIBED, Persona
+from sweetrl.config.sections import DESCRIBED
 from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
 
@@ -37,18 +36,10 @@ class Fact:
     `kind` is what sort of fact it is, `about` are the names in the program that it is about.
     """
 
-    id: str
     kind: str
     text: str
     question: str
     about: tuple[str, ...] = ()
-
-    @property
-    def short(self) -> str:
-        """The fact in fewer words, for somebody who says little."""
-        text = re.sub(r"\b(the|it should|should) ", "", self.text, flags=re.IGNORECASE)
-        text = re.sub(r"\b(is|are) (?=less|more|at )", "", text).replace("otherwise", "else")
-        return text[0].upper() + text[1:]
 
 
 def no_facts(spec: str) -> UserError:
@@ -63,41 +54,31 @@ def no_facts(spec: str) -> UserError:
 class DescribedUser:
     """Answers questions from `facts` of a task, a few sentences at a time.
 
-    A fact that has been told is told again only where nothing else is meant. As a terse persona they use fewer words,
-    as a misunderstanding one they now and then tell the fact beside the right one.
+    A fact that has been told is told again only where nothing else is meant.
     """
 
     facts: Callable[[Task], Sequence[Fact]]
     characters: int = 400
-    persona: Persona = "plain"
-    personas = ("terse", "misunderstanding")
+    name = DESCRIBED
     instant = checked = True
-
-    def __post_init__(self) -> None:
-        self.name = DESCRIBED if self.persona == "plain" else f"{DESCRIBED}:{self.persona}"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the user's words after `messages`; equal arguments give equal words."""
         asked = messages[-1].content
-        rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if wants_everything(asked):
             return REFUSED
         facts = self.facts(task)
         said = " ".join(message.content for message in messages[1:] if message.role == "user")
-        told = {fact for fact in facts if fact.text in said or fact.short in said}
+        told = {fact for fact in facts if fact.text in said}
         chosen = asked_about(asked, task.problem_description, facts, told)
         if not chosen:
-            return "No idea." if self.persona == "terse" else rng.choice(UNKNOWN)
-        if self.persona == "misunderstanding" and rng.random() < MISUNDERSTANDS:
-            others = [fact for fact in facts if fact not in chosen]
-            chosen = [min(others, key=lambda fact: abs(facts.index(fact) - facts.index(chosen[0])))] if others else []
-        words = ""
-        for fact in chosen[:AT_ONCE]:
-            longer = f"{words} {fact.short if self.persona == 'terse' else fact.text}".strip()
-            if words and len(longer) > self.characters:
+            return random.Random(f"{seed}-{task.id}-{len(messages)}").choice(UNKNOWN)
+        words = chosen[0].text
+        for fact in chosen[1:AT_ONCE]:
+            if len(words) + 1 + len(fact.text) > self.characters:
                 break
-            words = longer
-        return words or "What do you mean?"
+            words = f"{words} {fact.text}"
+        return words
 
 
 # What a question is about
@@ -124,21 +105,11 @@ _SYNONYMS = {
     "largest": "maximum max highest biggest greatest most top best cap upper",
     "smallest": "minimum min lowest least bottom lower fewest",
     "mean": "average avg",
-    "multiply": "times factor multiplier multiplied product",
+    "multiply": "factor multiplier multiplied product",
     "divide": "divided ratio quotient",
     "percent": "percentage pct",
-    "cost": "price fee charge expense",
     "total": "sum overall",
-    "threshold": "limit cutoff boundary bound",
     "letter": "case uppercase lowercase capital small sensitive",
-    "field": "key attribute property structure column",
-    "weight": "coefficient importance contribute",
-    "temperature": "temp",
-    "duration": "time minute hour second",
-    "category": "categorize classify class level bracket tier type label range group",
-    "text": "string message wording",
-    "quantity": "count many num",
-    "distance": "mile km kilometer",
 }
 # What shows the kind of a fact that a question is after; `condition` and `computation` are only asked for by name.
 _KINDS = {
@@ -151,17 +122,8 @@ _KINDS = {
     "condition": r"conditions?|criteria|criterion|depends?|affects?|influences?|matters?|plays? a role|rules?\b|"
     r"thresholds?|cases?\b|ranges?|categor\w*|classif\w*|when\b|under what",
     "table": r"which (?:\w+ )?values|list of|what are|mapping|categories|options",
-    "loop": r"for each|loop|go(?:es)? over|iterat",
-    "start": r"start|begin|initial",
 }
 _CUES = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _KINDS.items()}
-# Facts of other kinds that say such a thing, too.
-_MARKS = {
-    "computation": re.compile(r"\b(?:multiplied|plus|minus|divided|sum of|mean of)\b"),
-    "condition": re.compile(r"\b(?:if|where)\b", re.IGNORECASE),
-    "return": re.compile(r"\bshould return\b"),
-    "table": re.compile(r"\b(?:list|dictionary) of\b"),
-}
 _CODE = re.compile(r"```.*?(```|\Z)", re.DOTALL)
 _PARTS = re.compile(r"(?<=[?])\s+|\n+|(?<=[.;!])\s+(?=[A-Z0-9])")
 _EVERYTHING = re.compile(
@@ -230,12 +192,7 @@ def scored(question: str, request: str, facts: Sequence[Fact]) -> dict[Fact, flo
     foreign = len(stems(rest) - weights.keys() - stems(request))
     scores = {}
     for fact, own in words.items():
-        hit = bool(kinds) and (
-            fact.kind in kinds or any(mark.search(fact.text) for mark in map(_MARKS.get, kinds) if mark)
-        )
-        shared = sum(weights[each] for each in asked & own)
-        if shared:
-            scores[fact] = shared / (1 + FOREIGN * foreign) + BY_KIND * hit
-        else:
-            scores[fact] = BY_KIND if hit and not foreign else 0.0
+        hit = fact.kind in kinds or ("return" in kinds and "should return" in fact.text)
+        shared = sum(weights[each] for each in asked & own) / (1 + FOREIGN * foreign)
+        scores[fact] = shared + BY_KIND * (hit and bool(shared or not foreign))
     return scores

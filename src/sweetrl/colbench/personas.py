@@ -21,13 +21,14 @@ BEFORE = ("Good that you ask.", "Let me think about it.", "My partner knows more
 AFTER = ("It has been so for years.", "I hope that helps.", "We were never sure of it.", "You would not believe it.")
 REFUSAL = "No more questions, please just write it."
 PATIENCE = 3  # questions that an impatient person takes without a word
-FORGETS = 0.25  # share of the questions that a forgetful person has no answer to
+FORGETS = 0.25  # share of their answers that a forgetful person has lost
 MISUNDERSTANDS = 0.25  # share of the questions that are taken for others
 FORGOT = "I don't know any more."
 MISHEARD = "You mean what you asked before?"
 VAGUE = ("Hm, not that I know.", "Hm, why do you ask?", "...", "Would that make a difference?", "Let us see.")
+_SENTENCE_END = re.compile(r'(?<=[.!?])\s(?=[^"]*(?:"[^"]*"[^"]*)*\Z)')  # outside what is quoted
 _REFUSES = re.compile(
-    r"(?:no|no idea)\W*$|no, |sorry\b|i (?:do not|don't) know|i can't|i have no idea|hm\b|\W+$", re.IGNORECASE
+    r"(?:no|no idea|none|nope)\W*$|no, |sorry\b|i (?:do not|don't) know|i can't|i have no idea|hm\b|\W+$", re.IGNORECASE
 )
 
 IN_WORDS: dict[str, str] = {
@@ -62,23 +63,18 @@ class WithPersona:
         questions = sum(message.role == "assistant" for message in messages)
         if self.persona == "impatient" and questions > PATIENCE:
             return REFUSAL
-        if self.persona == "forgetful" and rng.random() < FORGETS:
-            return FORGOT
         heard = [*without_misheard(messages[:-1]), messages[-1]]
         if self.persona == "misunderstanding" and rng.random() < MISUNDERSTANDS:
             before = [message.content for message in heard if message.role == "user"][1:]
             return f"{MISHEARD} {before[-1]}" if before else "What do you mean?"
         words = self.user.reply(task, heard, seed)
+        if self.persona == "forgetful" and random.Random(f"{task.id}-{words}").random() < FORGETS:
+            return FORGOT  # the same in every dialogue about the task, however they are asked
         if self.persona == "vague" and refuses(words):
             return rng.choice(VAGUE)
         if self.persona == "terse":
-            return re.split(r"(?<=[.!?])\s", words, maxsplit=1)[0]
+            return _SENTENCE_END.split(words, maxsplit=1)[0]
         return f"{rng.choice(BEFORE)} {words} {rng.choice(AFTER)}" if self.persona == "talkative" else words
-
-
-def with_persona(user: UserSimulator, persona: Persona) -> UserSimulator:
-    """Return `user` in the manner of `persona`."""
-    return user if persona in ("plain", *getattr(user, "personas", ())) else WithPersona(user, persona)
 
 
 def refuses(words: str) -> bool:

@@ -52,9 +52,9 @@ class Answers:
     tasks: int = 0
     counts: Counter[str] = field(default_factory=Counter)
 
-    def rate(self, what: str, of: str, confidence: float = 0.95) -> Estimate:
+    def rate(self, what: str, of: str) -> Estimate:
         """Return a share with Wilson's interval."""
-        return wilson_interval(self.counts[what], self.counts[of], confidence)
+        return wilson_interval(self.counts[what], self.counts[of], 0.95)
 
     def rates(self) -> Iterator[tuple[str, Estimate]]:
         """Yield the rows of the table: questions about facts, about other things, for the code, and all replies."""

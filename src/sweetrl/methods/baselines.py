@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from sweetrl.colbench.personas import refuses
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.config.settings import AgentSettings, MultiTurnSettings, PolicySettings, RftSettings
 from sweetrl.errors import UserError
@@ -66,10 +66,6 @@ class Rft(Method):
         return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.min_reward)
 
 
-# How a user's reply begins who has nothing to say to the question.
-REFUSAL = re.compile(r"\W*(?:no|nope|none|nothing|not that|sorry|i (?:do not|don.t) know|i(?: am|.m) not sure)\b", re.I)
-
-
 class AnsweredTurns(Rft):
     """Imitation of every question that the user answered with more than a refusal, and of successes' final replies.
 
@@ -108,7 +104,7 @@ def imitated_turns(trajectory: Trajectory, least: float = 1.0) -> list[int]:
     """
     last = sum(message.role == "assistant" for message in trajectory.messages) - 1
     answers = [message.content for message in trajectory.messages[2 : 2 * last + 1 : 2]]
-    answered = [turn for turn, answer in enumerate(answers) if not REFUSAL.match(answer)]
+    answered = [turn for turn, answer in enumerate(answers) if not refuses(answer)]
     return [*answered, last] if (unpriced(trajectory).reward or 0.0) >= least else answered
 
 

@@ -30,16 +30,8 @@ if TYPE_CHECKING:
     from sweetrl.rollout.context import RolloutContext
 
 FINAL = (
-    "loss",
-    "return",
-    "success",
-    "kl",
-    "clip_share",
-    "reply_length",
-    "grad_norm",
-    "tokens_per_second",
-    "info_gain",
-    "teacher_kl",
+    *("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second"),
+    *("info_gain", "teacher_kl"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 from sweetrl.colbench.described import DescribedUser, no_facts
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.personas import with_persona
+from sweetrl.colbench.personas import WithPersona
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.colbench.users import ATTEMPTS, ConsoleUser, Recording, ReplaySimulator, is_recording
 from sweetrl.config.sections import DESCRIBED, Persona
@@ -53,13 +53,16 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
         raise UserError(f"simulator.persona: there is no `{persona}`; take one of {', '.join(get_args(Persona))}.")
     if persona != "plain" and settings.kind not in ("scripted", "described", "llm", "vision"):
         raise UserError(f"simulator.persona: a user of kind `{settings.kind}` has no persona; set it to `plain`.")
+
+    def in_manner(user: UserSimulator) -> UserSimulator:
+        return user if persona in ("plain", *getattr(user, "personas", ())) else WithPersona(user, persona)
+
     if settings.kind == "scripted":
-        yield with_persona(domain.scripted_user(tools), persona)
+        yield in_manner(domain.scripted_user(tools))
     elif settings.kind == "described":
         if type(domain).facts is Domain.facts:
             raise no_facts(domain.spec)
-        own = persona if persona in DescribedUser.personas else "plain"
-        yield with_persona(DescribedUser(domain.facts, cut, own), persona)
+        yield in_manner(DescribedUser(domain.facts, cut))
     elif settings.kind == "human":
         yield ConsoleUser()
     elif settings.kind == "replay":
