@@ -40,7 +40,7 @@ EVALUATION = {
 
 
 def outcome(status: str, created: bool, gate: GateResult | None) -> Outcome:
-    stages = (StageResult("tasks", status, 3.0, "r1", "40 tasks"), StageResult("evaluate", status, 60.0, "r2", "[b]"))  # type: ignore[arg-type]
+    stages = (StageResult("tasks", status, 3.0, "40 tasks"), StageResult("evaluate", status, 60.0, "[b]"))  # type: ignore[arg-type]
     aliases = ("challenger",) if gate else ("champion",)
     registration = Registration("sweetrl-agent", "2", created, aliases)
     return Outcome(stages, registration, gate, "p", "sqlite:////x y/mlflow.db", 63.0, EVALUATION)

@@ -26,7 +26,8 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pipeline record whose run writes nothing, and what it would have written."""
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     numbers = {"tasks": 8, "confidence": 0.95, "resamples": 100, "success_before": 0.25, "success_after": 0.5}
-    write_json(tmp_path / "reports/evaluation.json", numbers)
+    change = {"success_difference": 0.25, "difference": {"success": {"value": 0.25, "low": 0.0, "high": 0.5}}}
+    write_json(tmp_path / "reports/evaluation.json", numbers | change)
     record = PipelineRecord(parse_settings({}), tmp_path, tmp_path)
     record.log = RunLog(record.settings.tracking, "train", root=tmp_path)
     return record
@@ -37,9 +38,10 @@ def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     ended.finish([], Registration("agent", "3", True), gate, evaluated=True)
     note = ended.log._pending.tags[NOTE]
     assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
-    assert "| **tasks solved** | 25.0 % | **50.0 %** |" in note
+    assert "| **tasks solved, %** | 25.0 | **50.0** | +25.0 [+0.0, +50.0] |" in note
     logged = {name for name, *_ in ended.log._pending.metrics}
-    assert logged == {"tasks", "success_before", "success_after"}, "settings are no results"
+    measured = {f"success_{name}" for name in ("before", "after", "difference", "low", "high")}
+    assert logged == {"tasks"} | measured, "settings are no results"
 
 
 def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:

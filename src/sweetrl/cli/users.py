@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, get_args
+from typing import Annotated
 
 from typer import Option
 
 from sweetrl.cli import options as opt
 from sweetrl.cli.files import settings_here
-from sweetrl.config.sections import Persona
 from sweetrl.console.printing import print_json, print_table
 from sweetrl.errors import UserError
 from sweetrl.paths import VALIDATION_TASKS
@@ -19,7 +18,7 @@ def check(
     tasks: opt.Tasks = VALIDATION_TASKS,
     limit: Annotated[int, Option(help="How many tasks, from the first.", min=1)] = 100,
     user: Annotated[list[str] | None, Option(help="Kind of user (scripted, described, llm); any number.")] = None,
-    persona: Annotated[list[str] | None, Option(help=f"{', '.join(get_args(Persona))}; any number.")] = None,
+    persona: Annotated[list[str] | None, Option(help="Their manner (simulator.persona); any number.")] = None,
     user_url: opt.UserUrl = None,
     user_model: opt.UserModel = None,
     recording: opt.RecordingFile = None,
