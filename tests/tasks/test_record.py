@@ -26,7 +26,8 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pipeline record whose run writes nothing, and what it would have written."""
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     numbers = {"tasks": 8, "confidence": 0.95, "resamples": 100, "success_before": 0.25, "success_after": 0.5}
-    change = {"success_difference": 0.25, "difference": {"success": {"value": 0.25, "low": 0.0, "high": 0.5}}}
+    gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "exact McNemar"}
+    change = {"success_difference": 0.25, "difference": {"success": gain}}
     write_json(tmp_path / "reports/evaluation.json", numbers | change)
     record = PipelineRecord(parse_settings({}), tmp_path, tmp_path)
     record.log = RunLog(record.settings.tracking, "train", root=tmp_path)
