@@ -56,6 +56,13 @@ def _a_module_keeps_its_store_to_itself() -> Iterator[None]:
         os.environ["MLFLOW_TRACKING_URI"] = before
 
 
+@pytest.fixture(autouse=True)
+def _threads_that_there_are() -> None:
+    """A stage in this process sets `model.threads`; where OpenMP allows fewer, products in bfloat16 are NaN (torch 2.13)."""
+    if (limit := os.environ.get("OMP_THREAD_LIMIT")) and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(limit))
+
+
 def shared(name: str) -> Path:
     """A file of real ColBench tasks; skips where it is not there (they are never part of the project)."""
     if not (SHARED / name).exists():
