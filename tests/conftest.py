@@ -58,7 +58,7 @@ def _a_module_keeps_its_store_to_itself() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _threads_that_there_are() -> None:
-    """A stage in this process sets `model.threads`; where OpenMP allows fewer, products in bfloat16 are NaN (torch 2.13)."""
+    """A stage in this process sets `model.threads`; where OpenMP allows fewer, bfloat16 gives NaN (torch 2.13)."""
     if (limit := os.environ.get("OMP_THREAD_LIMIT")) and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(limit))
 
