@@ -39,6 +39,7 @@ from typing import Any
 
 import yaml
 from trees_data import (
+    HOPPER,
     LORA,
     SHAPES,
     candidates,
@@ -55,7 +56,6 @@ from sweetrl.config.settings import CriticSettings, PolicySettings, RftSettings
 from sweetrl.io import read_json
 from sweetrl.lm.data import PreferenceData, Row, plan
 
-HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
 MODELS = {"135m": "smollm2-135m", "0.5b": "qwen-0.5b", "8b": "llama-8b"}
 KINDS = ("warm-start", "critic", "ranking", "policy")
 WARMING = 2  # steps that are not counted: kernels are compiled in them

@@ -47,6 +47,7 @@ from typing import Any
 
 import numpy as np
 from trees_data import (
+    HOPPER,
     LORA,
     SHAPES,
     candidates,
@@ -64,8 +65,6 @@ from sweetrl.config.settings import CriticSettings, PolicySettings
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row
 from sweetrl.lm.forest import fed, split_rows
 from sweetrl.lm.passes import Layout, length_batches
-
-HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
 
 # --- the jobs -------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "qwen-0.5b": _shape(896, 4864, 24, 151936, 14, 2),
     "llama-8b": _shape(4096, 14336, 32, 128256, 32, 8),
 }
+HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
 LORA = LoraSettings(rank=16, alpha=32)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sweetrl.backend import Backend
@@ -14,6 +12,7 @@ from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import squeeze, told_fragment
 from sweetrl.evaluation.users import check_user
 from sweetrl.types import Message, Task
+from tests.conftest import shared
 
 BACKEND = Backend()
 
@@ -87,11 +86,8 @@ QUESTIONS = (
 
 
 @pytest.mark.parametrize("name", ["backend_300.jsonl", "backend_train_400.jsonl"])
-def test_no_answer_about_a_real_task_is_a_leak(name: str, real_backend_tasks: Path) -> None:
-    path = real_backend_tasks.with_name(name)
-    if not path.exists():
-        pytest.skip(f"the real ColBench tasks (CC-BY-NC) are not here: put {name} in ../shared/colbench")
-    tasks = list(read_tasks(path, BACKEND))
+def test_no_answer_about_a_real_task_is_a_leak(name: str) -> None:
+    tasks = list(read_tasks(shared(name), BACKEND))
     user, silent = DescribedUser(BACKEND.facts), 0
     for task in tasks:
         fragments, request = BACKEND.hidden_fragments(task), squeeze(task.problem_description)
