@@ -158,7 +158,7 @@ def test_fifty_tasks_with_a_model_as_the_user(
 ) -> None:
     parameters(base_model, max_turns=4, max_new_tokens=96)
     facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served, user))
-    assert (facts["user"], facts["dialogues"]) == ("llm", str(TASKS))
+    assert facts["user"].startswith(f"llm:{user}@") and facts["dialogues"] == str(TASKS)
     assert float(facts["user generated tokens"]) > 0 and float(facts["user failed requests"]) == 0
     found = list(TrajectoryStore(Path("llm")).read())
     check(found, read_task_table(Path("tasks.parquet")), 1, local)

@@ -134,7 +134,8 @@ def test_where_no_process_can_be_started_the_client_tries_again(attempts: int, m
         assert call(sandbox, "def f(): return 1", "f()")[0].tree == 1
         refused.clear()
         os.kill(sandbox._workers()[0]._process.pid, signal.SIGKILL)
-        assert call(sandbox, "def f(): return 2", "f()")[0].tree == 2
+        while not refused:  # what it has forked may answer until the kernel ends that, too
+            assert call(sandbox, "def f(): return 2", "f()")[0].tree == 2
     assert len(refused) == attempts
 
 
