@@ -201,5 +201,7 @@ class Backend(Domain):
         return generate("train", count, seed, difficulty, DOMAINS, self.choices.hints)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
-        """Play one dialogue of an imperfect agent of the synthetic suite."""
+        """Play one dialogue of an imperfect agent: the synthetic suite's, of other tasks one that asks for facts."""
+        if not self.knows(task):
+            return super().demonstrate(task, settings, max_turns, seed)
         return demonstrate(task, settings, max_turns, seed)

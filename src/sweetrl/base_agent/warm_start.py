@@ -15,7 +15,7 @@ Import this module where training happens: it loads transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -57,16 +57,17 @@ def demonstrations(
     agent: AgentSettings,
     difficulty: int,
     limit: int,
+    tasks: Sequence[Task] = (),
 ) -> Demonstrated:
     """Lay out `warm_start.dialogues` demonstrations of at most `limit` tokens, each about a task of its own.
 
-    `skill` is that of the demonstrators, `difficulty` that of the tasks; `agent` says for how many turns they talk.
-    A domain with fewer tasks shows some of them again. UserError where the domain has no demonstrator, no task, or none
-    that fits.
+    They are about `tasks`, or the domain's own of this `difficulty`; where there are fewer, some are shown again.
+    `skill` is that of the demonstrators; `agent` says for how many turns they talk. UserError where the domain has no
+    demonstrator, no task, or none that fits.
     """
     reading = round(skill.reading * settings.dialogues)
     rows, readers, informed, too_long = RowFile(), 0, 0, 0
-    for index, task in enumerate(_tasks(domain, settings, difficulty)):
+    for index, task in enumerate(_tasks(domain, settings, difficulty, tasks)):
         reads = index < reading
         demonstrator = skill.model_copy(update=READING) if reads else skill
         seed = settings.seed * 1_000_003 + index
@@ -86,12 +87,12 @@ def demonstrations(
     return Demonstrated(rows, readers, informed, too_long)
 
 
-def _tasks(domain: Domain, settings: WarmStartSettings, difficulty: int) -> Iterator[Task]:
-    """As many tasks as there are to be demonstrations; where the domain has fewer, some again."""
+def _tasks(domain: Domain, settings: WarmStartSettings, difficulty: int, own: Sequence[Task]) -> Iterator[Task]:
+    """As many tasks as there are to be demonstrations; where there are fewer, some again."""
     left = settings.dialogues
     while left:
         before = left
-        for task in islice(domain.pretraining_tasks(settings.dialogues, settings.seed, difficulty), left):
+        for task in islice(own or domain.pretraining_tasks(settings.dialogues, settings.seed, difficulty), left):
             left -= 1
             yield task
         if left == before:

@@ -23,6 +23,7 @@ from sweetrl.lm.data import PreferenceData
 from sweetrl.models.licences import base_licence, copy_licence
 from sweetrl.models.load import context_of, load_tokenizer
 from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.stages.tasks import split_tasks
 from sweetrl.sweet.training import report_to, run_trainer
 
 RECIPE = "recipe.json"
@@ -44,8 +45,10 @@ def warm_start(settings: Settings) -> None:
         run.log_input("base", how.base)
         domain, context = load_domain(settings), context_of(how.base)
         chat = ChatFormat(load_tokenizer(how.base), **settings.model.chat_options)
-        difficulty = settings.tasks.difficulty
-        data = demonstrations(domain, chat, how, settings.pretrain, settings.agent, difficulty, context)
+        # Of tasks from files the last ones: dialogues are collected about the first.
+        tasks = split_tasks(domain)["train"][::-1] if settings.tasks.source == "files" else ()
+        skill, difficulty = settings.pretrain, settings.tasks.difficulty
+        data = demonstrations(domain, chat, how, skill, settings.agent, difficulty, context, tasks)
         scratch = run.scratch()
         model, tokenizer = load_base(settings.model.model_copy(update={"base": how.base}))
         progress = StepProgress(run.stage, run.log_metrics)

@@ -1,0 +1,61 @@
+"""A scripted agent for tasks about which a domain offers facts: it asks, is told, and hands the reference over.
+
+A pretrained model that imitates it (stage `warm-start`) learns how dialogues go. Its faults are what training is to
+remove: most of its questions would suit any request, and it stops too early or too late.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sweetrl.colbench.described import DescribedUser
+from sweetrl.colbench.dialogue import converse
+from sweetrl.types import Demonstration, Message, Task
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.config.settings import PretrainSettings
+
+STOP = 0.1  # the chance that it answers at a turn, whatever it has been told
+HABIT = (
+    "Should the result be rounded?",
+    "What should happen if an input is empty or missing?",
+    "What form should the result have?",
+    "Which inputs are invalid?",
+    "Are there any limits to the values?",
+    "In which unit are the inputs?",
+    "Does the order of the inputs matter?",
+    "Should upper and lower case be treated alike?",
+    "Is there a default for anything?",
+    "Can the numbers be negative?",
+)
+
+
+def demonstrate(domain: Domain, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
+    """Play one dialogue with the user of kind `described`; a function of its arguments.
+
+    At each turn the agent asks about a fact that it has not been told (`settings.heed_least` to `heed_most`; one that
+    has seen the reference, `settings.informed` of them: with `informed_heed`), or answers where there is none left;
+    else it asks out of habit.
+    """
+    rng = random.Random(f"demonstration-{seed}")
+    heed = rng.uniform(settings.heed_least, settings.heed_most)
+    informed = rng.random() < settings.informed
+    heed = settings.informed_heed if informed else heed
+    facts = domain.facts(task)
+    opening, reference = domain.reference_answer(task)
+    answer = f"{opening}{reference}" + ("\n```" if "```" in opening else "")
+
+    def act(task: Task, messages: Sequence[Message]) -> str:
+        asked = {message.content for message in messages if message.role == "assistant"}
+        heard = " ".join(message.content for message in messages[2::2])
+        left = [fact.question for fact in facts if fact.text not in heard and fact.question not in asked]
+        heeds = rng.random() < heed
+        if rng.random() < STOP or len(asked) == max_turns - 1 or (heeds and not left):
+            return answer
+        return rng.choice(left if heeds else [question for question in HABIT if question not in asked] or left)
+
+    user = DescribedUser(domain.facts, domain.settings.simulator.reply_characters or domain.reply_characters)
+    return Demonstration(converse(act, user, task, max_turns, seed), informed)
