@@ -62,7 +62,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
     assert set(values.get("fewer_seeds", {"variants": []})["variants"]) <= named
     assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
-    assert {0.0, 1.0} <= set(values["temperatures"])
+    assert 0.0 in values["temperatures"] and {0.0, 1.0} <= set(values["choose"]["grid"])
     assert {*values["temperatures"]} <= {*values["choose"]["grid"]}
     assert set(values["persona_variants"]) <= named
     tree = merged(project(), values["settings"])
@@ -85,7 +85,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
 
 def test_all_profiles_run_the_same_pipeline() -> None:
     texts = {name: (ROOT / "reproduce" / name / "dvc.yaml").read_text(encoding="utf-8") for name in PROFILES}
-    assert sorted(texts) == ["frontend", "full", "small", "smollm2", "smollm2-quarter", "uninformed"]
+    assert sorted(texts) == ["colbench", "frontend", "full", "small", "smollm2", "smollm2-quarter", "uninformed"]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
