@@ -183,7 +183,7 @@ def test_a_domain_without_a_demonstrator_is_one_sentence(project: Path, own_code
         "    def tasks(self, split, count, seed, difficulty):\n        yield sweetrl.Task('1', 'Say it.', 'x')\n",
     )
     settings = settings_of().model_copy(update={"suite": "mine:Mine"})
-    with pytest.raises(UserError, match=r"mine:Mine: the domain has neither a scripted agent \(`demonstrate`\) nor"):
+    with pytest.raises(UserError, match=r"mine:Mine: the domain has no scripted agent \(`demonstrate`\)"):
         module.warm_start(settings)
     assert not NEW.exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from sweetrl.backend.suite.judge import WORTH, faults, judge_reply
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
 from sweetrl.backend.suite.users import PERSONAS
+from sweetrl.colbench import demonstrator
 from sweetrl.colbench.described import Fact
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
 from sweetrl.config.sections import Section
@@ -202,6 +204,5 @@ class Backend(Domain):
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent: the synthetic suite's, of other tasks one that asks for facts."""
-        if not self.knows(task):
-            return super().demonstrate(task, settings, max_turns, seed)
-        return demonstrate(task, settings, max_turns, seed)
+        play = demonstrate if self.knows(task) else partial(demonstrator.demonstrate, self)
+        return play(task, settings, max_turns, seed)

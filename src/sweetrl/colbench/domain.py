@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
-from sweetrl.colbench.demonstrator import demonstrate
 from sweetrl.colbench.described import Fact, no_facts
 from sweetrl.colbench.jsonl import TaskRow, read_as
 from sweetrl.colbench.markers import marked_answer, visible_reply
@@ -418,14 +417,8 @@ class Domain:
         return self.tasks("train", count, seed, difficulty)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
-        """Play one dialogue of an imperfect scripted agent; a function of its arguments.
-
-        By default that of sweetrl.colbench.demonstrator, where the domain offers `facts`.
-        """
-        if type(self).facts is Domain.facts:
-            text = "the domain has neither a scripted agent (`demonstrate`) nor `facts` to pre-train a base agent on."
-            raise UserError(f"{self.spec}: {text}")
-        return demonstrate(self, task, settings, max_turns, seed)
+        """Play one dialogue of an imperfect scripted agent; a function of its arguments."""
+        raise UserError(f"{self.spec}: the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.")
 
     # What people are shown, at a terminal and in a browser
 
