@@ -18,6 +18,7 @@ from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
 from sweetrl.lm import compiled, passes
 from sweetrl.lm.data import PreferenceData, Row
 from tests.lm.test_memory import model_of
+from tests.sweet.test_overhead import waiting
 
 TOKENS = 640
 
@@ -87,7 +88,7 @@ def train(
 @pytest.mark.parametrize(("kind", "checkpointing"), [("CriticTrainer", False), ("PolicyTrainer", True)])
 def test_compiled_layers_train_alike_with_few_graphs(kind: str, checkpointing: bool, tmp_path: Path) -> None:
     """Metrics and gradient norms of every step, and the weights after it; a graph for each of at most five lengths."""
-    data, more = states(30), {"gradient_checkpointing": checkpointing}
+    data, more = states(20), {"gradient_checkpointing": checkpointing}
     plain, lengths, none, _ = train(kind, tmp_path / "plain", data, "", **more)
     trained, padded, graphs, _ = train(kind, tmp_path / "compiled", data, "aot_eager", **more)
     assert len(set(lengths)) >= 5 and none == 0
@@ -100,8 +101,10 @@ def test_compiled_layers_train_alike_with_few_graphs(kind: str, checkpointing: b
         assert (value - expected[name]).abs().max().item() < 1e-4, name
 
 
-def test_a_step_of_compiled_layers_takes_few_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a layer costs a step without compilation, and with it once its graph is there; attention is one call."""
+def test_a_compiled_pass_takes_few_python_calls_and_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer's calls a step without compilation, and with it once its graph is there; attention is one call here."""
     from torch.nn import attention
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -112,13 +115,16 @@ def test_a_step_of_compiled_layers_takes_few_python_calls(tmp_path: Path, monkey
 
     monkeypatch.setattr(attention.flex_attention, "flex_attention", attend)
     monkeypatch.setattr(trainers, "model_layout", lambda *_, **more: passes.Layout("flex"))  # which would see it
-    each = {}
-    for backend in ("", "eager"):
-        two, four = (
-            min(train("PolicyTrainer", tmp_path / backend, states(16, 20), backend, layers, 2)[3]) for layers in (2, 4)
-        )
-        each[backend] = (four - two) / 2
+    data, each = states(16, 20), {}
+    for backend in ("eager", ""):
+        two, four = (train("PolicyTrainer", tmp_path / backend, data, backend, layers, 2) for layers in (2, 4))
+        each[backend] = (min(four[3]) - min(two[3])) / 2
     assert each["eager"] < each[""] / 3, each
+    waits, trainer = list[str](), four[0]  # not compiled: a graph cannot wait, and would not be seen
+    for batch in trainer.make_micro_batches(trainer.train_dataset[0]):
+        with waiting(waits.append):
+            trainer.compute_loss(trainer.model, batch)
+    assert not waits
 
 
 def test_layers_that_are_no_single_graph_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,8 @@ class TrainerSettings(Section):
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
     micro_batch_size: Positive = 8
-    """Maximum pairs in one forward pass; batch_size is a multiple of it."""
+    """Maximum pairs in one forward pass; batch_size is a multiple of it. With `tokens: auto` on a GPU memory alone
+    decides."""
     tokens: PassTokens = "auto"
     """Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A single pair may be
     longer. `auto`: what fits on the GPU; 16384 on a CPU."""

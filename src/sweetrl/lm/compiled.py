@@ -31,13 +31,14 @@ def compile_layers(model: nn.Module, tokens: int, backend: str = "inductor") -> 
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    lengths = tuple(sorted({-(-tokens * part // (8 * FLEX_BLOCK)) * FLEX_BLOCK for part in EIGHTHS}))
+    lengths = tuple(sorted({tokens * part // 8 // FLEX_BLOCK * FLEX_BLOCK for part in EIGHTHS} - {0}))
     graphs = set(lengths)
     torch.compiler.reset()  # those of a training before count against the limit of this one
     # Some models have layers of two kinds, and a step that runs out of memory may begin again with checkpointing.
     torch._dynamo.config.recompile_limit = 4 * len(EIGHTHS)
 
-    @partial(torch.compile, dynamic=False, fullgraph=True, backend=backend)
+    # TORCH_COMPILE_DISABLE=1 would be an error with `fullgraph`.
+    @partial(torch.compile, dynamic=False, fullgraph=True, backend=backend, disable=torch._dynamo.config.disable)
     def compiled(layer: Any, hidden: Tensor, given: Any, more: Any) -> Any:
         return type(layer).forward(layer, hidden, *given, **more)
 
