@@ -163,12 +163,12 @@ def test_layers_are_compiled_for_few_lengths_and_compute_the_same() -> None:
     for seed in range(8):
         batch = on("cuda", Layout("flex", 2048, lengths=lengths).collate(attempts(seed, tasks=1 + seed % 4).rows))
         assert batch["input_ids"].shape[1] in lengths
-        found = reply_logprobs(model, batch)
-        computed = gradients(model, found)
+        logprobs = reply_logprobs(model, batch)
+        computed = gradients(model, logprobs)
         made = counters["stats"]["unique_graphs"] - graphs
         expected = reply_logprobs(plain, batch)
         graphs = counters["stats"]["unique_graphs"] - made
-        assert (found - expected).abs().max().item() < 1e-3
+        assert (logprobs - expected).abs().max().item() < 1e-3
         for mine, theirs in zip(computed, gradients(plain, expected), strict=True):
             assert (mine - theirs).abs().max().item() < 1e-3 * max(1.0, theirs.abs().max().item())
     assert 1 < made <= 5

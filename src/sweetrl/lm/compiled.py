@@ -56,5 +56,5 @@ def compile_layers(model: nn.Module, tokens: int, backend: str = "inductor") -> 
 
     for layer in transformer_of(model).modules():
         if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = partial(forward, layer)  # type: ignore[method-assign]
+            layer.forward = partial(forward, layer)
     return lengths

@@ -55,7 +55,7 @@ class Layout:
         """One pass over `rows`, for sweetrl.lm.head.reply_logprobs."""
         if self.backend is None:
             return collate(rows, self.pad_id)
-        return collate_trees(rows, self.backend, lengths=[one for one in self.lengths if one <= self.tokens])
+        return collate_trees(rows, self.backend, lengths=[length for length in self.lengths if length <= self.tokens])
 
     def cost(self, rows: Sequence[Row]) -> int:
         """Tokens that one pass over `rows` computes."""

@@ -154,12 +154,13 @@ def moved(tensor: Tensor, device: Any) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)
 
 
-def _listed(blocks: Any, device: Any) -> Any:
+def _listed(blocks: Any, device: Any) -> tuple[Tensor, Tensor]:
     """How many blocks each row of blocks sees [1, 1, rows], and all columns with these first [1, 1, rows, columns]."""
     import torch
 
     order = np.argsort(~blocks, axis=1, kind="stable")
-    return (moved(torch.from_numpy(column.astype(np.int32))[None, None], device) for column in (blocks.sum(1), order))
+    count, columns = (torch.from_numpy(numbers.astype(np.int32))[None, None] for numbers in (blocks.sum(1), order))
+    return moved(count, device), moved(columns, device)
 
 
 def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
