@@ -158,11 +158,11 @@ def test_where_memory_decides_all_pairs_of_a_step_are_one_pass(tmp_path: Path, m
 
     from sweetrl.sweet import trainer as trainers
 
-    settings = PolicySettings(batch_size=8, micro_batch_size=2)
+    settings = PolicySettings(batch_size=8, micro_batch_size=3)
     monkeypatch.setattr(trainers.PolicyTrainer, "compiles", False)
     trainer = trainers.PolicyTrainer(model_of(1, "float32"), states(8), settings, tmp_path, seed=0)
     step = trainer.train_dataset[0]
-    assert len(trainer.make_micro_batches(step)) == 4
+    assert len(trainer.make_micro_batches(step)) == 3
     monkeypatch.setattr(trainers, "pass_tokens", lambda *_: (32_768, False))
     trainer._fit_passes(trainer.model, torch.device("cuda"))
     assert len(trainer.make_micro_batches(step)) == 1
