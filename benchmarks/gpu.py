@@ -177,7 +177,7 @@ def train(kind: str, shape: str, steps: int = STEPS) -> list[Line]:
             learning_rate=1e-5, epochs=1.0, batch_size=8, micro_batch_size=8, layout=layout.partition(",")[0],
             lora=LORA, checkpoints=1,
         )  # fmt: skip
-        Noted.compiles = layout == "trees"
+        Noted.compiled_from = 0 if layout == "trees" else sys.maxsize
         with model_of(shape) as model, tempfile.TemporaryDirectory() as folder:
             trainer = Noted(model, data, settings, Path(folder), 0, steps=twice)
             ends, trainer.done, graphs = [now()], [], counters["stats"]["unique_graphs"]

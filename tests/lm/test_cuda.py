@@ -182,6 +182,8 @@ def test_nothing_is_waited_for_between_the_passes_of_a_step(tmp_path: Path) -> N
     from sweetrl.sweet.trainer import CriticTrainer
 
     class Strict(CriticTrainer):
+        compiled_from = 0
+
         def _passes(self, *given: Any) -> Any:
             torch.cuda.set_sync_debug_mode("error" if self.state.global_step > 3 else "default")
             try:
@@ -194,13 +196,16 @@ def test_nothing_is_waited_for_between_the_passes_of_a_step(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["critic", "policy"])
-def test_twenty_steps_end_with_the_weights_of_the_cpu(kind: str, tmp_path: Path) -> None:
+def test_twenty_steps_end_with_the_weights_of_the_cpu(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sweetrl.sweet import trainer as trainers
 
     data = attempts()
     common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 20 * 4 / len(data.pairs), "checkpoints": 1}
     common |= {"batch_size": 4, "micro_batch_size": 4}
     weights, losses = {}, {}
+    monkeypatch.setattr(trainers.PreferenceTrainer, "compiled_from", 0)
     for device, layout in (("cpu", "trees"), ("cuda", "trees"), ("cuda", "flat")):
         model, folder, name = model_on(device, moved=False), tmp_path / f"{device}-{layout}", f"{device} {layout}"
         more = common | {"layout": layout}

@@ -57,4 +57,5 @@ def compile_layers(model: nn.Module, tokens: int, backend: str = "inductor") -> 
     for layer in transformer_of(model).modules():
         if isinstance(layer, GradientCheckpointingLayer):
             layer.forward = partial(forward, layer)
+    logger.info("layers are compiled for sequences of %s tokens, each when it first comes", lengths)
     return lengths

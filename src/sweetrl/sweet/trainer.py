@@ -54,7 +54,7 @@ class PreferenceTrainer(Trainer):
     """
 
     compares = True  # whether the loss or its metrics look at the reference's log-probs
-    compiles = True  # whether layers are compiled, where attention is FlexAttention
+    compiled_from = 50  # steps, where attention is FlexAttention: fewer take less time than compiling layers
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class PreferenceTrainer(Trainer):
         if self.compares:
             rows = data.reference_rows or data.rows
             self.reference = reference_logprobs(model, rows, self.layout, cache, adapter=trained)
-        if self.compiles and self.layout.backend == "flex" and not self.sharded:
+        if self.steps >= self.compiled_from and self.layout.backend == "flex" and not self.sharded:
             self.layout = replace(self.layout, lengths=compile_layers(model, self.layout.tokens))
         super().__init__(
             model=model,
