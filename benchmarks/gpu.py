@@ -10,8 +10,10 @@ peft and accelerate; TRL is a peer where it is installed. Models have random wei
 LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
 
 sampling-SHAPE-ROWS    replies of 128 tokens to prompts of 300 to 1,000, by the transformers engine: generated tokens/s
-KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them; ranking: log-probs of
-                       candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
+KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them, the second time that they are
+                       made (`warm_up` seconds hold what is compiled, `graphs` of layers); ranking: log-probs of
+                       candidates with and without the adapter. `layout` trees, in training also without compiled
+                       layers, then flat. tokens/s are computed ones without padding,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
                        H100 or H200 (elsewhere `flops` alone), `peak_gib` all memory that torch held
 policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, with its reference computed before (counted)
@@ -58,8 +60,7 @@ from sweetrl.lm.data import PreferenceData, Row, plan
 
 MODELS = {"135m": "smollm2-135m", "0.5b": "qwen-0.5b", "8b": "llama-8b"}
 KINDS = ("warm-start", "critic", "ranking", "policy")
-WARMING = 2  # steps that are not counted: kernels are compiled in them
-STEPS = 8  # that are
+STEPS = 6  # made twice: the first time kernels are compiled
 ROOT = Path(__file__).resolve().parent.parent
 QUARTER, SEED = ROOT / ".scratch" / "gpu-quarter", 41
 VARIANTS = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "sharpened")
@@ -138,7 +139,7 @@ def sample(shape: str, rows: int, length: int = 128) -> list[Line]:
         return [{"rows": rows} | figures(now() - start, tokens, 0.0)]
 
 
-def data_of(kind: str, shape: str, steps: int = WARMING + STEPS) -> PreferenceData:
+def data_of(kind: str, shape: str, steps: int = STEPS) -> PreferenceData:
     """Pairs for so many steps of 8."""
     chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
     count, turns = 8 * steps, 1 if shape == "tiny" else None
@@ -150,8 +151,10 @@ def data_of(kind: str, shape: str, steps: int = WARMING + STEPS) -> PreferenceDa
     return PreferenceData(rows, tuple((row, row) for row in range(count)))
 
 
-def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
-    """Steps of a trainer in both layouts."""
+def train(kind: str, shape: str, steps: int = STEPS) -> list[Line]:
+    """Steps of a trainer in both layouts, in trees with and without compiled layers."""
+    from torch._dynamo.utils import counters
+
     from sweetrl.sweet import trainer as trainers
 
     types: dict[str, Any] = {
@@ -161,6 +164,7 @@ def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
     }
     trainer_type, settings_type = types[kind]
     data, lines = data_of(kind, shape, steps), []
+    twice = 2 * list(plan(data, 1.0, 8, 0)[:steps])
 
     class Noted(trainer_type):  # type: ignore[misc, valid-type]
         def make_micro_batches(self, step: Any) -> Any:
@@ -168,20 +172,23 @@ def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
             self.done.append(sizes(rows, self.layout.backend is not None))
             return super().make_micro_batches(step)
 
-    for layout in ("trees", "flat"):
+    for layout in ("trees", "trees, not compiled", "flat"):
         settings = settings_type(
-            learning_rate=1e-5, epochs=1.0, batch_size=8, micro_batch_size=8, layout=layout, lora=LORA, checkpoints=1
-        )
+            learning_rate=1e-5, epochs=1.0, batch_size=8, micro_batch_size=8, layout=layout.partition(",")[0],
+            lora=LORA, checkpoints=1,
+        )  # fmt: skip
+        Noted.compiled_from = 0 if layout == "trees" else sys.maxsize
         with model_of(shape) as model, tempfile.TemporaryDirectory() as folder:
-            trainer = Noted(model, data, settings, Path(folder), 0, steps=plan(data, 1.0, 8, 0)[:steps])
-            ends, trainer.done = list[float](), []
+            trainer = Noted(model, data, settings, Path(folder), 0, steps=twice)
+            ends, trainer.done, graphs = [now()], [], counters["stats"]["unique_graphs"]
             trainer.report = lambda step, steps, logs, ends=ends: ends.append(now())
             trainer.args.save_strategy = "no"
             trainer.fit()
-            total = sum(trainer.done[WARMING - len(ends) :])
-            line = figures(ends[-1] - ends[WARMING - 1], float(total[0]), training_multiply_adds(shape, total))
+            total = sum(trainer.done[steps:])
+            line = figures(ends[-1] - ends[steps], float(total[0]), training_multiply_adds(shape, total))
             line |= {"layout": layout, "backend": trainer.layout.backend, "pass_tokens": trainer.layout.tokens}
-            lines.append(line | {"steps": steps - WARMING, "gradient_checkpointing": trainer._checkpointing})
+            line |= {"warm_up": ends[steps] - ends[0], "graphs": counters["stats"]["unique_graphs"] - graphs}
+            lines.append(line | {"steps": steps, "gradient_checkpointing": trainer._checkpointing})
             del trainer, model
     return lines
 
@@ -252,7 +259,7 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
             found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows)
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
-            found[f"{kind}-{name}"] = 1.5 * long, work
+            found[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
         found[f"policy-{name}-trl"] = 1.5 * long, partial(trl, shape)
     seed = str(SEED)
     parts = [("warm-start",), ("seed-data", seed)]
@@ -277,7 +284,7 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
         return [{"variants": variants}]
 
     found: dict[str, tuple[float, Callable[[], list[Line]]]] = {"sampling": (1, partial(sample, "tiny", 3, 4))}
-    found |= {kind: (1, partial(train, kind, "tiny", WARMING + 1)) for kind in KINDS if kind != "ranking"}
+    found |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
     return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 
 

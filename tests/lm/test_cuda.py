@@ -151,14 +151,61 @@ def test_attention_is_compiled_for_all_lengths_at_once() -> None:
     assert counters["stats"]["unique_graphs"] - before <= 6
 
 
+def test_layers_are_compiled_for_few_lengths_and_compute_the_same() -> None:
+    """FlexAttention and the adapters within one graph: log-probs and gradients of a model with a window."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    from sweetrl.lm.compiled import compile_layers
+
+    plain, model = model_on("cuda", window=40), model_on("cuda", window=40)
+    lengths, graphs = compile_layers(model, 2048), counters["stats"]["unique_graphs"]
+    for seed in range(8):
+        batch = on("cuda", Layout("flex", 2048, lengths=lengths).collate(attempts(seed, tasks=1 + seed % 4).rows))
+        assert batch["input_ids"].shape[1] in lengths
+        logprobs = reply_logprobs(model, batch)
+        computed = gradients(model, logprobs)
+        made = counters["stats"]["unique_graphs"] - graphs
+        expected = reply_logprobs(plain, batch)
+        graphs = counters["stats"]["unique_graphs"] - made
+        assert (logprobs - expected).abs().max().item() < 1e-3
+        for mine, theirs in zip(computed, gradients(plain, expected), strict=True):
+            assert (mine - theirs).abs().max().item() < 1e-3 * max(1.0, theirs.abs().max().item())
+    assert 1 < made <= 5
+    with torch.no_grad():  # as it is
+        assert (reply_logprobs(model, batch) - expected).abs().max().item() < 1e-3
+
+
+def test_nothing_is_waited_for_between_the_passes_of_a_step(tmp_path: Path) -> None:
+    import torch
+
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    class Strict(CriticTrainer):
+        compiled_from = 0
+
+        def _passes(self, *given: Any) -> Any:
+            torch.cuda.set_sync_debug_mode("error" if self.state.global_step > 3 else "default")
+            try:
+                return super()._passes(*given)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+    settings = CriticSettings(epochs=4.0, batch_size=4, micro_batch_size=2, tokens=16_384, checkpoints=1)
+    Strict(model_on("cuda", moved=False), attempts(), settings, tmp_path, 0).fit()
+
+
 @pytest.mark.parametrize("kind", ["critic", "policy"])
-def test_twenty_steps_end_with_the_weights_of_the_cpu(kind: str, tmp_path: Path) -> None:
+def test_twenty_steps_end_with_the_weights_of_the_cpu(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sweetrl.sweet import trainer as trainers
 
     data = attempts()
     common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 20 * 4 / len(data.pairs), "checkpoints": 1}
     common |= {"batch_size": 4, "micro_batch_size": 4}
     weights, losses = {}, {}
+    monkeypatch.setattr(trainers.PreferenceTrainer, "compiled_from", 0)
     for device, layout in (("cpu", "trees"), ("cuda", "trees"), ("cuda", "flat")):
         model, folder, name = model_on(device, moved=False), tmp_path / f"{device}-{layout}", f"{device} {layout}"
         more = common | {"layout": layout}

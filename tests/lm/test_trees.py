@@ -258,8 +258,9 @@ def test_models_that_cannot_be_masked_fall_back_with_a_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
+    from torch.nn.attention import flex_attention
 
-    from sweetrl.lm import passes, tree_attention
+    from sweetrl.lm import passes
     from sweetrl.lm.passes import usable_backend
 
     model = tiny("Llama", "float32")
@@ -267,7 +268,7 @@ def test_models_that_cannot_be_masked_fall_back_with_a_reason(
     assert model_layout(model, "flat").backend is None
     with monkeypatch.context() as patch:  # a CUDA device whose FlexAttention cannot be compiled
         patch.setattr(passes, "choose_backend", lambda device: "flex")
-        patch.setattr(tree_attention, "_flex", lambda device: 1 / 0)
+        patch.setattr(flex_attention, "flex_attention", lambda *given, **more: 1 / 0)
         assert usable_backend(model) == ("dense", "")
     base = model.get_base_model()
     computed = base.model.forward

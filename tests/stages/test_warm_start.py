@@ -154,7 +154,6 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
         ({"base": ""}, "`warm_start.base` is empty; name a pretrained model"),
         ({"base": str(NEW)}, "`warm_start.base` and `model.base` are both models/warm"),
         ({"base": "models/none"}, "models/none: there is no folder here"),
-        ({"batch_size": 3}, "batch_size 3 is not a multiple of micro_batch_size 2"),
         ({"lora": {"target_modules": "none"}}, "lora.target_modules = 'none'"),
     ],
 )

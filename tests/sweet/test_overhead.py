@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,10 @@ WALKS = ("named_modules", "named_parameters", "train")  # modules(), parameters(
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim")  # the host needs the result
 
 
-def count(kind: str, folder: Path, layers: int = 2) -> Counter[str]:
-    """Count what happens in the second and third of three steps, `waits` within passes only."""
+def waiting(note: Callable[[str], None]) -> Any:
+    """A context that notes `waits` for the device."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-
-    from sweetrl.sweet import trainer as trainers
-
-    seen, step = Counter[str](), 0
-
-    def note(name: str) -> None:
-        if step > 1:
-            seen[name] += 1
 
     class Waits(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -39,6 +32,19 @@ def count(kind: str, folder: Path, layers: int = 2) -> Counter[str]:
                 note("waits")
             return function(*args, **(kwargs or {}))
 
+    return Waits()
+
+
+def count(kind: str, folder: Path, layers: int = 2) -> Counter[str]:
+    """Count what happens in the second and third of three steps, `waits` within passes only."""
+    from sweetrl.sweet import trainer as trainers
+
+    seen, step = Counter[str](), 0
+
+    def note(name: str) -> None:
+        if step > 1:
+            seen[name] += 1
+
     class Counted(getattr(trainers, kind)):  # type: ignore[misc]
         def training_step(self, *given: Any, **more: Any) -> Any:
             nonlocal step
@@ -47,7 +53,7 @@ def count(kind: str, folder: Path, layers: int = 2) -> Counter[str]:
 
         def compute_loss(self, *given: Any, **more: Any) -> Any:
             note("passes")
-            with Waits():
+            with waiting(note):
                 return super().compute_loss(*given, **more)
 
     def see(frame: Any, event: str, argument: Any) -> None:

@@ -30,7 +30,7 @@ class TrainerSettings(Section):
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
     micro_batch_size: Positive = 8
-    """Maximum pairs in one forward pass; batch_size is a multiple of it."""
+    """Maximum pairs in one forward pass; with `tokens: auto` on a GPU memory alone decides."""
     tokens: PassTokens = "auto"
     """Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A single pair may be
     longer. `auto`: what fits on the GPU; 16384 on a CPU."""
@@ -63,8 +63,7 @@ class WarmStartSettings(TrainerSettings):
     """Passes over the demonstrations. Those that heed the request at most turns (`pretrain.reading`) come first, all
     passes of them."""
     batch_size: Positive = Field(16, description="Demonstrations for one optimiser step.")
-    micro_batch_size: Positive = 16
-    """Maximum demonstrations in one forward pass; batch_size is a multiple of it."""
+    micro_batch_size: Positive = Field(16, description="Maximum demonstrations in one forward pass.")
     seed: Seed = Field(11, description="Seed of the demonstrations, their order and the adapter.")
 
 
@@ -225,8 +224,7 @@ class GrpoSettings(TrainerSettings):
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
-    micro_batch_size: Positive = 16
-    """Maximum attempts in one forward pass; batch_size is a multiple of it."""
+    micro_batch_size: Positive = Field(16, description="Maximum attempts in one forward pass.")
     max_pairs_per_group: Positive = 8
     """Maximum attempts at one task in a step: their prompts are computed once."""
     checkpoints: Positive = 20

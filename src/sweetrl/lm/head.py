@@ -173,7 +173,8 @@ def vocabulary_kl(head: Any, hidden: Tensor, teacher: Tensor) -> Tensor:
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    chunks = zip(hidden.split(CHUNK_ROWS), teacher.split(CHUNK_ROWS), strict=True)
+    size = chunk_rows(hidden.device.type, getattr(head, "out_features", CHUNK_LOGITS))
+    chunks = zip(hidden.split(size), teacher.split(size), strict=True)
     return torch.cat([checkpoint(_divergence, head, *chunk, use_reentrant=False) for chunk in chunks])
 
 

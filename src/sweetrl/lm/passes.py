@@ -18,7 +18,7 @@ from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_r
 from sweetrl.lm.head import backbone, base_of, flat_logprobs, slot_logprobs
 from sweetrl.lm.memory import OF_CPU, pass_tokens
 from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
-from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of_trees
+from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of, moved
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,15 +43,19 @@ class Layout:
 
     tokens   the most that one micro-batch computes, padding included; a single row or pair may be longer
     pad_id   what flat batches are padded with
+    lengths  those that FlexAttention's sequences are padded to, rising: the ones that layers are compiled for
     """
 
     backend: Backend | None
     tokens: int = OF_CPU
     pad_id: int = 0
+    lengths: tuple[int, ...] = ()
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
         """One pass over `rows`, for sweetrl.lm.head.reply_logprobs."""
-        return collate(rows, self.pad_id) if self.backend is None else collate_trees(rows, self.backend)
+        if self.backend is None:
+            return collate(rows, self.pad_id)
+        return collate_trees(rows, self.backend, lengths=[length for length in self.lengths if length <= self.tokens])
 
     def cost(self, rows: Sequence[Row]) -> int:
         """Tokens that one pass over `rows` computes."""
@@ -176,7 +180,9 @@ def probe_rows(vocabulary: int, trunk: int = 0) -> tuple[Row, ...]:
     return tuple(Row(tuple(token + first for token in row.token_ids), row.spans) for row in rows)
 
 
-def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> dict[str, Any]:
+def collate_trees(
+    rows: Sequence[Row], backend: Backend, merge: bool = True, lengths: Sequence[int] = ()
+) -> dict[str, Any]:
     """Make the tensors of one pass over the forest of `rows`: like collate, with `tree` in place of padding.
 
     input_ids, position_ids [1, S]; predicting [M]; slot, choice [U]; reply [N]; and the columns of turn_columns.
@@ -185,7 +191,7 @@ def collate_trees(rows: Sequence[Row], backend: Backend, merge: bool = True) -> 
     from torch.nn.functional import pad
 
     forest = build_forest(rows, merge)
-    tree = TreeAttention(forest, backend)
+    tree = TreeAttention(forest, backend, lengths)
     extra = tree.padded - len(forest.token_ids)
     columns = {"predicting": forest.predicting, "slot": forest.slot, "choice": forest.target, "reply": forest.reply}
     made = {name: torch.from_numpy(values) for name, values in columns.items()}
@@ -222,8 +228,10 @@ def _forest_states(model: nn.Module, transformer: Any, rows: dict[str, Any]) -> 
     else:
         install(model)
         # Without a mask transformers would ask the device whether the positions are those of packed rows.
-        more = {"tree": tree, "attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
-    with masks_of_trees():
+        more = {"attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
+        if tree.backend == "blocks":
+            more["tree"] = tree
+    with masks_of(tree):
         states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
     hidden: Tensor = states.last_hidden_state[0].index_select(0, rows["predicting"])
     return hidden
@@ -316,15 +324,12 @@ def _apart(model: Any, rows: Sequence[Row], backend: Backend | None, own: Tensor
 
 
 def to_device(batch: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Move the tensors of a batch; to a GPU from pinned memory, so that the host does not wait until it is there."""
+    """Move the tensors of a batch."""
     import torch
 
-    def moved(value: Any) -> Any:
+    def there(value: Any) -> Any:
         if isinstance(value, dict):
             return to_device(value, device)
-        if not isinstance(value, torch.Tensor):
-            return value
-        pinned = torch.device(device).type == "cuda" and value.device.type == "cpu"
-        return value.pin_memory().to(device, non_blocking=True) if pinned else value.to(device)
+        return moved(value, device) if isinstance(value, torch.Tensor) else value
 
-    return {name: moved(value) for name, value in batch.items()}
+    return {name: there(value) for name, value in batch.items()}

@@ -2,17 +2,17 @@
 
 blocks  for CPUs: every path causally by itself, and all that hangs below a node against that node's path. No mask, no
         copy, no score too many; the parts of a query are joined by their log-sum-exp.
-flex    torch's FlexAttention with a block mask: the kernel for CUDA devices.
+flex    torch's FlexAttention with a block mask, which is a layer's mask: the kernel for CUDA devices.
 dense   one 4-D mask handed to the model: for any model that takes one, and for checks; S x S scores are computed.
 
 Models are left as they are. They look their attention up by name for every call; `install` registers one under the
 name TREE and sets it. Without a tree it is transformers' SDPA, so that flat batches and sampling run as before. Masks
-are looked up, too: for a tree a layer's mask is the number of tokens that its window has, which blocks and flex keep.
+are looked up, too: for a tree a layer's mask is the number of tokens that its window has, or flex's block mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -83,10 +83,14 @@ def near_blocks(blocks: Blocks, window: int) -> Blocks:
 
 @dataclass
 class TreeAttention:
-    """What attention needs to know about one forest on one device; made once, used by every layer and recomputation."""
+    """What attention needs to know about one forest on one device; made once, used by every layer and recomputation.
+
+    `lengths`, rising, are those that FlexAttention's sequences are padded to, where they are not longer.
+    """
 
     forest: Forest
     backend: Backend
+    lengths: Sequence[int] = ()
     _block_masks: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
@@ -107,46 +111,56 @@ class TreeAttention:
         return mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min).to(device)
 
     def block_mask(self, device: Any, window: int) -> Any:
-        """FlexAttention's block mask over S rounded up to whole blocks; nodes beyond the forest see themselves."""
+        """FlexAttention's block mask over `padded` nodes; those beyond the forest see themselves."""
         import torch
         from torch.nn.attention.flex_attention import BlockMask
 
+        window = 0 if window >= self.depth else window
         if window not in self._block_masks:
             ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
             positions = np.pad(self.forest.position, (0, self.padded - len(self.forest.end)))
+            least = np.maximum(positions - window + 1, 0) if window else np.zeros_like(positions)
             some, full = seen_blocks(ends, FLEX_BLOCK)
-            end, position = (torch.from_numpy(numbers).to(device) for numbers in (ends, positions))
-
-            def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                return (key <= query) & (query < end[key])
-
-            def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                return (key <= query) & (query < end[key]) & (position[query] - position[key] < window)
-
             if window:
                 low, high = (pick(positions.reshape(-1, FLEX_BLOCK), axis=1) for pick in (np.min, np.max))
                 some &= low[:, None] - high < window
                 full &= high[:, None] - low < window
-            count, columns = _listed(some & ~full, device)
-            full_count, full_columns = _listed(full, device)
+            end, position, first = (moved(torch.from_numpy(numbers), device) for numbers in (ends, positions, least))
+
+            # One function with and without a window, so that layers of both kinds are compiled as one.
+            def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return (key <= query) & (query < end[key]) & (position[key] >= first[query])
+
             self._block_masks[window] = BlockMask.from_kv_blocks(
-                count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=near if window else sees
+                *_listed(some & ~full, device), *_listed(full, device), BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
             )
         return self._block_masks[window]
 
     @property
     def padded(self) -> int:
-        """Length of the sequence that is given to the model: S, or S rounded up for FlexAttention."""
+        """Length of the sequence that is given to the model: S, or more for FlexAttention."""
         count = len(self.forest.token_ids)
-        return -(-count // FLEX_BLOCK) * FLEX_BLOCK if self.backend == "flex" else count
+        if self.backend != "flex":
+            return count
+        in_blocks = -(-count // FLEX_BLOCK) * FLEX_BLOCK
+        return next((length for length in self.lengths if length >= count), in_blocks)
 
 
-def _listed(blocks: Any, device: Any) -> Any:
+def moved(tensor: Tensor, device: Any) -> Tensor:
+    """Move a tensor; to a GPU from pinned memory, so that the host does not wait until it is there."""
+    import torch
+
+    pinned = torch.device(device).type == "cuda" and tensor.device.type == "cpu"
+    return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)
+
+
+def _listed(blocks: Any, device: Any) -> tuple[Tensor, Tensor]:
     """How many blocks each row of blocks sees [1, 1, rows], and all columns with these first [1, 1, rows, columns]."""
     import torch
 
     order = np.argsort(~blocks, axis=1, kind="stable")
-    return (torch.from_numpy(column.astype(np.int32))[None, None].to(device) for column in (blocks.sum(1), order))
+    count, columns = (torch.from_numpy(numbers.astype(np.int32))[None, None] for numbers in (blocks.sum(1), order))
+    return moved(count, device), moved(columns, device)
 
 
 def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
@@ -178,28 +192,33 @@ def install(model: nn.Module) -> None:
         base.set_attn_implementation(TREE)
 
 
-_IN_TREE = ContextVar("_IN_TREE", default=False)
+_TREE = ContextVar[TreeAttention | None]("_TREE", default=None)
 
 
 @contextmanager
-def masks_of_trees() -> Iterator[None]:
-    """Within it, what models ask masks for is a forest."""
-    token = _IN_TREE.set(True)
+def masks_of(tree: TreeAttention) -> Iterator[None]:
+    """Within it, what models ask masks for is this tree."""
+    token = _TREE.set(tree)
     try:
         yield
     finally:
-        _IN_TREE.reset(token)
+        _TREE.reset(token)
 
 
-def tree_mask(*, local_size: int | None = None, **more: Any) -> Tensor | None:
-    """transformers' mask interface: SDPA's mask, or for a forest the window [1, 1, 1, 1] in tokens, 0 without one."""
+def tree_mask(*, local_size: int | None = None, **more: Any) -> Any:
+    """transformers' mask interface: SDPA's mask, or for a tree the window [1, 1, 1, 1] in tokens, 0 without one.
+
+    For FlexAttention it is the block mask.
+    """
     import torch
     from transformers.masking_utils import sdpa_mask
 
-    if _IN_TREE.get():
-        return torch.full((1, 1, 1, 1), local_size or 0)
-    mask: Tensor | None = sdpa_mask(local_size=local_size, **more)
-    return mask
+    tree = _TREE.get()
+    if tree is None:
+        return sdpa_mask(local_size=local_size, **more)
+    if tree.backend == "flex":
+        return tree.block_mask(more["device"], local_size or 0)
+    return torch.full((1, 1, 1, 1), local_size or 0)
 
 
 def tree_attention_forward(
@@ -207,36 +226,42 @@ def tree_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
     scaling: float | None = None,
     dropout: float = 0.0,
     tree: TreeAttention | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: query [1, heads, S, width], key and value [1, key heads, S, width]."""
+    """transformers' attention interface: query [1, heads, S, width], key and value [1, key heads, S, width].
+
+    The mask is a block mask (flex), a window (blocks, with a `tree`), or SDPA's.
+    """
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if tree is None:
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if isinstance(attention_mask, BlockMask):
+        plain = query.device.type == "cpu" or torch.compiler.is_compiling()  # a layer around it is compiled, then
+        attend = flex_attention if plain else _compiled_attention()
+        out = attend(query, key, value, block_mask=attention_mask, scale=scale, enable_gqa=True)
+    elif tree is not None:
+        window = 0 if attention_mask is None or attention_mask >= tree.depth else int(attention_mask)
+        out = _function().apply(query, key, value, scale, tree, window)
+    else:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = 0 if attention_mask is None or attention_mask >= tree.depth else int(attention_mask)
-    if tree.backend == "flex":
-        attend = _flex(query.device.type)
-        out = attend(query, key, value, block_mask=tree.block_mask(query.device, window), scale=scale, enable_gqa=True)
-    else:
-        out = _function().apply(query, key, value, scale, tree, window)
     return out.transpose(1, 2).contiguous(), None
 
 
 @cache
-def _flex(device: str) -> Any:
-    """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
+def _compiled_attention() -> Any:
+    """FlexAttention compiled by itself. On a CPU, which has no kernel for it, it runs as plain tensor operations."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention if device == "cpu" else torch.compile(flex_attention)
+    return torch.compile(flex_attention)
 
 
 @cache

@@ -41,11 +41,6 @@ def training_arguments(
     from torch.cuda import is_available
 
     every = math.ceil(steps / MOST_LOGGED)
-    if settings.batch_size % settings.micro_batch_size:
-        raise UserError(
-            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch_size "
-            f"{settings.micro_batch_size}; change one."
-        )
     arguments = (_ShardedArguments if sharded else TrainingArguments)(
         output_dir=str(scratch),
         per_device_train_batch_size=1,  # an item is a whole step already

@@ -26,6 +26,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
+from sweetrl.lm.compiled import compile_layers
 from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
@@ -53,6 +54,7 @@ class PreferenceTrainer(Trainer):
     """
 
     compares = True  # whether the loss or its metrics look at the reference's log-probs
+    compiled_from = 50  # steps, where attention is FlexAttention: fewer take less time than compiling layers
 
     def __init__(
         self,
@@ -91,6 +93,8 @@ class PreferenceTrainer(Trainer):
         if self.compares:
             rows = data.reference_rows or data.rows
             self.reference = reference_logprobs(model, rows, self.layout, cache, adapter=trained)
+        if self.steps >= self.compiled_from and self.layout.backend == "flex" and not self.sharded:
+            self.layout = replace(self.layout, lengths=compile_layers(model, self.layout.tokens))
         super().__init__(
             model=model,
             args=arguments,
@@ -130,7 +134,7 @@ class PreferenceTrainer(Trainer):
 
         def parts(process_rank: int) -> list[MicroBatch]:
             own = share_of_step(self.data, step, self.layout, process_rank, processes)
-            return cut_step(self.data, own, self.layout, self.settings.micro_batch_size)
+            return cut_step(self.data, own, self.layout, self._most_pairs)
 
         micro_batches = []
         for part in parts(self.args.process_index):
@@ -156,9 +160,11 @@ class PreferenceTrainer(Trainer):
         raise NotImplementedError
 
     def _fit_passes(self, model: Any, device: torch.device) -> bool:
-        """Set the most tokens of a pass; return whether it takes gradient checkpointing. All processes do the same."""
+        """Set the most pairs and tokens of a pass; return if it takes gradient checkpointing. All processes agree."""
         lengths, least = longest_of(self.data.rows), 0
-        if self.settings.tokens == "auto" and device.type == "cuda" and self.data.pairs:
+        by_memory = self.settings.tokens == "auto" and device.type == "cuda"
+        self._most_pairs = self.settings.batch_size if by_memory else self.settings.micro_batch_size
+        if by_memory and self.data.pairs:
             widest = max(self.data.pairs, key=lambda pair: sum(lengths[row] for row in pair))
             least = self.layout.cost([self.data.rows[row] for row in {*widest}])
         fits = all_gather(pass_tokens(model, self.settings.tokens, least, self.settings.gradient_checkpointing))
@@ -241,7 +247,7 @@ class PreferenceTrainer(Trainer):
         """Add the step's own metrics, so that they are in the checkpointed history and reach `report`.
 
         `tokens_per_second` counts the tokens of the distinct rows, `computed` is the share of them that went through
-        the layers (with padding in flat batches).
+        the layers (with padding).
         """
         if self._step_metrics and "loss" in logs:
             parts = all_gather((_numbers(self._step_metrics), (self._step_tokens, self._step_computed)))
