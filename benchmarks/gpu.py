@@ -9,7 +9,8 @@ longer than is left of `--minutes`: give the same command until it says that all
 peft and accelerate; TRL is a peer where it is installed. Models have random weights, made on the device, bfloat16, with
 LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
 
-sampling-SHAPE-ROWS    replies of 128 tokens to prompts of 300 to 1,000, by the transformers engine: generated tokens/s
+sampling-SHAPE-ROWS    so many dialogues of 4 turns, prompts of 300 to 1,000 tokens and replies of some 55 (at most 128),
+                       by the transformers engine: generated tokens/s. `loop` slots, then lock-step
 KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them; ranking: log-probs of
                        candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
@@ -33,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,26 +118,65 @@ def figures(seconds: float, tokens: float, multiply_adds_: float) -> Line:
     return line
 
 
-def sample(shape: str, rows: int, length: int = 128) -> list[Line]:
-    """Generated tokens a second."""
-    import torch
-
-    from sweetrl.engines.decoding import Decoder
+def sample(shape: str, rows: int, length: int = 128, turns: int = 4) -> list[Line]:
+    """Generated tokens a second, of dialogues each on its own and of all together."""
     from sweetrl.engines.transformers import cache_shape
     from sweetrl.types import Prompt, Sampling
 
-    chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
-    prompts = [
-        Prompt(tuple(chance.choices(range(10, vocabulary), k=chance.randint(300, 1000))), seed) for seed in range(rows)
-    ]
-    with model_of(shape) as model, torch.inference_mode():
+    vocabulary, lines = SHAPES[shape]["vocab_size"], []
+    sampling = Sampling(length, stop_ids=tuple(range(0, vocabulary, 64)))  # all tokens are about as likely
+    with model_of(shape) as model:
         base = model.eval().merge_and_unload()
-        decoder = Decoder(base, cache_shape(base, shape), (), rows, 8192)
-        decoder.generate(prompts[:2], Sampling(2), None)
-        start = now()
-        groups = decoder.generate(prompts, Sampling(length), None)
-        tokens = sum(len(reply.ids) for group in groups for reply in group)
-        return [{"rows": rows} | figures(now() - start, tokens, 0.0)]
+        how = cache_shape(base, shape), (), rows, 8192
+        for loop, play in (("slots", in_slots), ("lock-step", in_lock_step)):
+            for chance in (random.Random(0), random.Random(1)):  # the first is not counted
+
+                def ids(least: int, most: int, chance: random.Random = chance) -> tuple[int, ...]:
+                    return tuple(chance.choices(range(10, vocabulary), k=chance.randint(least, most)))
+
+                prompts = [Prompt(ids(300, 1000), seed) for seed in range(rows)]
+                start = now()
+                tokens = play(base, how, prompts, sampling, [[ids(20, 60) for _ in prompts] for _ in range(turns - 1)])
+                line = {"loop": loop, "rows": rows} | figures(now() - start, tokens, 0.0)
+            lines.append(line)
+    return lines
+
+
+def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
+    """Play dialogues, in which the user says `words`, each as soon as its reply is over; return the tokens generated."""
+    from sweetrl.engines.slots import Slots
+
+    slots, tokens = Slots(base, *how), 0
+    under_way = [(row, 0, prompt, slots.add(prompt, sampling)[0]) for row, prompt in enumerate(prompts)]
+    while under_way:
+        slots.step()
+        for talk in [talk for talk in under_way if not talk[3].open]:
+            under_way.remove(talk)
+            row, turn, prompt, reply = talk
+            tokens += len(reply.ids)
+            if turn < len(words):
+                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *words[turn][row]))
+                under_way.append((row, turn + 1, prompt, slots.add(prompt, sampling)[0]))
+    return tokens
+
+
+def in_lock_step(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
+    """The same, a turn of all dialogues at a time."""
+    import torch
+
+    from sweetrl.engines.cache import PrefixCache
+    from sweetrl.engines.decoding import Decoder
+
+    decoder, kept, tokens = Decoder(base, *how), PrefixCache(2**33), 0
+    for said in (*words, [()] * len(prompts)):
+        with torch.inference_mode():
+            groups = decoder.generate(prompts, sampling, kept)
+        tokens += sum(len(reply.ids) for (reply,) in groups)
+        prompts = [
+            replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *more))
+            for prompt, (reply,), more in zip(prompts, groups, said, strict=True)
+        ]
+    return tokens
 
 
 def data_of(kind: str, shape: str, steps: int = WARMING + STEPS) -> PreferenceData:

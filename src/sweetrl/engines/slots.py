@@ -1,0 +1,401 @@
+"""The decoding loop of the transformers engine on a GPU: a fixed number of slots, and a step as one CUDA graph.
+
+A slot holds one reply's keys and values, token t in column t. Shapes and addresses stay, so a step of all slots is
+recorded once for each width of the attention and replayed: without that the card waits for the core, which starts a
+thousand kernels one by one. A reply that ends leaves its slot, and prompts enter while others go on. What a slot held
+stays until another reply takes it: there the next turn of a dialogue finds its own beginning.
+
+transformers' continuous batching draws all rows from one generator; here each has a stream of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice, takewhile
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.engines.cache import CacheShape, cache_view, nearest
+from sweetrl.engines.decoding import PREFILL_TOKENS, Reply, draw, uniforms
+from sweetrl.types import Prompt, Sampling
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+logger = logging.getLogger("sweetrl")
+
+COLUMNS = 256  # attention reads so many columns, or a multiple of them
+_DEVICE = threading.Lock()  # engines take turns: only one graph may be recorded at a time in a process
+
+
+@contextmanager
+def _written_by_index() -> Iterator[None]:
+    """Within it torch may write by index as it likes: no place that is read is written twice, and what makes that
+    repeatable would copy the cache and wait for the device.
+    """
+    import torch
+
+    before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn)
+
+
+@dataclass
+class SlotReply(Reply):
+    """A reply in a slot, or on its way to one."""
+
+    sampling: Sampling = field(kw_only=True)
+    uniforms: np.ndarray | None = None
+
+    @property
+    def room(self) -> int:
+        """The columns that it may need."""
+        return len(self.prompt) + self.budget
+
+    @property
+    def kind(self) -> tuple[float, float]:
+        """What all replies of a step have in common."""
+        return self.sampling.temperature, self.sampling.top_p
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The tokens whose keys and values are in a slot."""
+
+    tokens: tuple[int, ...]
+    slot: int
+
+
+class SlotCache:
+    """Keys and values in `store` [layers, 2, slots, heads, columns + 1, size].
+
+    What belongs nowhere (padding, slots without a reply) is written to the last column, which is never read.
+    """
+
+    start = left = 0  # for transformers; the model gets its positions and masks from us
+
+    def __init__(self, shape: CacheShape, slots: int, columns: int, like: torch.Tensor) -> None:
+        self.shape, self.columns = shape, columns
+        self.store = like.new_zeros((shape.layers, 2, slots, shape.heads, columns + 1, shape.size))
+        self.rows: torch.Tensor | None = None  # [rows] the slots of the running pass; None: all
+        self.places = like.new_zeros((slots, 1)).long()  # [rows, new] the columns that it writes
+        self.width = 0  # how many columns it reads
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write one layer's new keys and values [rows, heads, new, size]; return those of the columns that are read."""
+        import torch
+
+        store = self.store[layer]
+        rows = torch.arange(store.shape[1], device=store.device) if self.rows is None else self.rows
+        for part, new in zip(store, (keys, values), strict=True):
+            part[rows[:, None], :, self.places] = new.transpose(1, 2)
+        read = store[..., : self.width, :] if self.rows is None else store[:, rows, :, : self.width]
+        return read[0], read[1]
+
+    def copy(self, pairs: Sequence[tuple[int, int]], length: int) -> None:
+        """Copy the first `length` columns from slot to slot, all pairs at once: a target may be a source, too."""
+        import torch
+
+        source, target = torch.tensor(pairs, device=self.store.device).T
+        for layer in self.store:
+            layer[:, target, :, :length] = layer[:, source, :, :length]
+
+
+class Slots:
+    """Samples from one causal language model with at most `rows` replies at a time; it has `context` positions.
+
+    On a GPU keys and values take at most half of what is free. It is for one thread.
+    """
+
+    def __init__(self, model: Any, shape: CacheShape, stop_ids: Sequence[int], rows: int, context: int) -> None:
+        self.model, self.shape, self.stop_ids = model, shape, frozenset(stop_ids)
+        self.rows, self.context = rows, context
+        self._like: torch.Tensor = model.get_input_embeddings().weight  # of the type and device of keys and values
+        self._device = self._like.device
+        self._waiting: deque[SlotReply] = deque()
+        self._slots: list[SlotReply | None] = []
+        self._free: list[int] = []  # the slot first that has been free for longest
+        self._limit = rows  # how many slots fit into memory
+        self._cache: SlotCache | None = None
+        self._graphs: dict[tuple[int, float, float], Any] = {}
+        self._graphed = self._device.type == "cuda"  # whether steps are graphs
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is under way or waits."""
+        return bool(self._waiting) or len(self._free) < len(self._slots)
+
+    def add(self, prompt: Prompt, sampling: Sampling) -> list[SlotReply]:
+        """Let a prompt's `sampling.n` replies wait for slots; each grows with the steps as long as it is `open`."""
+        ids = prompt.token_ids
+        budget = min(sampling.max_new_tokens, self.context - len(ids)) if ids else 0
+        replies = [SlotReply(ids, prompt.seed, sample, budget, sampling=sampling) for sample in range(sampling.n)]
+        self._waiting.extend(reply for reply in replies if reply.open)
+        return replies
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[SlotReply]]:
+        """Return `sampling.n` finished replies for each prompt."""
+        replies = [self.add(prompt, sampling) for prompt in prompts]
+        self._waiting = deque(sorted(self._waiting, key=lambda reply: -len(reply.prompt)))  # one pass has like lengths
+        while self.busy:
+            self.step()
+        return replies
+
+    def step(self) -> None:
+        """Let in who waits, where it is time for that, and draw one more token for each reply under way."""
+        import torch
+
+        started = time.perf_counter()
+        with _DEVICE, torch.no_grad(), self._on_device():
+            entering = self._admitted()
+            while entering:
+                entering = self._prefill(entering)
+            if under_way := self._under_way():
+                self._decode(under_way)
+        share = (time.perf_counter() - started) / max(len(under_way), 1)
+        for _, reply in under_way:
+            reply.busy += share
+
+    def _on_device(self) -> Any:
+        import torch
+
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+    def _under_way(self) -> list[tuple[int, SlotReply]]:
+        return [(slot, reply) for slot, reply in enumerate(self._slots) if reply is not None and reply.open]
+
+    def _admitted(self) -> list[SlotReply]:
+        """Take the replies that enter now: a pass over prompts takes as long as some steps, so there must be a quarter
+        as many as are under way.
+
+        Who is drawn in another way than those, or needs more or larger slots, waits until they are over, and so do all
+        behind. (There are no more slots than needed, because each step computes and reads all of them.)
+        """
+        active = len(self._slots) - len(self._free)
+        if not active and self._waiting:
+            self._make_room()
+        if self._cache is None or min(self._limit, active + len(self._waiting)) > len(self._slots):
+            return []
+        columns, alike = self._cache.columns, [reply for _, reply in self._under_way()] or self._waiting
+        fitting = takewhile(lambda reply: reply.kind == alike[0].kind and reply.room <= columns, self._waiting)
+        entering = list(islice(fitting, len(self._free)))
+        if 4 * len(entering) < active:
+            return []
+        for _ in entering:
+            self._waiting.popleft()
+        return entering
+
+    def _make_room(self) -> None:
+        """Make enough slots for who waits, large enough, where there are none yet; what was in the old ones is lost."""
+        import torch
+
+        columns = max(reply.room for reply in self._waiting)
+        if self._cache is not None:
+            if columns <= self._cache.columns and min(self._limit, len(self._waiting)) <= len(self._slots):
+                return
+            columns = max(columns, self._cache.columns)
+        columns = min(self.context, max(4 * COLUMNS, 2 ** (columns - 1).bit_length()))
+        self._cache, self._view = None, None
+        self._graphs.clear()
+        self._limit = self.rows
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+            slot = 2 * prod((self.shape.layers, self.shape.heads, columns + 1, self.shape.size))
+            fit = torch.cuda.mem_get_info(self._device)[0] // 2 // (slot * self._like.element_size())
+            self._limit = max(1, min(self.rows, fit))
+        waiting, before = len(self._waiting), len(self._slots)
+        count = min(self._limit, max(waiting, 2 * before if waiting > before else before))
+        self._cache = SlotCache(self.shape, count, columns, self._like)
+        self._view = cache_view(self._cache)
+        self._slots, self._free = [None] * count, list(range(count))
+        self._inputs = torch.zeros((3, count), dtype=torch.long, device=self._device)  # tokens, positions, places
+        self._uniforms = torch.zeros(count, dtype=torch.float64, device=self._device)
+
+    def _width(self, longest: int) -> int:
+        assert self._cache is not None
+        return min(self._cache.columns, -(-longest // COLUMNS) * COLUMNS)
+
+    @_written_by_index()
+    def _prefill(self, entering: list[SlotReply]) -> list[SlotReply]:
+        """Compute prompts of `entering`, draw their replies' first tokens, and return who did not fit into the pass."""
+        import numpy as np
+        import torch
+
+        assert self._cache is not None
+        groups: dict[tuple[int, ...], list[SlotReply]] = {}
+        for reply in entering:
+            groups.setdefault(reply.prompt, []).append(reply)
+        # The last token of a reply was drawn and never computed.
+        held = [
+            _Content((*reply.prompt, *reply.ids[:-1]), slot)
+            for slot, reply in enumerate(self._slots)
+            if reply is not None
+        ]
+        held.sort(key=lambda content: content.tokens)
+        known = {prompt: nearest(held, prompt) for prompt in groups}
+        prompts = sorted(groups, key=lambda prompt: known[prompt][0] - len(prompt))
+        new, width = len(prompts[0]) - known[prompts[0]][0], self._width(max(map(len, prompts)))
+        prompts = prompts[: max(1, PREFILL_TOKENS // max(new, width // 4))]
+        # A dialogue that goes on takes the slot it had; all others one that has been free for long, with a copy of what
+        # they begin with.
+        slots: dict[tuple[int, ...], int] = {}
+        for prompt in prompts:
+            shared, content = known[prompt]
+            if content is not None and content.slot in self._free and 2 * shared >= len(content.tokens):
+                self._free.remove(content.slot)
+                slots[prompt] = content.slot
+        for prompt in prompts:
+            if prompt not in slots:
+                slots[prompt] = self._free.pop(0)
+        sources = [(known[prompt][1].slot, slots[prompt]) for prompt in prompts if known[prompt][0]]
+        if copies := [(source, target) for source, target in sources if source != target]:
+            self._cache.copy(copies, max(known[prompt][0] for prompt in prompts))
+        ids, positions = np.zeros((2, len(prompts), new), dtype=np.int64)
+        places = np.full((len(prompts), new), self._cache.columns)
+        for row, prompt in enumerate(prompts):
+            shared = known[prompt][0]
+            ids[row, new - len(prompt) + shared :] = prompt[shared:]
+            positions[row, new - len(prompt) + shared :] = range(shared, len(prompt))
+            places[row, new - len(prompt) + shared :] = range(shared, len(prompt))
+        arrays = [torch.from_numpy(array).to(self._device) for array in (ids, positions, places)]
+        rows = torch.tensor([slots[prompt] for prompt in prompts], device=self._device)
+        logits = self._forward(*arrays, width, rows)
+        begun: list[tuple[int, SlotReply]] = []
+        spread: list[int] = []
+        copies = []
+        for row, prompt in enumerate(prompts):
+            for number, reply in enumerate(groups[prompt]):  # equal prompts are computed once
+                slot = self._free.pop(0) if number else slots[prompt]
+                copies += [(slots[prompt], slot)] if number else []
+                reply.cached = len(prompt) if number else known[prompt][0]
+                if reply.sampling.temperature > 0.0:
+                    reply.uniforms = uniforms(reply.seed, reply.sample, reply.budget)
+                self._slots[slot] = reply
+                begun.append((slot, reply))
+                spread.append(row)
+        if copies:
+            self._cache.copy(copies, width)
+        first = [reply.uniforms[0] if reply.uniforms is not None else 0.0 for _, reply in begun]
+        uniform = torch.tensor(first, dtype=torch.float64, device=self._device)
+        tokens, logprobs = draw(logits[torch.tensor(spread, device=self._device)], uniform, begun[0][1].sampling)
+        self._take(begun, tokens.tolist(), logprobs.tolist())
+        return [reply for reply in entering if reply.prompt not in slots]
+
+    def _decode(self, under_way: list[tuple[int, SlotReply]]) -> None:
+        """Feed every reply its last token and draw the next."""
+        import numpy as np
+        import torch
+
+        assert self._cache is not None
+        inputs, numbers = np.zeros((3, len(self._slots)), dtype=np.int64), np.zeros(len(self._slots))
+        inputs[2] = self._cache.columns
+        for slot, reply in under_way:
+            place = len(reply.prompt) + len(reply.ids) - 1
+            inputs[:, slot] = reply.ids[-1], place, place
+            if reply.uniforms is not None:
+                numbers[slot] = reply.uniforms[len(reply.ids)]
+        self._inputs.copy_(torch.from_numpy(inputs))
+        self._uniforms.copy_(torch.from_numpy(numbers))
+        tokens, logprobs = self._draw(self._width(1 + int(inputs[1].max())), under_way[0][1]).tolist()
+        slots = [slot for slot, _ in under_way]
+        self._take(under_way, [int(tokens[slot]) for slot in slots], [logprobs[slot] for slot in slots])
+
+    def _take(self, replies: Sequence[tuple[int, SlotReply]], tokens: list[int], logprobs: list[float]) -> None:
+        """Add the tokens drawn; who is over leaves."""
+        for (slot, reply), token, logprob in zip(replies, tokens, logprobs, strict=True):
+            reply.ids.append(token)
+            reply.logprobs.append(logprob)
+            reply.ended = token in self.stop_ids or token in reply.sampling.stop_ids
+            if not reply.open:
+                self._free.append(slot)
+
+    def _forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, places: torch.Tensor, width: int, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the logits [rows, vocabulary] after the last of the new tokens [rows, new], each in its slot."""
+        import torch
+
+        assert self._cache is not None
+        self._cache.rows, self._cache.places, self._cache.width = rows, places, width
+        later = torch.arange(width, device=self._device) > positions[:, None, :, None]
+        mask = torch.zeros(later.shape, dtype=self._like.dtype, device=self._device)
+        mask.masked_fill_(later, torch.finfo(mask.dtype).min)
+        output = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._view,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    # A step of all slots, and its graph
+
+    def _draw(self, width: int, like: SlotReply) -> torch.Tensor:
+        """Return the next token of each slot and its log-prob [2, slots]."""
+        key = (width, *like.kind)
+        if self._graphed and key not in self._graphs:
+            self._graphs[key] = self._capture(width, like.sampling)
+        if not self._graphed:
+            return self._compute(width, like.sampling)
+        graph, drawn = self._graphs[key]
+        graph.replay()
+        return drawn
+
+    @_written_by_index()
+    def _compute(self, width: int, sampling: Sampling) -> torch.Tensor:
+        import torch
+
+        logits = self._forward(*self._inputs[:, :, None], width, None)
+        return torch.stack([part.double() for part in draw(logits, self._uniforms, sampling)])
+
+    def _capture(self, width: int, sampling: Sampling) -> Any:
+        """Return a step as a CUDA graph, and where it puts what it draws; None where the host takes part in it."""
+        import torch
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), _waits()() as waits:  # libraries take their memory in it
+            self._compute(width, sampling)
+        torch.cuda.current_stream().wait_stream(stream)
+        if waits.seen:
+            logger.info("sampling: no CUDA graphs, because a step of this model waits for %s", ", ".join(waits.seen))
+            self._graphed = False
+            return None
+        graph = torch.cuda.CUDAGraph()
+        pool = next((graph.pool() for graph, _ in self._graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            drawn = self._compute(width, sampling)
+        return graph, drawn
+
+
+@cache
+def _waits() -> Any:
+    """A context that notes the operations for whose result the host waits; none of them can be in a graph."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Waits(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: set[str] = set()
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function.overloadpacket.__name__
+            if name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"):
+                self.seen.add(name)
+            return function(*args, **(kwargs or {}))
+
+    return Waits
