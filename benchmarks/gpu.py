@@ -9,8 +9,9 @@ longer than is left of `--minutes`: give the same command until it says that all
 peft and accelerate; TRL is a peer where it is installed. Models have random weights, made on the device, bfloat16, with
 LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
 
-sampling-SHAPE-ROWS    so many dialogues of 4 turns, prompts of 300 to 1,000 tokens and replies of some 55 (at most 128),
-                       by the transformers engine: generated tokens/s. `loop` slots, then lock-step
+sampling-SHAPE-ROWS    so many dialogues of 4 turns, prompts of 300 to 1,000 tokens and replies of some 55 (at most
+                       128), each on its own in the transformers engine's slots: generated tokens/s
+sampling-...-lock-step the same, a turn of all dialogues at a time
 KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them; ranking: log-probs of
                        candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
@@ -118,32 +119,32 @@ def figures(seconds: float, tokens: float, multiply_adds_: float) -> Line:
     return line
 
 
-def sample(shape: str, rows: int, length: int = 128, turns: int = 4) -> list[Line]:
-    """Generated tokens a second, of dialogues each on its own and of all together."""
+def sample(shape: str, rows: int, play: Any, length: int = 128, turns: int = 4) -> list[Line]:
+    """Generated tokens a second of dialogues side by side, by `play`."""
     from sweetrl.engines.transformers import cache_shape
     from sweetrl.types import Prompt, Sampling
 
-    vocabulary, lines = SHAPES[shape]["vocab_size"], []
+    vocabulary = SHAPES[shape]["vocab_size"]
     sampling = Sampling(length, stop_ids=tuple(range(0, vocabulary, 64)))  # all tokens are about as likely
+    line: Line = {}
     with model_of(shape) as model:
         base = model.eval().merge_and_unload()
         how = cache_shape(base, shape), (), rows, 8192
-        for loop, play in (("slots", in_slots), ("lock-step", in_lock_step)):
-            for chance in (random.Random(0), random.Random(1)):  # the first is not counted
+        for chance in (random.Random(0), random.Random(1)):  # the first is not counted
 
-                def ids(least: int, most: int, chance: random.Random = chance) -> tuple[int, ...]:
-                    return tuple(chance.choices(range(10, vocabulary), k=chance.randint(least, most)))
+            def ids(least: int, most: int, chance: random.Random = chance) -> tuple[int, ...]:
+                return tuple(chance.choices(range(10, vocabulary), k=chance.randint(least, most)))
 
-                prompts = [Prompt(ids(300, 1000), seed) for seed in range(rows)]
-                start = now()
-                tokens = play(base, how, prompts, sampling, [[ids(20, 60) for _ in prompts] for _ in range(turns - 1)])
-                line = {"loop": loop, "rows": rows} | figures(now() - start, tokens, 0.0)
-            lines.append(line)
-    return lines
+            prompts = [Prompt(ids(300, 1000), seed) for seed in range(rows)]
+            words = [[ids(20, 60) for _ in prompts] for _ in range(turns - 1)]
+            start = now()
+            tokens = play(base, how, prompts, sampling, words)
+            line = {"rows": rows} | figures(now() - start, tokens, 0.0)
+    return [line]
 
 
 def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
-    """Play dialogues, in which the user says `words`, each as soon as its reply is over; return the tokens generated."""
+    """Let the user say `words`, in each dialogue as soon as its reply is over; return how many tokens there were."""
     from sweetrl.engines.slots import Slots
 
     slots, tokens = Slots(base, *how), 0
@@ -161,7 +162,7 @@ def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: 
 
 
 def in_lock_step(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
-    """The same, a turn of all dialogues at a time."""
+    """The same, in all dialogues at a time."""
     import torch
 
     from sweetrl.engines.cache import PrefixCache
@@ -290,7 +291,8 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
     for name, shape in MODELS.items():
         long = 2.0 if name == "8b" else 1.0
         for rows in (64, 256, 1024):
-            found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows)
+            found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows, in_slots)
+            found[f"sampling-{name}-{rows}-lock-step"] = long, partial(sample, shape, rows, in_lock_step)
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
             found[f"{kind}-{name}"] = 1.5 * long, work
@@ -317,7 +319,10 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
             shutil.rmtree(QUARTER)
         return [{"variants": variants}]
 
-    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {"sampling": (1, partial(sample, "tiny", 3, 4))}
+    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {
+        "sampling": (1, partial(sample, "tiny", 3, in_slots, 4)),
+        "sampling-lock-step": (1, partial(sample, "tiny", 3, in_lock_step, 4)),
+    }
     found |= {kind: (1, partial(train, kind, "tiny", WARMING + 1)) for kind in KINDS if kind != "ranking"}
     return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 

@@ -300,15 +300,14 @@ class Slots:
         assert self._cache is not None
         inputs, numbers = np.zeros((3, len(self._slots)), dtype=np.int64), np.zeros(len(self._slots))
         inputs[2] = self._cache.columns
-        for slot, reply in under_way:
-            place = len(reply.prompt) + len(reply.ids) - 1
-            inputs[:, slot] = reply.ids[-1], place, place
-            if reply.uniforms is not None:
-                numbers[slot] = reply.uniforms[len(reply.ids)]
+        slots, replies = zip(*under_way, strict=True)
+        places = [len(reply.prompt) + len(reply.ids) - 1 for reply in replies]
+        inputs[:, list(slots)] = [reply.ids[-1] for reply in replies], places, places
+        if replies[0].uniforms is not None:
+            numbers[list(slots)] = [reply.uniforms[len(reply.ids)] for reply in replies]
         self._inputs.copy_(torch.from_numpy(inputs))
         self._uniforms.copy_(torch.from_numpy(numbers))
-        tokens, logprobs = self._draw(self._width(1 + int(inputs[1].max())), under_way[0][1]).tolist()
-        slots = [slot for slot, _ in under_way]
+        tokens, logprobs = self._draw(self._width(1 + max(places)), replies[0]).tolist()
         self._take(under_way, [int(tokens[slot]) for slot in slots], [logprobs[slot] for slot in slots])
 
     def _take(self, replies: Sequence[tuple[int, SlotReply]], tokens: list[int], logprobs: list[float]) -> None:
