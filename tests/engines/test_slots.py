@@ -112,7 +112,7 @@ def test_whoever_asks_when_gets_the_same_tokens(plain: TransformersEngine, engin
     """In any order of arrival, beside replies that are drawn in another way."""
     prompts = make_prompts(engine, 30)
     samplings = [SAMPLINGS[number // 5 % 4] for number in range(30)]
-    expected = [tokens_of(plain.sample([one], how))[0] for one, how in zip(prompts, samplings, strict=True)]
+    expected = [tokens_of(plain.sample([prompt], how))[0] for prompt, how in zip(prompts, samplings, strict=True)]
     stream = asked_singly(engine)
     assert isinstance(stream, Stream)
     chance = random.Random(1)
@@ -203,8 +203,8 @@ class Recorded(TorchDispatchMode):
 
     def replay(self) -> None:
         for function, args, kwargs, out in self.operations:
-            given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-            read = {one.untyped_storage().data_ptr() for one in given}
+            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            read = {tensor.untyped_storage().data_ptr() for tensor in given}
             for new, old in zip(tree_leaves(function(*args, **kwargs)), tree_leaves(out), strict=True):
                 if isinstance(old, torch.Tensor) and old.untyped_storage().data_ptr() not in read:
                     old.copy_(new)

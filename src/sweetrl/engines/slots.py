@@ -68,6 +68,11 @@ class SlotReply(Reply):
         """What all replies of a step have in common."""
         return self.sampling.temperature, self.sampling.top_p
 
+    @property
+    def uniform(self) -> float:
+        """The number that decides its next token."""
+        return 0.0 if self.uniforms is None else float(self.uniforms[len(self.ids)])
+
 
 @dataclass(frozen=True)
 class _Content:
@@ -236,49 +241,30 @@ class Slots:
         groups: dict[tuple[int, ...], list[SlotReply]] = {}
         for reply in entering:
             groups.setdefault(reply.prompt, []).append(reply)
+        filled = [(slot, reply) for slot, reply in enumerate(self._slots) if reply is not None]
         # The last token of a reply was drawn and never computed.
-        held = [
-            _Content((*reply.prompt, *reply.ids[:-1]), slot)
-            for slot, reply in enumerate(self._slots)
-            if reply is not None
-        ]
+        held = [_Content((*reply.prompt, *reply.ids[:-1]), slot) for slot, reply in filled]
         held.sort(key=lambda content: content.tokens)
-        known = {prompt: nearest(held, prompt) for prompt in groups}
-        prompts = sorted(groups, key=lambda prompt: known[prompt][0] - len(prompt))
-        new, width = len(prompts[0]) - known[prompts[0]][0], self._width(max(map(len, prompts)))
+        cached = {prompt: nearest(held, prompt) for prompt in groups}
+        prompts = sorted(groups, key=lambda prompt: cached[prompt][0] - len(prompt))
+        new, width = len(prompts[0]) - cached[prompts[0]][0], self._width(max(map(len, prompts)))
         prompts = prompts[: max(1, PREFILL_TOKENS // max(new, width // 4))]
-        # A dialogue that goes on takes the slot it had; all others one that has been free for long, with a copy of what
-        # they begin with.
-        slots: dict[tuple[int, ...], int] = {}
-        for prompt in prompts:
-            shared, content = known[prompt]
-            if content is not None and content.slot in self._free and 2 * shared >= len(content.tokens):
-                self._free.remove(content.slot)
-                slots[prompt] = content.slot
-        for prompt in prompts:
-            if prompt not in slots:
-                slots[prompt] = self._free.pop(0)
-        sources = [(known[prompt][1].slot, slots[prompt]) for prompt in prompts if known[prompt][0]]
-        if copies := [(source, target) for source, target in sources if source != target]:
-            self._cache.copy(copies, max(known[prompt][0] for prompt in prompts))
+        slots = self._settle([cached[prompt] for prompt in prompts])
         ids, positions = np.zeros((2, len(prompts), new), dtype=np.int64)
         places = np.full((len(prompts), new), self._cache.columns)
         for row, prompt in enumerate(prompts):
-            shared = known[prompt][0]
-            ids[row, new - len(prompt) + shared :] = prompt[shared:]
-            positions[row, new - len(prompt) + shared :] = range(shared, len(prompt))
-            places[row, new - len(prompt) + shared :] = range(shared, len(prompt))
+            shared = cached[prompt][0]
+            own = slice(new - len(prompt) + shared, new)
+            ids[row, own] = prompt[shared:]
+            positions[row, own] = places[row, own] = range(shared, len(prompt))
         arrays = [torch.from_numpy(array).to(self._device) for array in (ids, positions, places)]
-        rows = torch.tensor([slots[prompt] for prompt in prompts], device=self._device)
-        logits = self._forward(*arrays, width, rows)
-        begun: list[tuple[int, SlotReply]] = []
-        spread: list[int] = []
-        copies = []
-        for row, prompt in enumerate(prompts):
+        logits = self._forward(*arrays, width, torch.tensor(slots, device=self._device))
+        begun, spread, copies = list[tuple[int, SlotReply]](), list[int](), list[tuple[int, int]]()
+        for row, (first, prompt) in enumerate(zip(slots, prompts, strict=True)):
             for number, reply in enumerate(groups[prompt]):  # equal prompts are computed once
-                slot = self._free.pop(0) if number else slots[prompt]
-                copies += [(slots[prompt], slot)] if number else []
-                reply.cached = len(prompt) if number else known[prompt][0]
+                slot = self._free.pop(0) if number else first
+                copies += [(first, slot)] if number else []
+                reply.cached = len(prompt) if number else cached[prompt][0]
                 if reply.sampling.temperature > 0.0:
                     reply.uniforms = uniforms(reply.seed, reply.sample, reply.budget)
                 self._slots[slot] = reply
@@ -286,11 +272,33 @@ class Slots:
                 spread.append(row)
         if copies:
             self._cache.copy(copies, width)
-        first = [reply.uniforms[0] if reply.uniforms is not None else 0.0 for _, reply in begun]
-        uniform = torch.tensor(first, dtype=torch.float64, device=self._device)
+        uniform = torch.tensor([reply.uniform for _, reply in begun], dtype=torch.float64, device=self._device)
         tokens, logprobs = draw(logits[torch.tensor(spread, device=self._device)], uniform, begun[0][1].sampling)
         self._take(begun, tokens.tolist(), logprobs.tolist())
-        return [reply for reply in entering if reply.prompt not in slots]
+        return [reply for reply in entering if not reply.ids]
+
+    def _settle(self, prompts: Sequence[tuple[int, _Content | None]]) -> list[int]:
+        """Take a slot for each prompt, given how much of it is in which slot, and see to it that this is in its own.
+
+        A dialogue that goes on takes the slot that it had, all others one that has been free for long.
+        """
+        assert self._cache is not None
+        slots: dict[int, int] = {}
+        for number, (shared, content) in enumerate(prompts):
+            if content is not None and content.slot in self._free and 2 * shared >= len(content.tokens):
+                self._free.remove(content.slot)
+                slots[number] = content.slot
+        for number in range(len(prompts)):
+            if number not in slots:
+                slots[number] = self._free.pop(0)
+        copies = [
+            (content.slot, slots[number])
+            for number, (_, content) in enumerate(prompts)
+            if content is not None and content.slot != slots[number]
+        ]
+        if copies:
+            self._cache.copy(copies, max(shared for shared, _ in prompts))
+        return [slots[number] for number in range(len(prompts))]
 
     def _decode(self, under_way: list[tuple[int, SlotReply]]) -> None:
         """Feed every reply its last token and draw the next."""
@@ -303,8 +311,7 @@ class Slots:
         slots, replies = zip(*under_way, strict=True)
         places = [len(reply.prompt) + len(reply.ids) - 1 for reply in replies]
         inputs[:, list(slots)] = [reply.ids[-1] for reply in replies], places, places
-        if replies[0].uniforms is not None:
-            numbers[list(slots)] = [reply.uniforms[len(reply.ids)] for reply in replies]
+        numbers[list(slots)] = [reply.uniform for reply in replies]
         self._inputs.copy_(torch.from_numpy(inputs))
         self._uniforms.copy_(torch.from_numpy(numbers))
         tokens, logprobs = self._draw(self._width(1 + max(places)), replies[0]).tolist()
