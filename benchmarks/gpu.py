@@ -9,9 +9,9 @@ longer than is left of `--minutes`: give the same command until it says that all
 peft and accelerate; TRL is a peer where it is installed. Models have random weights, made on the device, bfloat16, with
 LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
 
-sampling-SHAPE-ROWS    so many dialogues of 4 turns, prompts of 300 to 1,000 tokens and replies of some 55 (at most
-                       128), each on its own in the transformers engine's slots: generated tokens/s
-sampling-...-lock-step the same, a turn of all dialogues at a time
+sampling-SHAPE-ROWS    4 x ROWS dialogues of 4 turns, ROWS at a time, prompts of 300 to 1,000 tokens and replies of some
+                       55 (at most 128), each on its own in the transformers engine's slots: generated tokens/s
+sampling-...-lock-step the same, a turn of all at a time
 KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them; ranking: log-probs of
                        candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
@@ -130,13 +130,14 @@ def sample(shape: str, rows: int, play: Any, length: int = 128, turns: int = 4) 
     with model_of(shape) as model:
         base = model.eval().merge_and_unload()
         how = cache_shape(base, shape), (), rows, 8192
-        for chance in (random.Random(0), random.Random(1)):  # the first is not counted
+        for dialogues in (rows, 4 * rows):  # the first are not counted
+            chance = random.Random(dialogues)
 
             def ids(least: int, most: int, chance: random.Random = chance) -> tuple[int, ...]:
                 return tuple(chance.choices(range(10, vocabulary), k=chance.randint(least, most)))
 
-            prompts = [Prompt(ids(300, 1000), seed) for seed in range(rows)]
-            words = [[ids(20, 60) for _ in prompts] for _ in range(turns - 1)]
+            prompts = [Prompt(ids(300, 1000), seed) for seed in range(dialogues)]
+            words = [[ids(20, 60) for _ in range(turns - 1)] for _ in prompts]
             start = now()
             tokens = play(base, how, prompts, sampling, words)
             line = {"rows": rows} | figures(now() - start, tokens, 0.0)
@@ -147,36 +148,41 @@ def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: 
     """Let the user say `words`, in each dialogue as soon as its reply is over; return how many tokens there were."""
     from sweetrl.engines.slots import Slots
 
-    slots, tokens = Slots(base, *how), 0
-    under_way = [(row, 0, prompt, slots.add(prompt, sampling)[0]) for row, prompt in enumerate(prompts)]
-    while under_way:
+    slots, tokens, left = Slots(base, *how), 0, list(zip(prompts, words, strict=True))[::-1]
+    under_way: list[Any] = []
+    while left or under_way:
+        while left and len(under_way) < slots.rows:
+            prompt, said = left.pop()
+            under_way.append((prompt, said, slots.add(prompt, sampling)[0]))
         slots.step()
-        for talk in [talk for talk in under_way if not talk[3].open]:
+        for talk in [talk for talk in under_way if not talk[2].open]:
             under_way.remove(talk)
-            row, turn, prompt, reply = talk
+            prompt, said, reply = talk
             tokens += len(reply.ids)
-            if turn < len(words):
-                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *words[turn][row]))
-                under_way.append((row, turn + 1, prompt, slots.add(prompt, sampling)[0]))
+            if said:
+                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *said[0]))
+                under_way.append((prompt, said[1:], slots.add(prompt, sampling)[0]))
     return tokens
 
 
 def in_lock_step(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
-    """The same, in all dialogues at a time."""
+    """The same, in all dialogues of a batch at a time."""
     import torch
 
     from sweetrl.engines.cache import PrefixCache
     from sweetrl.engines.decoding import Decoder
 
-    decoder, kept, tokens = Decoder(base, *how), PrefixCache(2**33), 0
-    for said in (*words, [()] * len(prompts)):
-        with torch.inference_mode():
-            groups = decoder.generate(prompts, sampling, kept)
-        tokens += sum(len(reply.ids) for (reply,) in groups)
-        prompts = [
-            replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *more))
-            for prompt, (reply,), more in zip(prompts, groups, said, strict=True)
-        ]
+    decoder, tokens = Decoder(base, *how), 0
+    for first in range(0, len(prompts), decoder.rows):
+        batch, kept = list(prompts[first : first + decoder.rows]), PrefixCache(2**33)
+        for said in zip(*([*said, ()] for said in words[first : first + decoder.rows]), strict=True):
+            with torch.inference_mode():
+                groups = decoder.generate(batch, sampling, kept)
+            tokens += sum(len(reply.ids) for (reply,) in groups)
+            batch = [
+                replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *more))
+                for prompt, (reply,), more in zip(batch, groups, said, strict=True)
+            ]
     return tokens
 
 
@@ -291,8 +297,8 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
     for name, shape in MODELS.items():
         long = 2.0 if name == "8b" else 1.0
         for rows in (64, 256, 1024):
-            found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows, in_slots)
-            found[f"sampling-{name}-{rows}-lock-step"] = long, partial(sample, shape, rows, in_lock_step)
+            found[f"sampling-{name}-{rows}"] = 2 * long, partial(sample, shape, rows, in_slots)
+            found[f"sampling-{name}-{rows}-lock-step"] = 3 * long, partial(sample, shape, rows, in_lock_step)
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
             found[f"{kind}-{name}"] = 1.5 * long, work

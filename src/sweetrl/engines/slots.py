@@ -250,15 +250,16 @@ class Slots:
         new, width = len(prompts[0]) - cached[prompts[0]][0], self._width(max(map(len, prompts)))
         prompts = prompts[: max(1, PREFILL_TOKENS // max(new, width // 4))]
         slots = self._settle([cached[prompt] for prompt in prompts])
-        ids, positions = np.zeros((2, len(prompts), new), dtype=np.int64)
-        places = np.full((len(prompts), new), self._cache.columns)
+        inputs = np.zeros((3, len(prompts), new), dtype=np.int64)
+        ids, positions, places = inputs
+        places[:] = self._cache.columns
         for row, prompt in enumerate(prompts):
             shared = cached[prompt][0]
             own = slice(new - len(prompt) + shared, new)
             ids[row, own] = prompt[shared:]
             positions[row, own] = places[row, own] = range(shared, len(prompt))
-        arrays = [torch.from_numpy(array).to(self._device) for array in (ids, positions, places)]
-        logits = self._forward(*arrays, width, torch.tensor(slots, device=self._device))
+        rows = torch.tensor(slots, device=self._device)
+        logits = self._forward(torch.from_numpy(inputs).to(self._device), width, rows)
         begun, spread, copies = list[tuple[int, SlotReply]](), list[int](), list[tuple[int, int]]()
         for row, (first, prompt) in enumerate(zip(slots, prompts, strict=True)):
             for number, reply in enumerate(groups[prompt]):  # equal prompts are computed once
@@ -326,13 +327,16 @@ class Slots:
             if not reply.open:
                 self._free.append(slot)
 
-    def _forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, places: torch.Tensor, width: int, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Return the logits [rows, vocabulary] after the last of the new tokens [rows, new], each in its slot."""
+    def _forward(self, inputs: torch.Tensor, width: int, rows: torch.Tensor | None) -> torch.Tensor:
+        """Return the logits [rows, vocabulary] after the last of the new tokens.
+
+        `inputs` are tokens, positions and places [3, rows, new], `rows` the slots (None: all) of which `width` columns
+        are read.
+        """
         import torch
 
         assert self._cache is not None
+        ids, positions, places = inputs
         self._cache.rows, self._cache.places, self._cache.width = rows, places, width
         later = torch.arange(width, device=self._device) > positions[:, None, :, None]
         mask = torch.zeros(later.shape, dtype=self._like.dtype, device=self._device)
@@ -365,7 +369,7 @@ class Slots:
     def _compute(self, width: int, sampling: Sampling) -> torch.Tensor:
         import torch
 
-        logits = self._forward(*self._inputs[:, :, None], width, None)
+        logits = self._forward(self._inputs[:, :, None], width, None)
         return torch.stack([part.double() for part in draw(logits, self._uniforms, sampling)])
 
     def _capture(self, width: int, sampling: Sampling) -> Any:

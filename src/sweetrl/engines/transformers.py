@@ -36,7 +36,7 @@ class TransformersEngine:
     sampled in slots (sweetrl.engines.slots) where the model can be.
     """
 
-    _slot_devices = ("cuda",)
+    _slot_devices: tuple[str, ...] = ("cuda",)
 
     def __init__(
         self,
