@@ -155,9 +155,9 @@ def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: 
             prompt, said = left.pop()
             under_way.append((prompt, said, slots.add(prompt, sampling)[0]))
         slots.step()
-        for talk in [talk for talk in under_way if not talk[2].open]:
-            under_way.remove(talk)
-            prompt, said, reply = talk
+        over = [talk for talk in under_way if not talk[2].open]
+        under_way = [talk for talk in under_way if talk[2].open]
+        for prompt, said, reply in over:
             tokens += len(reply.ids)
             if said:
                 prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *said[0]))

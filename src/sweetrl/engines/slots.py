@@ -1,9 +1,10 @@
 """The decoding loop of the transformers engine on a GPU: a fixed number of slots, and a step as one CUDA graph.
 
-A slot holds one reply's keys and values, token t in column t. Shapes and addresses stay, so a step of all slots is
-recorded once for each width of the attention and replayed: without that the card waits for the core, which starts a
-thousand kernels one by one. A reply that ends leaves its slot, and prompts enter while others go on. What a slot held
-stays until another reply takes it: there the next turn of a dialogue finds its own beginning.
+A slot holds one reply's keys and values, token t in column t. Shapes and addresses stay, so a step of all slots, and a
+pass over what users said, is recorded once for each width of the attention and replayed: without that the card waits
+for the core, which starts a thousand kernels one by one. A reply that ends leaves its slot, and prompts enter while
+others go on. What a slot held stays until another reply takes it: there the next turn of a dialogue finds its own
+beginning.
 
 transformers' continuous batching draws all rows from one generator; here each has a stream of its own.
 """
@@ -14,10 +15,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice, takewhile
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sweetrl")
 
 COLUMNS = 256  # attention reads so many columns, or a multiple of them
+SHORT = 64  # prompts with at most so many tokens to be computed are computed in passes of few shapes
 _DEVICE = threading.Lock()  # engines take turns: only one graph may be recorded at a time in a process
 
 
@@ -133,8 +135,8 @@ class Slots:
         self._free: list[int] = []  # the slot first that has been free for longest
         self._limit = rows  # how many slots fit into memory
         self._cache: SlotCache | None = None
-        self._graphs: dict[tuple[int, float, float], Any] = {}
-        self._graphed = self._device.type == "cuda"  # whether steps are graphs
+        self._graphs: dict[tuple[float, ...], Any] = {}
+        self._graphed = self._device.type == "cuda"  # whether what comes again becomes a graph
 
     @property
     def busy(self) -> bool:
@@ -224,8 +226,6 @@ class Slots:
         self._cache = SlotCache(self.shape, count, columns, self._like)
         self._view = cache_view(self._cache)
         self._slots, self._free = [None] * count, list(range(count))
-        self._inputs = torch.zeros((3, count), dtype=torch.long, device=self._device)  # tokens, positions, places
-        self._uniforms = torch.zeros(count, dtype=torch.float64, device=self._device)
 
     def _width(self, longest: int) -> int:
         assert self._cache is not None
@@ -246,20 +246,25 @@ class Slots:
         held = [_Content((*reply.prompt, *reply.ids[:-1]), slot) for slot, reply in filled]
         held.sort(key=lambda content: content.tokens)
         cached = {prompt: nearest(held, prompt) for prompt in groups}
-        prompts = sorted(groups, key=lambda prompt: cached[prompt][0] - len(prompt))
-        new, width = len(prompts[0]) - cached[prompts[0]][0], self._width(max(map(len, prompts)))
-        prompts = prompts[: max(1, PREFILL_TOKENS // max(new, width // 4))]
+        new = {prompt: len(prompt) - shared for prompt, (shared, _) in cached.items()}
+        width = self._width(max(map(len, groups)))
+        prompts, longest = sorted(groups, key=lambda prompt: -new[prompt]), max(new.values())
+        # Who goes on is first: later its slot might be another's.
+        if short := min(new.values()) <= SHORT:
+            prompts = [prompt for prompt in prompts if new[prompt] <= SHORT][:SHORT]
+        else:
+            prompts = prompts[: max(1, PREFILL_TOKENS // max(longest, width // 4))]
         slots = self._settle([cached[prompt] for prompt in prompts])
-        inputs = np.zeros((3, len(prompts), new), dtype=np.int64)
-        ids, positions, places = inputs
-        places[:] = self._cache.columns
+        # Rows without a prompt are padding, as what stands left of the others.
+        shape = (2 ** (len(prompts) - 1).bit_length(), SHORT) if short else (len(prompts), longest)
+        inputs, rows = np.zeros((3, *shape), dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
+        rows[: len(slots)] = slots
+        inputs[2] = self._cache.columns
         for row, prompt in enumerate(prompts):
-            shared = cached[prompt][0]
-            own = slice(new - len(prompt) + shared, new)
-            ids[row, own] = prompt[shared:]
-            positions[row, own] = places[row, own] = range(shared, len(prompt))
-        rows = torch.tensor(slots, device=self._device)
-        logits = self._forward(torch.from_numpy(inputs).to(self._device), width, rows)
+            inputs[0, row, -new[prompt] :] = prompt[-new[prompt] :]
+            inputs[1:, row, -new[prompt] :] = range(len(prompt) - new[prompt], len(prompt))
+        forward = partial(self._forward, width)
+        logits = self._run((width, shape[0]), forward, inputs, rows) if short else forward(*self._moved(inputs, rows))
         begun, spread, copies = list[tuple[int, SlotReply]](), list[int](), list[tuple[int, int]]()
         for row, (first, prompt) in enumerate(zip(slots, prompts, strict=True)):
             for number, reply in enumerate(groups[prompt]):  # equal prompts are computed once
@@ -304,18 +309,17 @@ class Slots:
     def _decode(self, under_way: list[tuple[int, SlotReply]]) -> None:
         """Feed every reply its last token and draw the next."""
         import numpy as np
-        import torch
 
         assert self._cache is not None
-        inputs, numbers = np.zeros((3, len(self._slots)), dtype=np.int64), np.zeros(len(self._slots))
+        inputs, numbers = np.zeros((3, len(self._slots), 1), dtype=np.int64), np.zeros(len(self._slots))
         inputs[2] = self._cache.columns
-        slots, replies = zip(*under_way, strict=True)
+        slots, replies = [slot for slot, _ in under_way], [reply for _, reply in under_way]
         places = [len(reply.prompt) + len(reply.ids) - 1 for reply in replies]
-        inputs[:, list(slots)] = [reply.ids[-1] for reply in replies], places, places
-        numbers[list(slots)] = [reply.uniform for reply in replies]
-        self._inputs.copy_(torch.from_numpy(inputs))
-        self._uniforms.copy_(torch.from_numpy(numbers))
-        tokens, logprobs = self._draw(self._width(1 + max(places)), replies[0]).tolist()
+        inputs[:, slots, 0] = [reply.ids[-1] for reply in replies], places, places
+        numbers[slots] = [reply.uniform for reply in replies]
+        width, sampling = self._width(1 + max(places)), replies[0].sampling
+        drawn = self._run((width, *replies[0].kind), partial(self._compute, width, sampling), inputs, numbers)
+        tokens, logprobs = drawn.tolist()
         self._take(under_way, [int(tokens[slot]) for slot in slots], [logprobs[slot] for slot in slots])
 
     def _take(self, replies: Sequence[tuple[int, SlotReply]], tokens: list[int], logprobs: list[float]) -> None:
@@ -327,7 +331,8 @@ class Slots:
             if not reply.open:
                 self._free.append(slot)
 
-    def _forward(self, inputs: torch.Tensor, width: int, rows: torch.Tensor | None) -> torch.Tensor:
+    @_written_by_index()
+    def _forward(self, width: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Return the logits [rows, vocabulary] after the last of the new tokens.
 
         `inputs` are tokens, positions and places [3, rows, new], `rows` the slots (None: all) of which `width` columns
@@ -352,44 +357,49 @@ class Slots:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    # A step of all slots, and its graph
-
-    def _draw(self, width: int, like: SlotReply) -> torch.Tensor:
+    def _compute(self, width: int, sampling: Sampling, inputs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """Return the next token of each slot and its log-prob [2, slots]."""
-        key = (width, *like.kind)
-        if self._graphed and key not in self._graphs:
-            self._graphs[key] = self._capture(width, like.sampling)
+        import torch
+
+        return torch.stack([part.double() for part in draw(self._forward(width, inputs), numbers, sampling)])
+
+    def _moved(self, *arrays: np.ndarray) -> list[torch.Tensor]:
+        import torch
+
+        return [torch.from_numpy(array).to(self._device) for array in arrays]
+
+    # What is computed again and again, as CUDA graphs
+
+    def _run(self, key: tuple[float, ...], compute: Callable[..., torch.Tensor], *arrays: np.ndarray) -> torch.Tensor:
+        """Return `compute(*arrays)`; from the second time on by a graph, if `key` says all but the arrays' content."""
+        given = self._moved(*arrays)
         if not self._graphed:
-            return self._compute(width, like.sampling)
-        graph, drawn = self._graphs[key]
+            return compute(*given)
+        if key not in self._graphs:
+            self._graphs[key] = None
+            with _waits()() as waits:  # libraries take their memory in it
+                result = compute(*given)
+            if waits.seen:
+                logger.info("sampling: no CUDA graphs, because this model waits for %s", ", ".join(waits.seen))
+                self._graphed = False
+            return result
+        if self._graphs[key] is None:
+            self._graphs[key] = (*self._capture(partial(compute, *given)), given)
+        graph, result, held = self._graphs[key]
+        for old, new in zip(held, given, strict=True):
+            old.copy_(new)
         graph.replay()
-        return drawn
+        return result
 
-    @_written_by_index()
-    def _compute(self, width: int, sampling: Sampling) -> torch.Tensor:
+    def _capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        """Return a CUDA graph of `compute`, and where it puts the result."""
         import torch
 
-        logits = self._forward(self._inputs[:, :, None], width, None)
-        return torch.stack([part.double() for part in draw(logits, self._uniforms, sampling)])
-
-    def _capture(self, width: int, sampling: Sampling) -> Any:
-        """Return a step as a CUDA graph, and where it puts what it draws; None where the host takes part in it."""
-        import torch
-
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), _waits()() as waits:  # libraries take their memory in it
-            self._compute(width, sampling)
-        torch.cuda.current_stream().wait_stream(stream)
-        if waits.seen:
-            logger.info("sampling: no CUDA graphs, because a step of this model waits for %s", ", ".join(waits.seen))
-            self._graphed = False
-            return None
         graph = torch.cuda.CUDAGraph()
-        pool = next((graph.pool() for graph, _ in self._graphs.values()), None)
+        pool = next((recorded[0].pool() for recorded in self._graphs.values() if recorded), None)
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            drawn = self._compute(width, sampling)
-        return graph, drawn
+            result = compute()
+        return graph, result
 
 
 @cache
