@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from sweetrl.engines import slots as slots_module
 from sweetrl.engines.background import Bridge, wait
+from sweetrl.engines.cache import CacheShape
 from sweetrl.engines.policy import Policy
 from sweetrl.engines.slots import Slots
 from sweetrl.engines.stream import Stream, asked_singly
@@ -261,3 +262,23 @@ def test_a_step_that_waits_is_noticed(rope: str) -> None:
     slots.add(Prompt((1, 2, 3), 1), Sampling(4, top_p=0.5))
     slots.step()
     assert slots._graphed == (rope == "default")
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1), Sampling(1, temperature=0.0), Sampling(1, top_p=0.9)])
+def test_steps_and_passes_need_nothing_of_the_host(sampling: Sampling) -> None:
+    """On torch's device without data a value that is read, or a tensor from elsewhere, is an error."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 32)
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    with torch.device("meta"), torch.no_grad():
+        model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+        slots = Slots(model, CacheShape(2, 1, 16, (False, False)), (), 4, 64)
+        slots.add(Prompt((1, 2, 3), 1), sampling)
+        slots._make_room()
+        count = len(slots._slots)
+        inputs = torch.zeros((3, count, 1), dtype=torch.long)
+        assert slots._compute(4, sampling, inputs, torch.zeros(count, dtype=torch.float64)).shape == (2, count)
+        assert slots._forward(4, torch.zeros((3, 1, 8), dtype=torch.long), torch.zeros(1).long()).shape == (1, 32)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            slots._forward(4, torch.zeros((3, 1, 8), dtype=torch.long, device="cpu"), torch.zeros(1).long())
