@@ -9,7 +9,9 @@ longer than is left of `--minutes`: give the same command until it says that all
 peft and accelerate; TRL is a peer where it is installed. Models have random weights, made on the device, bfloat16, with
 LoRA of rank 16 on all linear layers; lengths are those of benchmarks/trees.py.
 
-sampling-SHAPE-ROWS    replies of 128 tokens to prompts of 300 to 1,000, by the transformers engine: generated tokens/s
+sampling-SHAPE-ROWS    4 x ROWS dialogues of 4 turns, ROWS at a time, prompts of 300 to 1,000 tokens and replies of some
+                       55 (at most 128), each on its own in the transformers engine's slots: generated tokens/s
+sampling-...-lock-step the same, a turn of all at a time
 KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer makes them, the second time that they are
                        made (`warm_up` seconds hold what is compiled, `graphs` of layers); ranking: log-probs of
                        candidates with and without the adapter. `layout` trees, in training also without compiled
@@ -35,6 +37,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,26 +120,71 @@ def figures(seconds: float, tokens: float, multiply_adds_: float) -> Line:
     return line
 
 
-def sample(shape: str, rows: int, length: int = 128) -> list[Line]:
-    """Generated tokens a second."""
-    import torch
-
-    from sweetrl.engines.decoding import Decoder
+def sample(shape: str, rows: int, play: Any, length: int = 128, turns: int = 4) -> list[Line]:
+    """Generated tokens a second of dialogues side by side, by `play`."""
     from sweetrl.engines.transformers import cache_shape
     from sweetrl.types import Prompt, Sampling
 
-    chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
-    prompts = [
-        Prompt(tuple(chance.choices(range(10, vocabulary), k=chance.randint(300, 1000))), seed) for seed in range(rows)
-    ]
-    with model_of(shape) as model, torch.inference_mode():
+    vocabulary = SHAPES[shape]["vocab_size"]
+    sampling = Sampling(length, stop_ids=tuple(range(0, vocabulary, 64)))  # all tokens are about as likely
+    line: Line = {}
+    with model_of(shape) as model:
         base = model.eval().merge_and_unload()
-        decoder = Decoder(base, cache_shape(base, shape), (), rows, 8192)
-        decoder.generate(prompts[:2], Sampling(2), None)
-        start = now()
-        groups = decoder.generate(prompts, Sampling(length), None)
-        tokens = sum(len(reply.ids) for group in groups for reply in group)
-        return [{"rows": rows} | figures(now() - start, tokens, 0.0)]
+        how = cache_shape(base, shape), (), rows, 8192
+        for dialogues in (rows, 4 * rows):  # the first are not counted
+            chance = random.Random(dialogues)
+
+            def ids(least: int, most: int, chance: random.Random = chance) -> tuple[int, ...]:
+                return tuple(chance.choices(range(10, vocabulary), k=chance.randint(least, most)))
+
+            prompts = [Prompt(ids(300, 1000), seed) for seed in range(dialogues)]
+            words = [[ids(20, 60) for _ in range(turns - 1)] for _ in prompts]
+            start = now()
+            tokens = play(base, how, prompts, sampling, words)
+            line = {"rows": rows} | figures(now() - start, tokens, 0.0)
+    return [line]
+
+
+def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
+    """Let the user say `words`, in each dialogue as soon as its reply is over; return how many tokens there were."""
+    from sweetrl.engines.slots import Slots
+
+    slots, tokens, left = Slots(base, *how), 0, list(zip(prompts, words, strict=True))[::-1]
+    under_way: list[Any] = []
+    while left or under_way:
+        while left and len(under_way) < slots.rows:
+            prompt, said = left.pop()
+            under_way.append((prompt, said, slots.add(prompt, sampling)[0]))
+        slots.step()
+        over = [talk for talk in under_way if not talk[2].open]
+        under_way = [talk for talk in under_way if talk[2].open]
+        for prompt, said, reply in over:
+            tokens += len(reply.ids)
+            if said:
+                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *said[0]))
+                under_way.append((prompt, said[1:], slots.add(prompt, sampling)[0]))
+    return tokens
+
+
+def in_lock_step(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: Sequence[Sequence[Any]]) -> int:
+    """The same, in all dialogues of a batch at a time."""
+    import torch
+
+    from sweetrl.engines.cache import PrefixCache
+    from sweetrl.engines.decoding import Decoder
+
+    decoder, tokens = Decoder(base, *how), 0
+    for first in range(0, len(prompts), decoder.rows):
+        batch, kept = list(prompts[first : first + decoder.rows]), PrefixCache(2**33)
+        for said in zip(*([*said, ()] for said in words[first : first + decoder.rows]), strict=True):
+            with torch.inference_mode():
+                groups = decoder.generate(batch, sampling, kept)
+            tokens += sum(len(reply.ids) for (reply,) in groups)
+            batch = [
+                replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *more))
+                for prompt, (reply,), more in zip(batch, groups, said, strict=True)
+            ]
+    return tokens
 
 
 def data_of(kind: str, shape: str, steps: int = STEPS) -> PreferenceData:
@@ -256,7 +304,8 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
     for name, shape in MODELS.items():
         long = 2.0 if name == "8b" else 1.0
         for rows in (64, 256, 1024):
-            found[f"sampling-{name}-{rows}"] = long, partial(sample, shape, rows)
+            found[f"sampling-{name}-{rows}"] = 2 * long, partial(sample, shape, rows, in_slots)
+            found[f"sampling-{name}-{rows}-lock-step"] = 3 * long, partial(sample, shape, rows, in_lock_step)
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
             found[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
@@ -283,7 +332,10 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
             shutil.rmtree(QUARTER)
         return [{"variants": variants}]
 
-    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {"sampling": (1, partial(sample, "tiny", 3, 4))}
+    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {
+        "sampling": (1, partial(sample, "tiny", 3, in_slots, 4)),
+        "sampling-lock-step": (1, partial(sample, "tiny", 3, in_lock_step, 4)),
+    }
     found |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
     return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 

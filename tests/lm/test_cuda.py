@@ -251,14 +251,15 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) -> None:
-    """Greedy replies and their log-probs over two turns, the second with what the first has left in the cache."""
+    """Greedy replies and their log-probs over two turns, the second with what the first has left; there by graphs."""
     from sweetrl.engines.transformers import TransformersEngine
 
     said: dict[str, list[list[Any]]] = {}
     for device in ("cpu", "cuda"):
         engine = TransformersEngine(tiny_model, device=device)
         assert engine.device == device
-        session, sampling = engine.session(), Sampling(24, temperature=0.0)
+        session: Any = engine.session()
+        sampling = Sampling(24, temperature=0.0)
         ids = [engine.chat.open(system, "What does a parking ticket cost?") for system in ("Ask first.", "Be short.")]
         said[device] = []
         for turn in range(2):
@@ -267,6 +268,8 @@ def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) ->
             ended = [reply[0].finish_reason == "stop" for reply in replies]
             follow = [engine.chat.follow(end, "The rate is 7.") for end in ended]
             ids = [one + reply[0].token_ids + more for one, reply, more in zip(ids, replies, follow, strict=True)]
+        if device == "cuda":
+            assert engine.slotted and session.kept._graphed and any(session.kept._graphs.values())
     for here, there in zip(said["cpu"], said["cuda"], strict=True):
         assert [one.token_ids for one in here] == [one.token_ids for one in there]
         for one, other in zip(here, there, strict=True):

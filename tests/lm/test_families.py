@@ -61,6 +61,7 @@ FLAT: dict[str, dict[str, Any]] = {  # each with its reason
     "bamba": MAMBA | {"attn_layer_indices": [1], "mamba_n_heads": 8},
     "qwen3_next": MOE | LINEAR | {"layer_types": ["linear_attention", "full_attention"]},
 }  # fmt: skip
+SLOTTED = {"llama", "qwen2 without its window", "qwen3", "cohere", "granite", "olmo2", "glm4_moe", "smollm3", "opt"}
 NOT_SAMPLED = {"falcon_h1", "lfm2", "bamba", "qwen3_next"}
 
 
@@ -94,8 +95,8 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
 
 
 @pytest.mark.parametrize("name", TREES | FLAT)
-def test_log_probs_are_the_models_own(tokenizer: Any, name: str) -> None:
-    """In trees by every backend of a CPU, in flat batches, and while sampling over two turns."""
+def test_log_probs_are_the_models_own(tokenizer: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In trees by every backend of a CPU, in flat batches, and while sampling over two turns, in slots, too."""
     import torch
 
     from sweetrl.engines.transformers import TransformersEngine
@@ -116,8 +117,13 @@ def test_log_probs_are_the_models_own(tokenizer: Any, name: str) -> None:
             TransformersEngine(name, loaded=(model, tokenizer), threads=1)
         return
     engine = TransformersEngine(name, loaded=(model, tokenizer), threads=1)
-    session, prompts = engine.session(), [Prompt(tuple(ids[:length]), length) for length in (3, 9, 40)]
-    for _ in range(2):
+    monkeypatch.setattr(TransformersEngine, "_slot_devices", ("cpu",))
+    slotted = TransformersEngine(name, loaded=(model, tokenizer), threads=1)
+    assert slotted.slotted == (name in SLOTTED)
+    first = [Prompt(tuple(ids[:length]), length) for length in (3, 9, 40)]
+    for turn in range(4):
+        if turn % 2 == 0:
+            session, prompts = (slotted if turn else engine).session(), first
         replies = [reply for (reply,) in session.sample(prompts, Sampling(12))]
         prompts = [Prompt((*one.token_ids, *reply.token_ids), 1) for one, reply in zip(prompts, replies, strict=True)]
         ends = [len(one.token_ids) for one in prompts]

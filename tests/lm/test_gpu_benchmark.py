@@ -24,7 +24,7 @@ def test_the_dry_run_measures_every_kind_once(
     assert not [line for line in lines if "failed" in line]
     names = [line["piece"] for line in lines]
     trained = 3 * ["warm-start", "critic", "policy"]
-    assert sorted(names) == sorted(["sampling", "quarter", *trained, *(2 * ["ranking"])])
+    assert sorted(names) == sorted(["quarter", "sampling", "sampling-lock-step", *trained, *(2 * ["ranking"])])
     assert all(line["tokens_per_second"] > 0 for line in lines if line["piece"] != "quarter")
     by_layout = {line["layout"]: line["tokens"] for line in lines if line["piece"] == "policy"}
     assert by_layout["trees"] < by_layout["flat"]
@@ -32,6 +32,10 @@ def test_the_dry_run_measures_every_kind_once(
     gpu.main(["--list"])
     listed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert all(float(minutes) <= 10 for minutes, _ in listed)
-    assert {"sampling-8b-1024", "critic-0.5b", "policy-135m-trl", "quarter-measure-sweet"} <= {
-        name for _, name in listed
-    }
+    assert {
+        "sampling-8b-1024",
+        "sampling-135m-64-lock-step",
+        "critic-0.5b",
+        "policy-135m-trl",
+        "quarter-measure-sweet",
+    } <= {name for _, name in listed}

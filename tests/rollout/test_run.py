@@ -11,8 +11,10 @@ import pytest
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.stream import Stream
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.lm.data import encode, rewrite
+from sweetrl.rollout.driver import advance_each
 from sweetrl.rollout.run import rollout
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Message
@@ -122,6 +124,20 @@ def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, 
     parts = run(attempts[:3], batch=2) + run(attempts[3:], batch=5)
     for one, two in zip(whole, parts, strict=True):
         assert [turn.token_ids for turn in one.turns] == [turn.token_ids for turn in two.turns]
+        for left, right in zip(one.turns, two.turns, strict=True):
+            assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+    # In slots, each dialogue on its own: the same.
+    stream, singly = Stream(tiny), list[Any]()
+    context = cast.context(stream, AGENT, chat=tiny.chat)
+    dialogues = [context.open(task, attempt, 1) for task, attempt in attempts]
+    advance_each(iter(dialogues), stream, context.simulator, context.sampling(), singly.append, 8)
+    assert len(singly) == len(dialogues)
+    for one, dialogue in zip(whole, dialogues, strict=True):
+        two = dialogue.close("")
+        assert (one.messages, [turn.token_ids for turn in one.turns]) == (
+            two.messages,
+            [turn.token_ids for turn in two.turns],
+        )
         for left, right in zip(one.turns, two.turns, strict=True):
             assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
     other = rollout(attempts, cast.context(tiny, AGENT, chat=tiny.chat), seed=2)

@@ -230,7 +230,7 @@ def attempt(
     **how: Any,
 ) -> None:
     """Let one policy make all attempts, (task, number), as `how` says (sweetrl.rollout.run.rollout_scored)."""
-    agent = policy.open(batch)
+    agent = policy.open(batch, singly=True)
     context, domain = environment.context(agent), environment.domain
     talking = domain.configured(domain.settings.model_copy(update={"model": policy.model}))  # what it thinks is its own
     try:

@@ -123,10 +123,7 @@ class Bridge:
                     await self._sample_batch()
         finally:
             self._waiting.pop(future, None)
-        completions = future.result()
-        if not all(completion.token_ids for completion in completions):
-            raise NoRoom(f"the dialogue's {len(prompt.token_ids)} tokens leave no room in the model's context")
-        return completions
+        return checked_room(prompt, future.result())
 
     async def _sample_batch(self) -> None:
         """Sample for the first who waits, and for those that can be sampled together with it."""
@@ -145,3 +142,10 @@ class Bridge:
                 future.set_result(completions)
         for future in batch:
             self._waiting.pop(future, None)
+
+
+def checked_room(prompt: Prompt, completions: list[Completion]) -> list[Completion]:
+    """Return `completions`; NoRoom where the context had none for them."""
+    if not all(completion.token_ids for completion in completions):
+        raise NoRoom(f"the dialogue's {len(prompt.token_ids)} tokens leave no room in the model's context")
+    return completions

@@ -127,11 +127,12 @@ class RowCache:
         new.store[:, :, : self.rows, :, new.stop - self.width : new.stop] = used
         self.store, self.left, self.stop = new.store, new.stop - self.width, new.stop
 
-    def for_model(self) -> Any:
-        """Return the transformers Cache through which a model reads and writes these rows."""
-        from transformers.cache_utils import Cache
 
-        return Cache(layers=[_layer_class()(self, index) for index in range(self.shape.layers)])
+def cache_view(cache: Any) -> Any:
+    """Return the transformers Cache through which a model reads and writes the rows of `cache`."""
+    from transformers.cache_utils import Cache
+
+    return Cache(layers=[_layer_class()(cache, index) for index in range(cache.shape.layers)])
 
 
 @cache
@@ -140,9 +141,9 @@ def _layer_class() -> Any:
     from transformers.cache_utils import CacheLayerMixin
 
     class RowLayer(CacheLayerMixin):
-        """One layer of a RowCache. Sliding-window layers keep all columns; the mask alone makes the window."""
+        """One layer of a cache. Sliding-window layers keep all columns; the mask alone makes the window."""
 
-        def __init__(self, cache: RowCache, index: int) -> None:
+        def __init__(self, cache: Any, index: int) -> None:
             super().__init__()
             self.cache, self.index = cache, index
             self.is_sliding = cache.shape.sliding[index]
@@ -211,14 +212,22 @@ class PrefixCache:
 
     def longest(self, prompt: tuple[int, ...]) -> tuple[int, _Kept | None]:
         """Return the length of the longest kept prefix of `prompt`, short of its last token, and its row."""
-        # In lexicographic order the longest common prefix is with one of the two neighbours.
-        at = bisect_left(self._rows, prompt, key=lambda kept: kept.tokens)
-        best: tuple[int, _Kept | None] = (0, None)
-        for kept in self._rows[max(at - 1, 0) : at + 1]:
-            shared = min(common_prefix(prompt, kept.tokens), len(prompt) - 1)
-            if shared > best[0]:
-                best = (shared, kept)
-        return best
+        return nearest(self._rows, prompt)
+
+
+def nearest(rows: Sequence[Any], prompt: tuple[int, ...]) -> tuple[int, Any]:
+    """Return the length of the longest prefix of `prompt`, short of its last token, in `rows`, and which one has it.
+
+    Rows have `tokens` and are in their order; where none begins like the prompt, it is 0 and None.
+    """
+    # In lexicographic order the longest common prefix is with one of the two neighbours.
+    at = bisect_left(rows, prompt, key=lambda row: row.tokens)
+    best: tuple[int, Any] = (0, None)
+    for row in rows[max(at - 1, 0) : at + 1]:
+        shared = min(common_prefix(prompt, row.tokens), len(prompt) - 1)
+        if shared > best[0]:
+            best = (shared, row)
+    return best
 
 
 def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
+from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, cache_view, place
 from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Reply:
     ended: bool = False
     cached: int = 0
     """Tokens of the prompt that were not computed for this reply."""
+    busy: float = 0.0
+    """Its share of the seconds that its batches took."""
 
     @property
     def open(self) -> bool:
@@ -155,7 +157,7 @@ class Decoder:
         cache.start = width - new
         if (positions < 0).any():
             cache.fresh = torch.from_numpy(positions >= 0)[:, None, :, None].to(self._device)
-        view = cache.for_model()
+        view = cache_view(cache)
         logits = self._forward(view, ids, np.maximum(positions, 0), _mask(lengths, width))
         cache.fresh = None
         if prefixes is not None and sampling.n > 1:

@@ -88,15 +88,20 @@ class Policy:
         with watched(self.engine, self.model, log, lora_rank or self.lora_rank) as (engine, _):
             yield replace(self, engine=engine)
 
-    def open(self, rows: int = 256) -> Agent:
-        """Return the engine that produces the agent's tokens, for `rows` dialogues at a time; close it afterwards."""
+    def open(self, rows: int = 256, singly: bool = False) -> Agent:
+        """Return the engine that produces the agent's tokens, for `rows` dialogues at a time; close it afterwards.
+
+        With `singly` an engine in this process is asked prompt by prompt where it can be (on a GPU), so that dialogues
+        do not wait for each other.
+        """
         engine, model, adapter = self.engine, self.model, self.adapter
         if engine.kind == "transformers":
+            from sweetrl.engines.stream import Stream
             from sweetrl.engines.transformers import TransformersEngine
 
             how = (model.dtype, model.device, model.threads, rows)
             local = TransformersEngine(model.base, adapter, *how, chat_options=model.chat_options)
-            return Agent(local, local.chat)
+            return Agent(Stream(local) if singly and local.slotted else local, local.chat)
         if engine.kind == "vllm":
             from sweetrl.engines.vllm import VllmEngine
             from sweetrl.models.load import load_tokenizer, vocabulary_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.decoding import Decoder
+from sweetrl.engines.decoding import Decoder, Reply
+from sweetrl.engines.slots import Slots
 from sweetrl.errors import UserError
 from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
@@ -31,8 +32,11 @@ class TransformersEngine:
     sets torch's CPU threads (part of what makes results repeatable). A float32 adapter is merged into the weights,
     which changes logits by rounding only; in lower precisions it stays beside them. `rows` completions are decoded
     together. `loaded` is a model and its tokenizer that are in memory already, as they are: nothing else is loaded.
-    Equal calls give equal bytes; a completion depends on the rest of its batch by rounding only.
+    Equal calls give equal bytes; a completion depends on the rest of its batch by rounding only. On a GPU replies are
+    sampled in slots (sweetrl.engines.slots) where the model can be.
     """
+
+    _slot_devices: tuple[str, ...] = ("cuda",)
 
     def __init__(
         self,
@@ -60,18 +64,27 @@ class TransformersEngine:
         self.context = context_limit(self.model)
         """Positions of the model: prompt and reply together are never longer."""
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
-        self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, rows, self.context)
+        self._how = (cache_shape(self.model, self.name), self.stop_ids, rows, self.context)
+        self.slotted = torch.device(self.device).type in self._slot_devices and takes_masks(self.model, self._how[0])
+        """Whether replies are sampled in slots."""
+        self._decoder = Decoder(self.model, *self._how)
         self._usage = Usage(devices=int(self.device.startswith("cuda")))
 
     def session(self) -> Sampler:
         """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
         import torch
 
+        if self.slotted:
+            return _Session(self, self.slots())
         size = self.model.get_input_embeddings().weight.element_size()
         room = KEPT_BYTES
         if self.device.startswith("cuda"):
             room = torch.cuda.mem_get_info(torch.device(self.device))[0] // 4
         return _Session(self, PrefixCache(room // size))
+
+    def slots(self) -> Slots:
+        """Return empty slots."""
+        return Slots(self.model, *self._how)
 
     def usage(self) -> Usage:
         """What this engine has spent since it was made."""
@@ -82,24 +95,35 @@ class TransformersEngine:
         del self.model, self._decoder
 
     def sample(
-        self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None = None
+        self, prompts: Sequence[Prompt], sampling: Sampling, kept: PrefixCache | Slots | None = None
     ) -> list[list[Completion]]:
-        """Return `sampling.n` completions for each prompt, in order; only `prefixes` keep something for later calls."""
+        """Return `sampling.n` completions for each prompt, in order; only `kept` holds something for later calls."""
         import torch
 
+        if self.slotted:
+            slots = kept if isinstance(kept, Slots) else self.slots()
+            return self.complete(prompts, slots.generate(prompts, sampling))
+        assert not isinstance(kept, Slots)
         started = time.perf_counter()
         with torch.inference_mode():
-            groups = self._decoder.generate(prompts, sampling, prefixes)
+            groups = self._decoder.generate(prompts, sampling, kept)
         seconds = time.perf_counter() - started
+        generated = sum(len(reply.ids) for group in groups for reply in group)
+        for group in groups:
+            for reply in group:
+                reply.busy = seconds / max(generated, 1) * len(reply.ids)
+        return self.complete(prompts, groups)
+
+    def complete(self, prompts: Sequence[Prompt], groups: Sequence[Sequence[Reply]]) -> list[list[Completion]]:
+        """Return finished replies as completions; what they took is counted as spent."""
         replies = [reply for group in groups for reply in group]
-        generated = sum(len(reply.ids) for reply in replies)
         spent = self._usage
         self._usage = replace(
             spent,
             prompt_tokens=spent.prompt_tokens + sum(len(prompt.token_ids) for prompt in prompts),
             cached_tokens=spent.cached_tokens + sum(reply.cached for reply in replies),
-            generated_tokens=spent.generated_tokens + generated,
-            seconds=spent.seconds + seconds,
+            generated_tokens=spent.generated_tokens + sum(len(reply.ids) for reply in replies),
+            seconds=spent.seconds + sum(reply.busy for reply in replies),
         )
         spoken = [reply.ids[:-1] if reply.ended else reply.ids for reply in replies]
         texts = self.chat.decode(spoken)
@@ -110,7 +134,7 @@ class TransformersEngine:
                 text,
                 "stop" if reply.ended else "length",
                 cached_tokens=reply.cached,
-                busy=seconds / max(generated, 1) * len(reply.ids),
+                busy=reply.busy,
             )
             for reply, text in zip(replies, texts, strict=True)
         )
@@ -120,12 +144,12 @@ class TransformersEngine:
 class _Session:
     """Calls that belong together; holds what the last one computed."""
 
-    def __init__(self, engine: TransformersEngine, prefixes: PrefixCache) -> None:
-        self.engine, self.prefixes = engine, prefixes
+    def __init__(self, engine: TransformersEngine, kept: PrefixCache | Slots) -> None:
+        self.engine, self.kept = engine, kept
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """Like the engine's, faster for prompts that continue those of the call before."""
-        return self.engine.sample(prompts, sampling, self.prefixes)
+        return self.engine.sample(prompts, sampling, self.kept)
 
 
 def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
@@ -143,6 +167,12 @@ def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = {chat.end_of_turn, tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
     return tuple(sorted(id_ for id_ in ids if isinstance(id_, int)))
+
+
+def takes_masks(model: Any, shape: CacheShape) -> bool:
+    """Whether all layers attend to what a mask of ours says: a window and attention of a model's own do not."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return bool(base._supports_attention_backend) and not any(shape.sliding)
 
 
 def cache_shape(model: Any, name: str) -> CacheShape:

@@ -72,7 +72,7 @@ class Grpo(Method):
                 """Let the current policy attempt the iteration's tasks."""
                 folder = scratch / f"iteration-{iteration:04d}"
                 save_adapter(policy, folder / "adapter", job.model.base)
-                agent = actor.adapted(folder / "adapter").open(job.collect.batch)
+                agent = actor.adapted(folder / "adapter").open(job.collect.batch, singly=True)
                 try:
                     return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration, policy)
                 finally:

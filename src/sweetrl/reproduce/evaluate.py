@@ -62,7 +62,7 @@ def evaluate(settings: Settings) -> None:
         with (
             serving([Policy(settings.model, settings.engine, adapter)], scratch / "server.log") as (served,),
             opened(load_domain(settings)) as environment,
-            closing((agent := served.open(settings.evaluate.batch)).engine),
+            closing((agent := served.open(settings.evaluate.batch, singly=True)).engine),
         ):
             player, domain = Player(environment, agent, scratch), environment.domain
             for temperature in grid:

@@ -14,7 +14,6 @@ from sweetrl.colbench.prompts import load_prompt
 from sweetrl.colbench.users import ATTEMPTS, ConsoleUser, Recording, ReplaySimulator, is_recording
 from sweetrl.config.sections import DESCRIBED, Persona
 from sweetrl.config.settings import ModelSettings, UserServerSettings
-from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.errors import EngineError, SimulatorError, UserError
@@ -100,10 +99,11 @@ def make_speaker(server: UserServerSettings, model: ModelSettings) -> EngineSpea
             "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "
             "run in this process, or set `simulator.kind` to another user."
         )
+    from sweetrl.engines.stream import asked_singly
     from sweetrl.engines.transformers import TransformersEngine
 
     local = TransformersEngine(server.model, None, model.dtype, model.device, model.threads)
-    return EngineSpeaker(Bridge(local), sampling, local.chat)
+    return EngineSpeaker(asked_singly(local), sampling, local.chat)
 
 
 def identity_of(domain: Domain) -> str:
