@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,59 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
         patch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
+    assert ADAPTER.read_bytes() == weights
+
+
+def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is_faster(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {
+        "iterations": 3,
+        "tasks": 1,
+        "staleness": 1,
+        "credit": "privileged",
+        "learning_rate": 3e-3,
+        "lora": {"rank": 4, "dropout": 0.1},
+    }
+    changed = settings(grpo=VALUES["grpo"] | how, policy={"learn_thoughts": False})
+    ratios: list[float] = []
+    log, play = GroupTrainer.log, grpo.Rollouts._play
+    monkeypatch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)  # to look at the scratch
+
+    def noted(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        ratios.append(logs.get("ratio", math.nan))
+
+    project("undisturbed")
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "log", noted)
+        train_policy(changed)
+    weights = ADAPTER.read_bytes()
+    (scratch,) = Path(".scratch").glob("train-policy-*")
+    policies = [
+        (scratch / f"iteration-{number:04d}/adapter/adapter_model.safetensors").read_bytes() for number in range(3)
+    ]
+    assert policies[0] == policies[1] and len({*policies, weights}) == 3, "the second is sampled before the first step"
+    assert len(list(TrajectoryStore(scratch / "iteration-0002/dialogues").read())) == 4
+    assert ratios[0] == pytest.approx(1.0, abs=1e-5)
+    assert abs(ratios[1] - 1.0) > 1e-4 < abs(ratios[2] - 1.0), "the ratio is to the policy that sampled"
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.5)
+        return play(*given)
+
+    def dies(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        if self.state.global_step == 2:
+            raise KeyboardInterrupt
+
+    project("killed")
+    monkeypatch.setattr(grpo.Rollouts, "_play", slow)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GroupTrainer, "log", dies)
+        train_policy(changed)
+    assert not ADAPTER.exists()
+    train_policy(changed)
     assert ADAPTER.read_bytes() == weights
 
 

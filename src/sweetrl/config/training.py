@@ -232,6 +232,9 @@ class GrpoSettings(TrainerSettings):
     checkpoints: Positive = 20
     """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
+    staleness: Literal[0, 1] = 0
+    """1: while an iteration is learnt from, the policy as it was before samples the next one's dialogues; the ratio is
+    to the log-probs that it recorded."""
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
     group_size: Annotated[int, Field(ge=2)] = 8
     """Attempts at each of them: the group within which returns are compared."""
@@ -253,9 +256,3 @@ class GrpoSettings(TrainerSettings):
     intrinsic_gate_temperature: Rate = 0.05
     """credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the more they tell
     the attempts apart, the less the information gain counts."""
-    observation_placeholder: str = "No information found."
-    """credit: infopo: what the user says instead, for comparison."""
-    info_gain_type: Literal["prob_diff", "log_prob_diff"] = "prob_diff"
-    """credit: igpo: the gain in the reference's probability per token (geometric mean), or in its logarithm."""
-    info_gain_norm_mode: Literal["joint", "separate"] = "joint"
-    """credit: igpo: gains and outcomes are normalised in the group together, or each alone."""

@@ -54,14 +54,15 @@ def recorded_rows(
     count = min(MOST, max(FEWEST, len(source) // ONE_IN))
     drawn = random.Random(seed).sample(range(len(source)), min(len(source), 4 * count))
     own = (each for each in map(source.__getitem__, drawn) if each.policy == policy)
-    return [_recorded(each, lay_out(each)) for each in islice(filter(_has_logprobs, own), count)]
+    return [recorded_logprobs(each, lay_out(each)) for each in islice(filter(_has_logprobs, own), count)]
 
 
 def _has_logprobs(dialogue: Trajectory) -> bool:
     return any(turn.logprobs for turn in dialogue.turns)
 
 
-def _recorded(dialogue: Trajectory, row: Row) -> Recorded:
+def recorded_logprobs(dialogue: Trajectory, row: Row) -> Recorded:
+    """Return what was recorded of a dialogue's replies, for the tokens in the spans of its `row`."""
     by_message = {turn.message_index: turn.logprobs for turn in dialogue.turns}
     logprobs: list[float] = []
     for turn, (start, end) in enumerate(row.spans):
