@@ -71,10 +71,19 @@ class ModelSettings(Section):
     """Processes that train together, each with a GPU of its own; the stage starts them."""
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
+    train: Literal["lora", "full"] = "lora"
+    """What of the base is trained: adapters on it, or all weights (as in the paper), kept in float32 meanwhile. Critics
+    with a head have an adapter in either case."""
     template_options: dict[str, Any] = Field(default_factory=dict)
     """What the chat template, here or at the agent's server, is told beside messages: `{enable_thinking: false}`."""
     thought_marks: str = ""
     """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
+
+    @model_validator(mode="after")
+    def _trainable(self) -> Self:
+        if self.train == "full" and self.dtype == "float16":
+            raise ValueError("`train: full` computes in float32 or bfloat16; set `dtype` to one of them")
+        return self
 
     @field_validator("thought_marks")
     @classmethod

@@ -12,6 +12,7 @@ from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.decoding import Decoder
 from sweetrl.errors import UserError
+from sweetrl.models.check import is_full
 from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
 from sweetrl.types import Completion, Prompt, Sampling, Usage
@@ -129,7 +130,12 @@ class _Session:
 
 
 def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
-    """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError."""
+    """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError.
+
+    In the place of an adapter may be the folder of all the model's weights, trained: then those are loaded.
+    """
+    if adapter is not None and is_full(adapter):
+        model, adapter = adapter, None
     loaded: Any = load_weights(model, dtype)
     if adapter is not None:
         loaded = load_lora(loaded, adapter)

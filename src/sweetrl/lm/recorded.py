@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sweetrl.errors import UserError
-from sweetrl.lm.head import base_of
+from sweetrl.lm.head import base_of, compute_dtype
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.reference import reference_logprobs
 from sweetrl.lm.rows import Row
@@ -110,7 +110,7 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
 
 def _differ(model: Any, apart: Any) -> bool:
     """Whether differences [N] are more than rounding in the precision of `model`; None at all are not."""
-    if base_of(model).dtype.itemsize < 4:
+    if compute_dtype(model).itemsize < 4:
         return bool(len(apart) and apart.mean() > MEAN_IN_HALF)
     return bool(len(apart) and apart.max() > WORST_IN_FLOAT32)
 

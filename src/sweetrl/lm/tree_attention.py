@@ -220,6 +220,7 @@ def tree_attention_forward(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions make them float32 under autocast
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = 0 if attention_mask is None or attention_mask >= tree.depth else int(attention_mask)
     if tree.backend == "flex":

@@ -26,7 +26,7 @@ from sweetrl.errors import UserError
 from sweetrl.lm.recorded import LEAST, recorded_logprobs
 from sweetrl.methods.base import Method
 from sweetrl.methods.credit import INFORMED, PRIVILEGED, Attempts, lay_out, turn_gains
-from sweetrl.models.check import ADAPTER
+from sweetrl.models.check import is_trained
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
@@ -60,7 +60,7 @@ class Grpo(Method):
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
         from sweetrl.engines.policy import Policy
-        from sweetrl.lm.adapters import attach_adapter, load_base
+        from sweetrl.lm.adapters import load_base, trainable
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
 
@@ -74,14 +74,14 @@ class Grpo(Method):
         model, tokenizer = load_base(job.model)
         with ExitStack() as stack:
             if first_process():  # of several processes that train the first one alone samples
-                actor = stack.enter_context(
-                    Policy(job.model, job.engine).serving(scratch / "server.log", grpo.lora.rank)
-                )
+                actor = Policy(job.model, job.engine)
+                if job.model.train == "lora":  # else every iteration is a model of its own
+                    actor = stack.enter_context(actor.serving(scratch / "server.log", grpo.lora.rank))
                 environment = stack.enter_context(open_environment(job.domain))
                 thread = stack.enter_context(ThreadPoolExecutor(1, "sweetrl-rollouts")) if grpo.staleness else None
                 rollouts = Rollouts(job, tasks, actor, environment, thread)
             trainer = GroupTrainer(
-                attach_adapter(model, grpo.lora, job.seed),
+                trainable(model, job.model, grpo.lora, job.seed, keep_reference=True),
                 rollouts if first_process() else None,
                 grpo,
                 scratch,
@@ -106,8 +106,8 @@ class Grpo(Method):
 class Rollouts:
     """The attempts of each iteration, in order; with a `thread` it plays those of the next one meanwhile.
 
-    `actor` is the policy without its adapter, `environment` has users and rewards. A killed run takes up the dialogues
-    that are there.
+    `actor` is the policy without what is trained of it, `environment` has users and rewards. A killed run takes up the
+    dialogues that are there.
     """
 
     def __init__(
@@ -147,18 +147,21 @@ class Rollouts:
 
         Weights that lie there are those of a run that was killed, which had begun the iteration earlier.
         """
-        from sweetrl.lm.adapters import save_adapter
+        from sweetrl.lm.adapters import save_trained
 
         folder = self.job.scratch / f"iteration-{iteration:04d}"
-        if self.thread is None or not (folder / "adapter" / ADAPTER).exists():
-            save_adapter(policy, folder / "adapter", self.job.model.base)
-        agent = self.actor.adapted(folder / "adapter").open(self.job.collect.batch)
+        if self.thread is None or not is_trained(folder / "adapter"):
+            save_trained(policy, folder / "adapter", self.job.model.base)
+        with ExitStack() as opened:
+            policy = self.actor.adapted(folder / "adapter")
+            served = opened.enter_context(policy.serving(self.job.scratch / "server.log"))
+            agent = served.open(self.job.collect.batch)
+            opened.callback(agent.engine.close)
+            closing = opened.pop_all()
 
         def play() -> Played:
-            try:
+            with closing:
                 return self._play(iteration, agent, folder / "dialogues")
-            finally:
-                agent.engine.close()
 
         return play
 

@@ -93,6 +93,17 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     return adapted
 
 
+def make_saveable(config: Any) -> None:
+    """Let a generation config pass the checks of saving, which are stricter than those of loading.
+
+    Many fine-tunes set a temperature or top_p and leave `do_sample` out. Who sets them wants them used.
+    """
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
+
+
 @contextmanager
 def quiet_peft() -> Iterator[None]:
     """No warnings while peft adapts a model: it asks transformers in an old way, and shared weights are refused."""

@@ -17,6 +17,7 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
+from sweetrl.models.check import is_full
 from sweetrl.paths import CRITIC, POLICY
 from sweetrl.thoughts import split_thoughts
 from sweetrl.tracking.store import reason
@@ -142,6 +143,11 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
             f"{config.base}: revision {config.base_revision[:12]} cannot be had ({reason(error)}); allow the network "
             f"with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to its folder."
         ) from error
+
+
+def base_under(adapter: Path, config: AgentConfig, bundled: Path | None = None) -> str:
+    """Return where the model is that `adapter` belongs on (`find_base`); full weights are a model themselves."""
+    return str(adapter) if is_full(adapter) else find_base(config, bundled)
 
 
 def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
