@@ -20,6 +20,7 @@ from sweetrl.errors import UserError
 from sweetrl.methods import grpo, grpo_trainer
 from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
+from sweetrl.models.check import is_full
 from sweetrl.stages.train_policy import train_policy
 
 VALUES: dict[str, Any] = {
@@ -150,6 +151,25 @@ def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is
     assert not ADAPTER.exists()
     train_policy(changed)
     assert ADAPTER.read_bytes() == weights
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_all_weights_may_be_trained_beside_the_base_that_they_were(
+    project: Any, monkeypatch: pytest.MonkeyPatch, staleness: int
+) -> None:
+    kl: list[float] = []
+    log = GroupTrainer.log
+
+    def noted(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        kl.append(logs.get("kl", math.nan))
+
+    project("full")
+    monkeypatch.setattr(GroupTrainer, "log", noted)
+    how = {"iterations": 2, "tasks": 1, "credit": "privileged", "learning_rate": 1e-4, "staleness": staleness}
+    train_policy(settings(model=VALUES["model"] | {"train": "full"}, grpo=VALUES["grpo"] | how))
+    assert is_full(ADAPTER.parent) and not ADAPTER.exists()
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and kl[1] > 1e-6, "the reference stays the base"
 
 
 @pytest.mark.parametrize("credit", ["infopo", "igpo"])
