@@ -126,8 +126,8 @@ def memory(card: str = "") -> Iterator[Check]:
     settings = _settings()
     lora = max((getattr(settings, name).lora for name in ("critic", "policy")), key=lambda lora: lora.rank)
     model, size = without_weights(settings.model.base), getattr(library, settings.model.dtype).itemsize
-    rank = lora.rank if settings.model.train == "lora" else 0
-    shape, agent = Shape.planned(model, size, rank, lora.target_modules), settings.agent
+    rank, nf4 = lora.rank if settings.model.train == "lora" else 0, settings.model.quantization == "nf4"
+    shape, agent = Shape.planned(model, size, rank, lora.target_modules, nf4), settings.agent
     dialogue = min(context_limit(model), agent.max_turns * (agent.reply_tokens + USERS))
     seen = shape.plan(room, settings.collect.batch, dialogue, settings.policy.gradient_checkpointing)
     advice = "take a larger GPU, `model.dtype: bfloat16`, or several with `model.sharding: fsdp2`"

@@ -79,10 +79,15 @@ class ModelSettings(Section):
     thought_marks: str = ""
     """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
 
+    quantization: Literal["none", "nf4"] = "none"
+    """`nf4`: the base has 4 bits a number under its adapters (QLoRA; bitsandbytes, on a CUDA device)."""
+
     @model_validator(mode="after")
     def _trainable(self) -> Self:
         if self.train == "full" and self.dtype == "float16":
             raise ValueError("`train: full` computes in float32 or bfloat16; set `dtype` to one of them")
+        if self.quantization == "nf4" and (self.train == "full" or self.sharding == "fsdp2"):
+            raise ValueError("4 bits are neither trained nor sharded; set `train: lora` and `sharding: none`")
         return self
 
     @field_validator("thought_marks")

@@ -113,7 +113,8 @@ class Policy:
             from sweetrl.engines.transformers import TransformersEngine
 
             how = (model.dtype, model.device, model.threads, rows)
-            local = TransformersEngine(model.base, adapter, *how, chat_options=model.chat_options)
+            more = {"chat_options": model.chat_options, "quantization": model.quantization}
+            local = TransformersEngine(model.base, adapter, *how, **more)
             return Agent(local, local.chat)
         if engine.kind == "vllm":
             from sweetrl.engines.vllm import VllmEngine
@@ -150,7 +151,7 @@ def watched(
     port = free_port()
     command = vllm_command(
         engine.command,
-        f"--dtype {model.dtype} {engine.arguments}",
+        f"--dtype {model.dtype} {'--quantization bitsandbytes ' * (model.quantization == 'nf4')}{engine.arguments}",
         str(folder.resolve()) if folder.is_dir() else model.base,
         port,
         SERVED,

@@ -45,6 +45,7 @@ class TransformersEngine:
         rows: int = 256,
         loaded: tuple[Any, PreTrainedTokenizerBase] | None = None,
         chat_options: Mapping[str, Any] = {},
+        quantization: str = "none",
     ) -> None:
         import torch
 
@@ -53,7 +54,7 @@ class TransformersEngine:
         if loaded is None:
             self.device = resolve_device(device)
             self.tokenizer = load_tokenizer(model)
-            self.model = load_model(model, adapter, dtype, self.device)
+            self.model = load_model(model, adapter, dtype, self.device, quantization)
         else:
             self.model, self.tokenizer = loaded
             self.device = str(next(self.model.parameters()).device)
@@ -129,17 +130,19 @@ class _Session:
         return self.engine.sample(prompts, sampling, self.prefixes)
 
 
-def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
+def load_model(
+    model: Path | str, adapter: Path | str | None, dtype: str, device: str, quantization: str = "none"
+) -> Any:
     """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError.
 
     In the place of an adapter may be the folder of all the model's weights, trained: then those are loaded.
     """
     if adapter is not None and is_full(adapter):
         model, adapter = adapter, None
-    loaded: Any = load_weights(model, dtype)
+    loaded: Any = load_weights(model, dtype, quantization, device)
     if adapter is not None:
         loaded = load_lora(loaded, adapter)
-        if dtype == "float32":
+        if dtype == "float32" and quantization == "none":
             loaded = loaded.merge_and_unload()
     return loaded.to(device).eval()
 

@@ -31,7 +31,8 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     """Load (model, tokenizer) of the frozen base; a missing or broken one is a UserError."""
     from sweetrl.lm.distributed import wants_shards
 
-    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, settings.dtype)
+    how = settings.dtype, settings.quantization, settings.device
+    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, *how)
     model.requires_grad_(False)
     # What is to be sharded may not fit on one device: it goes there layer by layer.
     return model.to("cpu" if wants_shards() else resolve_device(settings.device)), tokenizer

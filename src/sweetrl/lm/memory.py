@@ -34,6 +34,7 @@ CONTEXT = GIB  # CUDA's own memory, and the workspaces of its libraries
 MARGIN = 0.1  # of what is left: fragments, and what a formula overlooks
 OF_CPU = 16_384
 FEWEST, MOST = 256, 32_768  # tokens in a pass
+NF4 = 0.52  # bytes of a number in 4 bits, with its share of the blocks' scales, which are quantised, too
 STATE = 12  # bytes of gradient and AdamW's two means for each trained number, float32
 
 
@@ -61,25 +62,31 @@ class Shape:
         """Return the shape of a model, with the adapter that is on it."""
         base, weights = base_of(model), list(model.parameters())
         trained = [weight for weight in weights if weight.requires_grad]
-        frozen = sum(weight.numel() for weight in weights) - (adapter := sum(one.numel() for one in trained))
+        adapter, size = sum(weight.numel() for weight in trained), compute_dtype(model).itemsize
+        frozen = sum(weight.numel() * weight.element_size() for weight in weights if not weight.requires_grad) // size
         rank = max((min(weight.shape) for weight in trained if weight.ndim == 2), default=0) if frozen else 0
-        size = compute_dtype(model).itemsize
         return cls(*_sizes(base.config.get_text_config()), frozen, size, adapter, rank)
 
     @classmethod
-    def planned(cls, model: Any, size: int, rank: int, targets: str = "all-linear") -> Shape:
-        """Return the shape of a `model` in training: with adapters of `rank` on its linear layers, or (0) in full."""
-        import torch
+    def planned(cls, model: Any, size: int, rank: int, targets: str = "all-linear", nf4: bool = False) -> Shape:
+        """Return the shape of a `model` in training: with adapters of `rank` on its linear layers, or (0) in full.
+
+        With `nf4` those layers have 4 bits a number, and what scales them.
+        """
+        from torch.nn import Linear
 
         sizes, weights = _sizes(model.config.get_text_config()), sum(weight.numel() for weight in model.parameters())
         if not rank:
             return cls(*sizes, 0, size, weights)
         names = targets.split(",")
+        layers = [(name, layer) for name, layer in transformer_of(model).named_modules() if isinstance(layer, Linear)]
         adapter = sum(
             rank * (layer.in_features + layer.out_features)
-            for name, layer in transformer_of(model).named_modules()
-            if isinstance(layer, torch.nn.Linear) and (targets == "all-linear" or name.rpartition(".")[2] in names)
+            for name, layer in layers
+            if targets == "all-linear" or name.rpartition(".")[2] in names
         )
+        if nf4:
+            weights -= round(sum(layer.weight.numel() for _, layer in layers) * (1 - NF4 / size))
         return cls(*sizes, weights, size, adapter, rank)
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sweetrl.config.settings import EngineSettings, ModelSettings, Settings
+from sweetrl.config.settings import EngineSettings, ModelSettings, Settings, section
 from sweetrl.engines.background import in_thread
 from sweetrl.engines.policy import adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
@@ -185,7 +185,8 @@ class Follower:
             yield
             return
         self.base = _base_of(handed)
-        base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
+        how = {"dtype": handed.config.dtype, "quantization": handed.config.quantization}
+        base = section(ModelSettings, {"base": handed.base, **how}, handed.title)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
         rank = max(adapter_lora_rank(handed.adapter), self.settings.policy.lora.rank)
         # A server of ours that dies is started again from the base in the folder, whichever version answers by then.
