@@ -72,15 +72,14 @@ class ModelSettings(Section):
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
     train: Literal["lora", "full"] = "lora"
-    """What of the base is trained: adapters on it, or all weights (as in the paper), kept in float32 meanwhile. Critics
-    with a head have an adapter in either case."""
+    """Adapters on the base, or all its weights (the paper), in float32 meanwhile; a critic's head has an adapter."""
     template_options: dict[str, Any] = Field(default_factory=dict)
     """What the chat template, here or at the agent's server, is told beside messages: `{enable_thinking: false}`."""
     thought_marks: str = ""
     """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
 
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4`: the base has 4 bits a number under its adapters (QLoRA; bitsandbytes, on a CUDA device)."""
+    """`nf4`: QLoRA's 4 bits a number, by bitsandbytes on a CUDA device."""
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:

@@ -219,8 +219,7 @@ class RftSettings(TrainerSettings):
 class GrpoSettings(TrainerSettings):
     """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, as in RAGEN).
 
-    Each iteration lets the current policy attempt `tasks` training tasks `group_size` times each, and then learns from
-    those attempts alone: iterations x tasks x group_size dialogues in all.
+    Each iteration learns from the current policy's attempts alone: iterations x tasks x group_size dialogues in all.
     """
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
@@ -233,8 +232,7 @@ class GrpoSettings(TrainerSettings):
     """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
     staleness: Literal[0, 1] = 0
-    """1: while an iteration is learnt from, the policy as it was before samples the next one's dialogues; the ratio is
-    to the log-probs that it recorded."""
+    """1: while an iteration is learnt from, the policy as it was before plays the next one's; the ratio is to that."""
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
     group_size: Annotated[int, Field(ge=2)] = 8
     """Attempts at each of them: the group within which returns are compared."""
