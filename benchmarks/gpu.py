@@ -14,6 +14,7 @@ KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer mak
                        candidates with and without the adapter. `layout` trees, then flat. tokens/s are computed ones,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
                        H100 or H200 (elsewhere `flops` alone), `peak_gib` all memory that torch held
+policy-SHAPE-full      the same steps with all weights trained, in float32 under autocast, instead of adapters
 policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, with its reference computed before (counted)
 quarter-PART           reproduce/smollm2-quarter with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
                        .scratch/gpu-quarter, by the project's own stages (needs models/smollm2 and mlflow); a measured
@@ -68,12 +69,13 @@ Line = dict[str, Any]
 
 
 @contextmanager
-def model_of(shape: str) -> Iterator[Any]:
-    """A model with random weights and an adapter, made on the device; gone afterwards."""
+def model_of(shape: str, full: bool = False) -> Iterator[Any]:
+    """A model with random weights and an adapter, or with all of them trained, made on the device; gone afterwards."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sweetrl.lm.adapters import attach_adapter
+    from sweetrl.lm.full import train_all
 
     cuda = torch.cuda.is_available()
     torch.manual_seed(0)
@@ -87,7 +89,7 @@ def model_of(shape: str) -> Iterator[Any]:
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     try:
-        yield attach_adapter(model.requires_grad_(False), LORA, seed=0)
+        yield train_all(model, "bfloat16") if full else attach_adapter(model.requires_grad_(False), LORA, seed=0)
     finally:
         del model
         gc.collect()
@@ -150,8 +152,8 @@ def data_of(kind: str, shape: str, steps: int = WARMING + STEPS) -> PreferenceDa
     return PreferenceData(rows, tuple((row, row) for row in range(count)))
 
 
-def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
-    """Steps of a trainer in both layouts."""
+def train(kind: str, shape: str, steps: int = WARMING + STEPS, full: bool = False) -> list[Line]:
+    """Steps of a trainer in both layouts, of an adapter or of all weights."""
     from sweetrl.sweet import trainer as trainers
 
     types: dict[str, Any] = {
@@ -172,14 +174,15 @@ def train(kind: str, shape: str, steps: int = WARMING + STEPS) -> list[Line]:
         settings = settings_type(
             learning_rate=1e-5, epochs=1.0, batch_size=8, micro_batch_size=8, layout=layout, lora=LORA, checkpoints=1
         )
-        with model_of(shape) as model, tempfile.TemporaryDirectory() as folder:
+        with model_of(shape, full) as model, tempfile.TemporaryDirectory() as folder:
             trainer = Noted(model, data, settings, Path(folder), 0, steps=plan(data, 1.0, 8, 0)[:steps])
             ends, trainer.done = list[float](), []
             trainer.report = lambda step, steps, logs, ends=ends: ends.append(now())
             trainer.args.save_strategy = "no"
             trainer.fit()
             total = sum(trainer.done[WARMING - len(ends) :])
-            line = figures(ends[-1] - ends[WARMING - 1], float(total[0]), training_multiply_adds(shape, total))
+            work = 3 * multiply_adds(shape, total) if full else training_multiply_adds(shape, total)
+            line = figures(ends[-1] - ends[WARMING - 1], float(total[0]), work)
             line |= {"layout": layout, "backend": trainer.layout.backend, "pass_tokens": trainer.layout.tokens}
             lines.append(line | {"steps": steps - WARMING, "gradient_checkpointing": trainer._checkpointing})
             del trainer, model
@@ -253,6 +256,8 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
             found[f"{kind}-{name}"] = 1.5 * long, work
+        if name != "8b":  # 16 bytes a number are more than one card has
+            found[f"policy-{name}-full"] = 1.5 * long, partial(train, "policy", shape, full=True)
         found[f"policy-{name}-trl"] = 1.5 * long, partial(trl, shape)
     seed = str(SEED)
     parts = [("warm-start",), ("seed-data", seed)]
@@ -278,6 +283,7 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
 
     found: dict[str, tuple[float, Callable[[], list[Line]]]] = {"sampling": (1, partial(sample, "tiny", 3, 4))}
     found |= {kind: (1, partial(train, kind, "tiny", WARMING + 1)) for kind in KINDS if kind != "ranking"}
+    found["full"] = 1, partial(train, "policy", "tiny", WARMING + 1, full=True)
     return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 
 
