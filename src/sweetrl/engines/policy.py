@@ -113,7 +113,7 @@ class Policy:
             from sweetrl.engines.transformers import TransformersEngine
 
             how = (model.dtype, model.device, model.threads, rows)
-            more = {"chat_options": model.chat_options, "quantization": model.quantization}
+            more: dict[str, Any] = {"chat_options": model.chat_options, "quantization": model.quantization}
             local = TransformersEngine(model.base, adapter, *how, **more)
             return Agent(local, local.chat)
         if engine.kind == "vllm":

@@ -73,6 +73,7 @@ class Grpo(Method):
         tasks = job.inputs.tasks()
         model, tokenizer = load_base(job.model)
         with ExitStack() as stack:
+            rollouts: Any = None
             if first_process():  # of several processes that train the first one alone samples
                 actor = Policy(job.model, job.engine)
                 if job.model.train == "lora":  # else every iteration is a model of its own
@@ -82,7 +83,7 @@ class Grpo(Method):
                 rollouts = Rollouts(job, tasks, actor, environment, thread)
             trainer = GroupTrainer(
                 trainable(model, job.model, grpo.lora, job.seed, keep_reference=True),
-                rollouts if first_process() else None,
+                rollouts,
                 grpo,
                 scratch,
                 job.seed,

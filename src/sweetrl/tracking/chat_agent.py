@@ -84,7 +84,7 @@ class ChatAgent:
     def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
         """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
         how = (config.dtype, config.device, config.threads)
-        more = {"chat_options": config.chat_options, "quantization": config.quantization}
+        more: dict[str, Any] = {"chat_options": config.chat_options, "quantization": config.quantization}
         return cls(TransformersEngine(base, adapter, *how, **more), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
