@@ -18,6 +18,7 @@ KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer mak
                        layers, then flat. tokens/s are computed ones without padding,
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
                        H100 or H200 (elsewhere `flops` alone), `peak_gib` all memory that torch held
+policy-SHAPE-full      the same steps with all weights trained, in float32 under autocast, instead of adapters
 policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, with its reference computed before (counted)
 quarter-PART           reproduce/smollm2-quarter with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
                        .scratch/gpu-quarter, by the project's own stages (needs models/smollm2 and mlflow); a measured
@@ -72,12 +73,13 @@ Line = dict[str, Any]
 
 
 @contextmanager
-def model_of(shape: str) -> Iterator[Any]:
-    """A model with random weights and an adapter, made on the device; gone afterwards."""
+def model_of(shape: str, full: bool = False) -> Iterator[Any]:
+    """A model with random weights and an adapter, or with all of them trained, made on the device; gone afterwards."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sweetrl.lm.adapters import attach_adapter
+    from sweetrl.lm.full import train_all
 
     cuda = torch.cuda.is_available()
     torch.manual_seed(0)
@@ -91,7 +93,7 @@ def model_of(shape: str) -> Iterator[Any]:
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     try:
-        yield attach_adapter(model.requires_grad_(False), LORA, seed=0)
+        yield train_all(model, "bfloat16") if full else attach_adapter(model.requires_grad_(False), LORA, seed=0)
     finally:
         del model
         gc.collect()
@@ -199,8 +201,8 @@ def data_of(kind: str, shape: str, steps: int = STEPS) -> PreferenceData:
     return PreferenceData(rows, tuple((row, row) for row in range(count)))
 
 
-def train(kind: str, shape: str, steps: int = STEPS) -> list[Line]:
-    """Steps of a trainer in both layouts, in trees with and without compiled layers."""
+def train(kind: str, shape: str, steps: int = STEPS, full: bool = False) -> list[Line]:
+    """Steps of a trainer in both layouts, in trees with and without compiled layers; of an adapter or all weights."""
     from torch._dynamo.utils import counters
 
     from sweetrl.sweet import trainer as trainers
@@ -226,14 +228,15 @@ def train(kind: str, shape: str, steps: int = STEPS) -> list[Line]:
             lora=LORA, checkpoints=1,
         )  # fmt: skip
         Noted.compiled_from = 0 if layout == "trees" else sys.maxsize
-        with model_of(shape) as model, tempfile.TemporaryDirectory() as folder:
+        with model_of(shape, full) as model, tempfile.TemporaryDirectory() as folder:
             trainer = Noted(model, data, settings, Path(folder), 0, steps=twice)
             ends, trainer.done, graphs = [now()], [], counters["stats"]["unique_graphs"]
             trainer.report = lambda step, steps, logs, ends=ends: ends.append(now())
             trainer.args.save_strategy = "no"
             trainer.fit()
             total = sum(trainer.done[steps:])
-            line = figures(ends[-1] - ends[steps], float(total[0]), training_multiply_adds(shape, total))
+            work = 3 * multiply_adds(shape, total) if full else training_multiply_adds(shape, total)
+            line = figures(ends[-1] - ends[steps], float(total[0]), work)
             line |= {"layout": layout, "backend": trainer.layout.backend, "pass_tokens": trainer.layout.tokens}
             line |= {"warm_up": ends[steps] - ends[0], "graphs": counters["stats"]["unique_graphs"] - graphs}
             lines.append(line | {"steps": steps, "gradient_checkpointing": trainer._checkpointing})
@@ -309,6 +312,8 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
             found[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
+        if name != "8b":  # 16 bytes a number are more than one card has
+            found[f"policy-{name}-full"] = 3.0 * long, partial(train, "policy", shape, full=True)
         found[f"policy-{name}-trl"] = 1.5 * long, partial(trl, shape)
     seed = str(SEED)
     parts = [("warm-start",), ("seed-data", seed)]
@@ -337,6 +342,7 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
         "sampling-lock-step": (1, partial(sample, "tiny", 3, in_lock_step, 4)),
     }
     found |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
+    found["full"] = 1, partial(train, "policy", "tiny", 1, full=True)
     return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 
 

@@ -46,6 +46,7 @@ EXTRAS_OF = {
     ),
     "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
     "gguf": ("src/sweetrl/models/gguf.py",),
+    "quantization": ("src/sweetrl/models/load.py",),
     "vllm": ("src/sweetrl/serve/vllm_resolver.py",),
     "ray": ("flows/spread.py",),
     "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),
@@ -57,7 +58,7 @@ EXTRAS_OF = {
 LOCKS = {
     "requirements.lock": ("", "pipeline", "report", "dev"),
     "requirements-smollm2.lock": ("gguf",),
-    "requirements-vllm.lock": ("vllm",),
+    "requirements-vllm.lock": ("vllm", "quantization"),
     "requirements-ray.lock": ("ray",),
     "requirements-fuzz.lock": ("fuzz",),
     "requirements-interop.lock": ("openenv", "trl", "inspect", "trackers"),

@@ -27,6 +27,7 @@ EXTRAS = {
     ),
     "report": ("jinja2", "matplotlib"),
     "gguf": ("gguf",),
+    "quantization": ("bitsandbytes",),
     "vllm": ("vllm",),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),

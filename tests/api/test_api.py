@@ -102,6 +102,25 @@ def test_critics_that_need_no_training_rank_by_their_names(
         assert found.metrics["rollouts"] == len(values) and found.metrics["rollout_replies"] > 0
 
 
+def test_all_weights_of_critic_and_policy_may_be_trained(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
+) -> None:
+    full = sweetrl.Policy.load(ROOT / "models/base", threads=1, train="full")
+    how = {"learning_rate": 1e-4, "epochs": 1, "seed": 7}
+    pairs = [TrajectoryPair(one.task.id, 0, 1, 1.0, 0.0) for one in dialogues[::4]]
+    critic = sweetrl.train_critic(env, full, dialogues, pairs, **how)
+    advantages = critic.advantages(dialogues[0])
+    assert any(abs(value) > 1e-5 for value in advantages), "it is no longer the reference"
+    options = {"share": 0.2, "candidates": 4, "margin": 0.0, "seed": 7}
+    ranking = sweetrl.rank(env, full, critic, dialogues, **options)
+    alone = sweetrl.rank(env, policy, "random", dialogues, **options)
+    texts = [[[one.text for one in state.candidates] for state in each.states] for each in (ranking, alone)]
+    assert texts[0] == texts[1], "the base samples, whatever the critic is"
+    trained = sweetrl.train("sweet", env, full, ranking=ranking, **how)
+    found = sweetrl.evaluate(env, [full, trained], 2, seed=7)
+    assert set(found.summaries) == {"base", "trained"} and trained.full
+
+
 def test_what_the_base_did_not_sample_stops_critic_and_ranking(
     env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
 ) -> None:

@@ -274,3 +274,45 @@ def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) ->
         assert [one.token_ids for one in here] == [one.token_ids for one in there]
         for one, other in zip(here, there, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["flex", None])
+def test_all_weights_are_trained_in_half_precision_as_in_float32(backend: Any) -> None:
+    """Under autocast the gradients are those of float32, rounded; both kinds of layer are met."""
+    import torch
+
+    from sweetrl.lm.full import train_all
+
+    gradients = []
+    rows = attempts().rows[:3]
+    for dtype in ("float32", "bfloat16"):
+        model: Any = train_all(model_on("cuda", moved=False).unload().to("cuda"), dtype)
+        loss = -reply_logprobs(model, on("cuda", Layout(backend).collate(rows))).mean()
+        loss.backward()
+        assert all(weight.grad is not None and weight.dtype == torch.float32 for weight in model.parameters())
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
+    apart = (gradients[0] - gradients[1]).norm() / gradients[0].norm()
+    assert apart < 0.05
+
+
+def test_a_base_of_four_bits_samples_what_it_is_trained_on(shipped_base: Path, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    from sweetrl.config.settings import ModelSettings
+    from sweetrl.engines.policy import Policy
+    from sweetrl.lm.adapters import load_base, save_trained, trainable
+    from sweetrl.lm.reference import row_logprobs
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    settings = ModelSettings(base=str(shipped_base), dtype="bfloat16", quantization="nf4", threads=1)
+    model = trainable(load_base(settings)[0], settings, LoraSettings(rank=4), 0)
+    data = PreferenceData(attempts().rows[:4], [(0, 1), (2, 3)])
+    how = CriticSettings(epochs=2, learning_rate=1e-3, batch_size=2, micro_batch_size=2)
+    trainer = CriticTrainer(model, data, how, tmp_path / "scratch", 0)
+    assert trainer.fit()[-1]["reference_kl"] > 0
+    save_trained(trainer.model, tmp_path / "adapter", str(shipped_base))
+    engine: Any = Policy(settings, adapter=tmp_path / "adapter").open(2).engine
+    ids = tuple(range(20, 40))
+    ((reply,),) = engine.sample([Prompt(ids, 1)], Sampling(8, 1.0, 1.0, 1))
+    row = Row((*ids, *reply.token_ids), ((len(ids), len(ids) + len(reply.token_ids)),))
+    (ours,) = row_logprobs(trainer.model, [row], Layout(None))
+    assert ours.tolist() == pytest.approx(reply.logprobs, abs=0.1)

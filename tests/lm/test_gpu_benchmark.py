@@ -23,7 +23,7 @@ def test_the_dry_run_measures_every_kind_once(
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert not [line for line in lines if "failed" in line]
     names = [line["piece"] for line in lines]
-    trained = 3 * ["warm-start", "critic", "policy"]
+    trained = 3 * ["warm-start", "critic", "policy", "full"]
     assert sorted(names) == sorted(["quarter", "sampling", "sampling-lock-step", *trained, *(2 * ["ranking"])])
     assert all(line["tokens_per_second"] > 0 for line in lines if line["piece"] != "quarter")
     by_layout = {line["layout"]: line["tokens"] for line in lines if line["piece"] == "policy"}

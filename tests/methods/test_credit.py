@@ -61,7 +61,7 @@ def slow_feedback(model: Any, one: Trajectory, chat: ChatFormat, placeholder: st
     return gains
 
 
-def slow_reference(model: Any, one: Trajectory, chat: ChatFormat, kind: str, most: int | None = None) -> list[float]:
+def slow_reference(model: Any, one: Trajectory, chat: ChatFormat, most: int | None = None) -> list[float]:
     """For each state: the reference program in the place of the reply, behind the marker and the fence."""
     row, values = encode(one, chat, SYSTEM), []
     opening = chat.reply(f"{ANSWER_MARKER}\n```python\n")[:-1]
@@ -69,8 +69,7 @@ def slow_reference(model: Any, one: Trajectory, chat: ChatFormat, kind: str, mos
     assert whole[: len(opening)] == opening
     for start, _ in row.spans:
         ids = row.token_ids[:start] + (whole if most is None else whole[: len(opening) + most])
-        value = mean_logprob(model, Row(ids, ((start + len(opening), len(ids)),)))
-        values.append(math.exp(value) if kind == "prob_diff" else value)
+        values.append(math.exp(mean_logprob(model, Row(ids, ((start + len(opening), len(ids)),)))))
     return [values[turn + 1] - values[turn] for turn in range(len(values) - 1)]
 
 
@@ -88,17 +87,16 @@ def test_what_the_users_answers_change(
     assert {len(values) for values in found} > {1, 4}
 
 
-@pytest.mark.parametrize("kind", ["prob_diff", "log_prob_diff"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_turns_add_to_the_reference(
-    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, layout: Layout, kind: Any
+    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, layout: Layout
 ) -> None:
     model, tolerance = policy
     some = trajectories[:9]
     rows = [encode(one, chat, SYSTEM) for one in some]
-    found = reference_gains(model, some, rows, BACKEND, chat, layout, kind)
+    found = reference_gains(model, some, rows, BACKEND, chat, layout)
     for one, values in zip(some, found, strict=True):
-        assert values == pytest.approx(slow_reference(model, one, chat, kind), abs=20 * tolerance) and all(values)
+        assert values == pytest.approx(slow_reference(model, one, chat), abs=20 * tolerance) and all(values)
 
 
 def test_a_context_without_room(
@@ -117,7 +115,7 @@ def test_a_context_without_room(
     assert program > 5
     found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
     for one, values in zip(some[:3], found[:3], strict=True):
-        assert values == pytest.approx(slow_reference(model, one, chat, "prob_diff", 5), abs=20 * tolerance)
+        assert values == pytest.approx(slow_reference(model, one, chat, 5), abs=20 * tolerance)
     limit(furthest + opening)
     found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
     assert all(values == [0.0] * (len(row.spans) - 1) for values, row in zip(found[:3], rows, strict=False))
@@ -145,12 +143,10 @@ def test_the_settings_say_what_is_measured(policy: Any, trajectories: list[Traje
     model, tolerance = policy
     some = trajectories[:2]
     rows = [encode(one, chat, SYSTEM) for one in some]
-    settings = GrpoSettings(credit="infopo", observation_placeholder="Hm.")
-    found = turn_gains(model, some, rows, BACKEND, chat, settings)
-    assert found[1] == pytest.approx(slow_feedback(model, some[1], chat, "Hm."), abs=20 * tolerance)
-    settings = GrpoSettings(credit="igpo", info_gain_type="log_prob_diff", layout="flat")
-    found = turn_gains(model, some, rows, BACKEND, chat, settings)
-    assert found[1] == pytest.approx(slow_reference(model, some[1], chat, "log_prob_diff"), abs=20 * tolerance)
+    found = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="infopo"))
+    assert found[1] == pytest.approx(slow_feedback(model, some[1], chat, credit.PLACEHOLDER), abs=20 * tolerance)
+    found = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="igpo", layout="flat"))
+    assert found[1] == pytest.approx(slow_reference(model, some[1], chat), abs=20 * tolerance)
 
 
 # Which turn gets what
@@ -181,9 +177,7 @@ def slow_credits(
                 info = 0.0 if gain is None else standard(gain, informed)
                 turns.append(standard(reward, outcomes) + settings.intrinsic_weight * gate * info)
         else:
-            together = settings.info_gain_norm_mode == "joint"
-            each = [standard(gain, [*informed, *outcomes] if together else informed) for gain in own]
-            each.append(standard(reward, [*informed, *outcomes] if together else outcomes))
+            each = [standard(value, [*informed, *outcomes]) for value in (*own, reward)]
             for turn in range(len(each)):
                 turns.append(sum(value * settings.discount**later for later, value in enumerate(each[turn:])))
         found.append(turns)
@@ -199,13 +193,13 @@ attempts = st.lists(
 
 @given(
     attempts,
-    st.sampled_from(["infopo", "joint", "separate"]),
+    st.sampled_from(["infopo", "igpo"]),
     st.sampled_from([1.0, 0.8]),
     st.sampled_from([0.05, 0.5]),
 )
-def test_credits(made: list[tuple[float, list[float]]], kind: str, discount: float, temperature: float) -> None:
-    how: dict[str, Any] = {"credit": "infopo"} if kind == "infopo" else {"credit": "igpo", "info_gain_norm_mode": kind}
-    settings = GrpoSettings(discount=discount, intrinsic_weight=0.7, intrinsic_gate_temperature=temperature, **how)
+def test_credits(made: list[tuple[float, list[float]]], kind: Any, discount: float, temperature: float) -> None:
+    how = {"intrinsic_weight": 0.7, "intrinsic_gate_temperature": temperature}
+    settings = GrpoSettings(credit=kind, discount=discount, **how)
     rewards, gains = [reward for reward, _ in made], [gain for _, gain in made]
     groups = [number // 3 for number in range(len(made))]
     found = turn_credits(rewards, [len(gain) + 1 for gain in gains], groups, settings, gains)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from sweetrl.errors import UserError
 from sweetrl.methods import grpo, grpo_trainer
 from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
+from sweetrl.models.check import is_full
 from sweetrl.stages.train_policy import train_policy
 
 VALUES: dict[str, Any] = {
@@ -96,6 +98,78 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
     assert ADAPTER.read_bytes() == weights
+
+
+def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is_faster(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {
+        "iterations": 3,
+        "tasks": 1,
+        "staleness": 1,
+        "credit": "privileged",
+        "learning_rate": 3e-3,
+        "lora": {"rank": 4, "dropout": 0.1},
+    }
+    changed = settings(grpo=VALUES["grpo"] | how, policy={"learn_thoughts": False})
+    ratios: list[float] = []
+    log, play = GroupTrainer.log, grpo.Rollouts._play
+    monkeypatch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)  # to look at the scratch
+
+    def noted(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        ratios.append(logs.get("ratio", math.nan))
+
+    project("undisturbed")
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupTrainer, "log", noted)
+        train_policy(changed)
+    weights = ADAPTER.read_bytes()
+    (scratch,) = Path(".scratch").glob("train-policy-*")
+    policies = [
+        (scratch / f"iteration-{number:04d}/adapter/adapter_model.safetensors").read_bytes() for number in range(3)
+    ]
+    assert policies[0] == policies[1] and len({*policies, weights}) == 3, "the second is sampled before the first step"
+    assert len(list(TrajectoryStore(scratch / "iteration-0002/dialogues").read())) == 4
+    assert ratios[0] == pytest.approx(1.0, abs=1e-5)
+    assert abs(ratios[1] - 1.0) > 1e-4 < abs(ratios[2] - 1.0), "the ratio is to the policy that sampled"
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.5)
+        return play(*given)
+
+    def dies(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        if self.state.global_step == 2:
+            raise KeyboardInterrupt
+
+    project("killed")
+    monkeypatch.setattr(grpo.Rollouts, "_play", slow)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GroupTrainer, "log", dies)
+        train_policy(changed)
+    assert not ADAPTER.exists()
+    train_policy(changed)
+    assert ADAPTER.read_bytes() == weights
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_all_weights_may_be_trained_beside_the_base_that_they_were(
+    project: Any, monkeypatch: pytest.MonkeyPatch, staleness: int
+) -> None:
+    kl: list[float] = []
+    log = GroupTrainer.log
+
+    def noted(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        kl.append(logs.get("kl", math.nan))
+
+    project("full")
+    monkeypatch.setattr(GroupTrainer, "log", noted)
+    how = {"iterations": 2, "tasks": 1, "credit": "privileged", "learning_rate": 1e-4, "staleness": staleness}
+    train_policy(settings(model=VALUES["model"] | {"train": "full"}, grpo=VALUES["grpo"] | how))
+    assert is_full(ADAPTER.parent) and not ADAPTER.exists()
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and kl[1] > 1e-6, "the reference stays the base"
 
 
 @pytest.mark.parametrize("credit", ["infopo", "igpo"])

@@ -81,6 +81,29 @@ def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
         assert name in first, name
 
 
+def test_the_ratio_is_to_the_log_probs_that_were_recorded(tiny_model: Path, chat: ChatFormat, tmp_path: Path) -> None:
+    from sweetrl.lm.reference import row_logprobs
+
+    sample = sampler(chat, [])
+
+    def recorded(iteration: int, model: Any) -> Attempts:
+        made = sample(iteration, model)
+        return replace(made, recorded=tuple((-1.5,) * row.reply_tokens for row in made.rows))
+
+    settings = SETTINGS.model_copy(update={"iterations": 1, "batch_size": 4, "micro_batch_size": 4, "kl_coef": 0.0})
+    trainer = GroupTrainer(fresh(tiny_model), recorded, settings, tmp_path, 0)
+    rows = recorded(0, trainer.model).rows
+    ratios = [(own + 1.5).exp() for own in row_logprobs(trainer.model, rows, trainer.layout)]
+    (step,) = trainer.fit()
+    assert step["ratio"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-5)
+    assert step["ratio"] != pytest.approx(1.0, abs=0.1)
+    losses = [
+        -torch.minimum(sign * ratio, sign * ratio.clamp(0.8, 1.2)).mean()
+        for ratio, sign in zip(ratios, (1.0, -1.0, 1.0, -1.0), strict=True)
+    ]
+    assert step["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("killed_at", [3, 4])
 def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int

@@ -98,6 +98,52 @@ def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, setting
     assert "suite `backend` and method `sweet`" in card and "eprint        = {2503.15478}" in card
 
 
+def test_full_weights_are_registered_and_handed_over_without_a_base(
+    tiny_model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    import torch
+
+    from sweetrl.cli.show import load_agent
+    from sweetrl.lm.adapters import load_base, save_trained, trainable
+    from tests.serve.made import write_results
+
+    monkeypatch.chdir(tmp_path)
+    tracking = settings.tracking.model_copy(update={"uri": f"sqlite:///{tmp_path}/mlflow.db", "model": "full-agent"})
+    settings = settings.model_copy(
+        update={"tracking": tracking, "model": settings.model.model_copy(update={"train": "full"})}
+    )
+    (tmp_path / "data/tasks").mkdir(parents=True)
+    (tmp_path / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    (tmp_path / "params.yaml").write_text("{}")
+    shutil.copytree(tiny_model, "models/base")
+    (tmp_path / "models/base/README.md").write_text("---\nlicense: mit\n---\n")
+    policy = trainable(load_base(settings.model)[0], settings.model, settings.policy.lora, 0)
+    generator = torch.Generator().manual_seed(1)
+    for value in policy.parameters():
+        value.data += torch.randn(value.shape, generator=generator) * 0.1
+    save_trained(policy, tmp_path / "models/policy", "models/base")
+    write_results(tmp_path, 0.5)
+    version = register_policy(settings, tmp_path)
+    assert register_policy(settings, tmp_path).version == version.version, "it is known by its content"
+    system = source.from_folder(Path("models/policy"), settings).config.system_prompt
+    said = greedy(tmp_path / "models/base", tmp_path / "models/policy", system)
+    assert said != greedy(tmp_path / "models/base", None, system)
+    assert load_agent("models/policy", settings).full
+    (tmp_path / "models/base").rename(tmp_path / "gone")
+    handed = source.fetch("full-agent@challenger", settings, tmp_path / "fetched")
+    assert handed.base == str(handed.adapter) and not (handed.adapter.parent / "base").exists()
+    assert greedy(handed.base, handed.adapter, system) == said
+    model = mlflow.pyfunc.load_model(f"models:/full-agent/{version.version}")
+    request = [{"role": "user", "content": WORDS[0]}]
+    assert model.predict(request, params={"temperature": 0.0, "max_new_tokens": 12}) == said[0]
+    handover.export("full-agent@challenger", settings, tmp_path / "out")
+    assert greedy(tmp_path / "out", None, system) == said
+    card = (tmp_path / "out/README.md").read_text()
+    assert metadata(card)["library_name"] == "transformers" and metadata(card)["license"] == "mit"
+    assert "of which all weights were trained" in card
+
+
 def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path) -> None:
     critic, headed = project / "models/critic", tmp_path / "headed"
     for folder in (critic, headed):

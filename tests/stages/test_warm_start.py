@@ -61,6 +61,18 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def test_all_weights_may_be_trained(project: Path) -> None:
+    import torch
+
+    settings = settings_of()
+    module.warm_start(settings.model_copy(update={"model": settings.model.model_copy(update={"train": "full"})}))
+    before, after = load_weights(PRETRAINED, "bfloat16"), load_weights(NEW, "bfloat16")
+    moved = {name for name, value in before.state_dict().items() if not torch.equal(value, after.state_dict()[name])}
+    assert "model.embed_tokens.weight" in moved and "model.layers.0.mlp.down_proj.weight" in moved
+    assert not (NEW / "full_weights.json").exists(), "it is a base like any other"
+    assert "(4 steps, all weights)" in (NEW / "README.md").read_text()
+
+
 def test_the_result_is_a_folder_like_any_other_with_the_bases_licence(project: Path) -> None:
     import torch
 

@@ -177,13 +177,15 @@ def attempted(
     by_name = running or dict.fromkeys(policies, Running())
     first = next(iter(by_name.values()))
     with (
-        serving(list(policies.values()), first.log) as served,
         opened(env) as world,
         Meter(section, len(policies) * len(pairs), "dialogues") if first.progress is None else nullcontext() as meter,
     ):
-        for name, policy in zip(policies, served, strict=True):
-            own = replace(by_name[name], progress=meter or first.progress)
-            attempt(world, policy, pairs, stores[name], own, name=name, **how)
+        for model in dict.fromkeys(policy.served for policy in policies.values()):  # a GPU has room for one server
+            names = [name for name, policy in policies.items() if policy.served == model]
+            with serving([policies[name] for name in names], first.log) as served:
+                for name, policy in zip(names, served, strict=True):
+                    own = replace(by_name[name], progress=meter or first.progress)
+                    attempt(world, policy, pairs, stores[name], own, name=name, **how)
         yield world
 
 
@@ -263,10 +265,10 @@ def serving(policies: Sequence[Policy], log: Path = SERVER_LOG) -> Iterator[list
     """Yield `policies` with servers behind those that need one; one serves all that differ only in their adapter."""
     with ExitStack() as stack:
         served: dict[Policy, Policy] = {}
-        for bare in dict.fromkeys(policy.adapted(None) for policy in policies):
-            ranks = [policy.lora_rank for policy in policies if policy.adapted(None) == bare]
-            served[bare] = stack.enter_context(bare.serving(log, max(ranks)))
-        yield [served[policy.adapted(None)].adapted(policy.adapter) for policy in policies]
+        for model in dict.fromkeys(policy.served for policy in policies):
+            ranks = [policy.lora_rank for policy in policies if policy.served == model]
+            served[model] = stack.enter_context(model.serving(log, max(ranks)))
+        yield [served[policy.served].adapted(policy.adapter) for policy in policies]
 
 
 @contextmanager

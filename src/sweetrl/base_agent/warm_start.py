@@ -122,7 +122,9 @@ class WarmStartTrainer(PreferenceTrainer):
 
 
 def merge_adapter(base: Path | str, adapter: Path, out: Path, dtype: str = "") -> int:
-    """Write the model `base` with the adapter in its weights to the folder `out`; return its number of parameters.
+    """Write the model `base` with what was trained of it in its weights to `out`; return its number of parameters.
+
+    `adapter` is the folder of that: an adapter, or all weights.
 
     Computed in float32, kept in `dtype` (by default that of the base's own files), in safetensors, with tokenizer and
     chat template: a folder like any other.
@@ -130,9 +132,10 @@ def merge_adapter(base: Path | str, adapter: Path, out: Path, dtype: str = "") -
     import torch
 
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models.load import load_tokenizer, stored_dtype
+    from sweetrl.models.load import load_tokenizer, make_saveable, stored_dtype
 
     model = load_model(base, adapter, "float32", "cpu")
+    make_saveable(model.generation_config)
     model.to(getattr(torch, dtype or stored_dtype(base))).save_pretrained(out)
     load_tokenizer(base).save_pretrained(out)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -14,7 +14,7 @@ from sweetrl.browser import Renderer
 from sweetrl.cli.check import GIB, Check, Status, rehearse
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.models.check import check_tokenizer, check_weights
+from sweetrl.models.check import check_tokenizer, check_weights, is_trained
 from sweetrl.text import without_login
 
 # The large packages: how it stands where one is not there, and what brings it.
@@ -126,7 +126,8 @@ def memory(card: str = "") -> Iterator[Check]:
     settings = _settings()
     lora = max((getattr(settings, name).lora for name in ("critic", "policy")), key=lambda lora: lora.rank)
     model, size = without_weights(settings.model.base), getattr(library, settings.model.dtype).itemsize
-    shape, agent = Shape.planned(model, size, lora.rank, lora.target_modules), settings.agent
+    rank, nf4 = lora.rank if settings.model.train == "lora" else 0, settings.model.quantization == "nf4"
+    shape, agent = Shape.planned(model, size, rank, lora.target_modules, nf4), settings.agent
     dialogue = min(context_limit(model), agent.max_turns * (agent.reply_tokens + USERS))
     seen = shape.plan(room, settings.collect.batch, dialogue, settings.policy.gradient_checkpointing)
     advice = "take a larger GPU, `model.dtype: bfloat16`, or several with `model.sharding: fsdp2`"
@@ -168,7 +169,7 @@ def project() -> Iterator[Check]:
     yield Check("params.yaml", "ok", "every key is known")
     base = _base(settings.model.base)
     yield base
-    trained = (Path("models/policy") / "adapter_config.json").exists()
+    trained = is_trained("models/policy")
     yield Check("policy", "ok", "models/policy" if trained else "not trained yet: `make run` or `sweetrl run`")
     if base.status == "ok":
         yield from rehearse(settings)

@@ -27,7 +27,7 @@ from sweetrl.engines.policy import Policy
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import write_text
 from sweetrl.methods.critics import make_critic
-from sweetrl.models.load import check_adapter
+from sweetrl.models.check import check_trained
 from sweetrl.paths import POLICY, TEST_TASKS
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.standalone import read_any_tasks
@@ -127,7 +127,7 @@ def domain_of(dialogue: Trajectory, domain: Domain) -> Domain:
 
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
-    check_adapter(folder)
+    check_trained(folder)
     settings = with_values(settings_of(domain), {"rank.critic": "trained"})
     return TrainedCritic(make_critic(domain.configured(settings), settings, folder), folder)
 
@@ -377,7 +377,7 @@ def load_agent(policy: str, settings: Settings) -> Policy:
         adapter = _registered(policy, settings)
     elif policy not in ("auto", "base"):
         adapter = Path(policy)
-        refuse_critic(adapter, check_adapter(policy))
+        refuse_critic(adapter, check_trained(policy))
     return Policy(settings.model, settings.engine, adapter)
 
 

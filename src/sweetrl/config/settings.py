@@ -71,10 +71,23 @@ class ModelSettings(Section):
     """Processes that train together, each with a GPU of its own; the stage starts them."""
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
+    train: Literal["lora", "full"] = "lora"
+    """Adapters on the base, or all its weights (the paper), in float32 meanwhile; a critic's head has an adapter."""
     template_options: dict[str, Any] = Field(default_factory=dict)
     """What the chat template, here or at the agent's server, is told beside messages: `{enable_thinking: false}`."""
     thought_marks: str = ""
     """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
+
+    quantization: Literal["none", "nf4"] = "none"
+    """`nf4`: QLoRA's 4 bits a number, by bitsandbytes on a CUDA device."""
+
+    @model_validator(mode="after")
+    def _trainable(self) -> Self:
+        if self.train == "full" and self.dtype == "float16":
+            raise ValueError("`train: full` computes in float32 or bfloat16; set `dtype` to one of them")
+        if self.quantization == "nf4" and (self.train == "full" or self.sharding == "fsdp2"):
+            raise ValueError("4 bits are neither trained nor sharded; set `train: lora` and `sharding: none`")
+        return self
 
     @field_validator("thought_marks")
     @classmethod

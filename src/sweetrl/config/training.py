@@ -218,8 +218,7 @@ class RftSettings(TrainerSettings):
 class GrpoSettings(TrainerSettings):
     """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, as in RAGEN).
 
-    Each iteration lets the current policy attempt `tasks` training tasks `group_size` times each, and then learns from
-    those attempts alone: iterations x tasks x group_size dialogues in all.
+    Each iteration learns from the current policy's attempts alone: iterations x tasks x group_size dialogues in all.
     """
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
@@ -230,6 +229,8 @@ class GrpoSettings(TrainerSettings):
     checkpoints: Positive = 20
     """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
+    staleness: Literal[0, 1] = 0
+    """1: while an iteration is learnt from, the policy as it was before plays the next one's; the ratio is to that."""
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
     group_size: Annotated[int, Field(ge=2)] = 8
     """Attempts at each of them: the group within which returns are compared."""
@@ -251,9 +252,3 @@ class GrpoSettings(TrainerSettings):
     intrinsic_gate_temperature: Rate = 0.05
     """credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the more they tell
     the attempts apart, the less the information gain counts."""
-    observation_placeholder: str = "No information found."
-    """credit: infopo: what the user says instead, for comparison."""
-    info_gain_type: Literal["prob_diff", "log_prob_diff"] = "prob_diff"
-    """credit: igpo: the gain in the reference's probability per token (geometric mean), or in its logarithm."""
-    info_gain_norm_mode: Literal["joint", "separate"] = "joint"
-    """credit: igpo: gains and outcomes are normalised in the group together, or each alone."""

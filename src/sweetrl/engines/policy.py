@@ -12,7 +12,7 @@ from sweetrl.config.settings import EngineSettings, ModelSettings, section
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.errors import UserError
-from sweetrl.models.check import check_adapter, check_weights
+from sweetrl.models.check import check_adapter, check_weights, is_full
 from sweetrl.protocols import AsyncEngine, Engine
 
 # The name under which a server of ours serves the base model.
@@ -75,6 +75,16 @@ class Policy:
         return replace(self, adapter=None if adapter is None else Path(adapter))
 
     @property
+    def full(self) -> bool:
+        """Whether the place of the adapter has all weights of a model, trained."""
+        return self.adapter is not None and is_full(self.adapter)
+
+    @property
+    def served(self) -> Policy:
+        """The agent whose model a server has: that without an adapter, or with the full weights."""
+        return self if self.full else self.adapted(None)
+
+    @property
     def lora_rank(self) -> int:
         """The rank of the agent's adapter; 16 without one."""
         return 16 if self.adapter is None else adapter_lora_rank(self.adapter)
@@ -85,7 +95,15 @@ class Policy:
 
         `lora_rank` is that of the largest adapter to be loaded; by default the agent's own.
         """
-        with watched(self.engine, self.model, log, lora_rank or self.lora_rank) as (engine, _):
+        model = self.model
+        if self.full:
+            if self.engine.kind == "vllm" and self.engine.addresses:
+                raise UserError(
+                    f"engine.urls: a running server cannot load the full weights in {self.adapter}; leave it empty, or "
+                    "serve that folder yourself and take `engine.kind: openai`."
+                )
+            model = model.model_copy(update={"base": str(self.adapter)})
+        with watched(self.engine, model, log, lora_rank or self.lora_rank) as (engine, _):
             yield replace(self, engine=engine)
 
     def open(self, rows: int = 256, singly: bool = False) -> Agent:
@@ -100,13 +118,14 @@ class Policy:
             from sweetrl.engines.transformers import TransformersEngine
 
             how = (model.dtype, model.device, model.threads, rows)
-            local = TransformersEngine(model.base, adapter, *how, chat_options=model.chat_options)
+            more: dict[str, Any] = {"chat_options": model.chat_options, "quantization": model.quantization}
+            local = TransformersEngine(model.base, adapter, *how, **more)
             return Agent(Stream(local) if singly and local.slotted else local, local.chat)
         if engine.kind == "vllm":
             from sweetrl.engines.vllm import VllmEngine
             from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-            known = load_tokenizer(model.base), adapter, vocabulary_of(model.base)
+            known = load_tokenizer(model.base), None if self.full else adapter, vocabulary_of(model.base)
             remote = VllmEngine(engine, *known, model.chat_options)
             return Agent(remote, remote.chat)
         if adapter is not None:
@@ -137,7 +156,7 @@ def watched(
     port = free_port()
     command = vllm_command(
         engine.command,
-        f"--dtype {model.dtype} {engine.arguments}",
+        f"--dtype {model.dtype} {'--quantization bitsandbytes ' * (model.quantization == 'nf4')}{engine.arguments}",
         str(folder.resolve()) if folder.is_dir() else model.base,
         port,
         SERVED,
@@ -153,5 +172,5 @@ def watched(
 
 
 def adapter_lora_rank(adapter: Path) -> int:
-    """Return the rank of a LoRA adapter; UserError where there is none."""
-    return int(check_adapter(adapter)["r"])
+    """Return the rank of a LoRA adapter, 16 for full weights; UserError where there is neither."""
+    return 16 if is_full(adapter) else int(check_adapter(adapter)["r"])

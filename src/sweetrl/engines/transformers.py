@@ -13,6 +13,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.decoding import Decoder, Reply
 from sweetrl.engines.slots import Slots
 from sweetrl.errors import UserError
+from sweetrl.models.check import is_full
 from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
 from sweetrl.types import Completion, Prompt, Sampling, Usage
@@ -48,6 +49,7 @@ class TransformersEngine:
         rows: int = 256,
         loaded: tuple[Any, PreTrainedTokenizerBase] | None = None,
         chat_options: Mapping[str, Any] = {},
+        quantization: str = "none",
     ) -> None:
         import torch
 
@@ -56,7 +58,7 @@ class TransformersEngine:
         if loaded is None:
             self.device = resolve_device(device)
             self.tokenizer = load_tokenizer(model)
-            self.model = load_model(model, adapter, dtype, self.device)
+            self.model = load_model(model, adapter, dtype, self.device, quantization)
         else:
             self.model, self.tokenizer = loaded
             self.device = str(next(self.model.parameters()).device)
@@ -152,12 +154,19 @@ class _Session:
         return self.engine.sample(prompts, sampling, self.kept)
 
 
-def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
-    """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError."""
-    loaded: Any = load_weights(model, dtype)
+def load_model(
+    model: Path | str, adapter: Path | str | None, dtype: str, device: str, quantization: str = "none"
+) -> Any:
+    """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError.
+
+    In the place of an adapter may be the folder of all the model's weights, trained: then those are loaded.
+    """
+    if adapter is not None and is_full(adapter):
+        model, adapter = adapter, None
+    loaded: Any = load_weights(model, dtype, quantization, device)
     if adapter is not None:
         loaded = load_lora(loaded, adapter)
-        if dtype == "float32":
+        if dtype == "float32" and quantization == "none":
             loaded = loaded.merge_and_unload()
     return loaded.to(device).eval()
 

@@ -1,17 +1,19 @@
-"""The base model and its adapters: load, attach, write so that equal weights give equal bytes, and stack."""
+"""The base model and what is trained of it: load, attach adapters, write so that equal weights give equal bytes."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path
+from sweetrl.io import atomic_path, read_json, write_json
+from sweetrl.lm.full import load_full, refuse_not_finite, save_full, train_all
 from sweetrl.lm.head import HEAD, add_head
-from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter
+from sweetrl.models.check import ADAPTER_WEIGHTS, FULL, check_adapter, is_full
 from sweetrl.models.load import (
     load_lora,
     load_tokenizer,
@@ -29,10 +31,23 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     """Load (model, tokenizer) of the frozen base; a missing or broken one is a UserError."""
     from sweetrl.lm.distributed import wants_shards
 
-    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, settings.dtype)
+    how = settings.dtype, settings.quantization, settings.device
+    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, *how)
     model.requires_grad_(False)
     # What is to be sharded may not fit on one device: it goes there layer by layer.
     return model.to("cpu" if wants_shards() else resolve_device(settings.device)), tokenizer
+
+
+def trainable(
+    model: Any, settings: ModelSettings, lora: LoraSettings, seed: int, head: bool = False, keep_reference: bool = False
+) -> nn.Module:
+    """Return what is trained of a base: a fresh adapter, or all its weights (`model.train`; a `head` has an adapter).
+
+    `keep_reference` as for train_all: the reference is asked again once the training has begun.
+    """
+    if settings.train == "lora" or head:
+        return attach_adapter(model, lora, seed, head)
+    return train_all(model, settings.dtype, keep_reference)
 
 
 def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
@@ -70,6 +85,11 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
     return adapted
 
 
+def load_trained(model: Any, folder: Path) -> nn.Module:
+    """Put what was trained of the base `model`, and lies in `folder`, on it: an adapter, or all its weights."""
+    return load_full(model, folder) if is_full(folder) else load_adapter(model, folder)
+
+
 def load_adapter(model: Any, folder: Path) -> nn.Module:
     """Put the adapter in `folder`, and the head that it may have, on `model`, frozen and in evaluation mode."""
     if HEAD in (check_adapter(folder).get("modules_to_save") or []):
@@ -78,21 +98,24 @@ def load_adapter(model: Any, folder: Path) -> nn.Module:
     return adapted
 
 
+def save_trained(model: Any, folder: Path, base: str) -> None:
+    """Write what was trained of the base that params.yaml calls `base`: an adapter, or all its weights."""
+    from transformers import PreTrainedModel
+
+    (save_full if isinstance(model, PreTrainedModel) else save_adapter)(model, folder, base)
+
+
 def save_adapter(model: Any, folder: Path, base: str) -> None:
     """Write adapter_model.safetensors and adapter_config.json into `folder`, whole or not at all, each.
 
     The bytes depend on the weights and on `base` as params.yaml names it, not on where anything lies. Weights that are
-    not finite are a UserError: a last step may leave them behind although its loss was.
+    not finite are a UserError.
     """
     from peft import get_peft_model_state_dict
 
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)  # those are the base's
     weights = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    if broken := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
-        raise UserError(
-            f"{folder}: the trained weights are not finite ({broken[0]}), as after a gradient that was not; lower the "
-            "learning rate, or take `model.dtype: float32`."
-        )
+    refuse_not_finite(weights, folder)
     config = model.peft_config["default"].to_dict()
     config = {key: getattr(value, "value", value) for key, value in config.items()}
     # peft keeps names in sets, whose order changes from process to process
@@ -119,10 +142,15 @@ def stack_adapters(folders: Sequence[Path], out: Path, base: str) -> None:
     sum_i s_i B_i A_i = s [B_1 .. B_n diag(s_i / s)] [A_1; ..; A_n], s_i = alpha_i / r_i, s = s_1          (exact)
 
     Its rank is the sum of their ranks, so nothing is lost; each was trained on the base with those before it merged.
+    Of full weights the last are all that is needed.
     """
     from safetensors.torch import load_file
 
     folders = [Path(folder) for folder in folders]
+    if is_full(folders[-1]):
+        shutil.copytree(folders[-1], out, dirs_exist_ok=True)
+        write_json(out / FULL, read_json(out / FULL) | {"base": base})
+        return
     configs = [check_adapter(folder) for folder in folders]
     more = ("modules_to_save", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
     for folder, config in zip(folders, configs, strict=True):

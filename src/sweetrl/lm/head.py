@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 HEAD = "score"
+COMPUTES_IN = "computes_in"  # attribute of a model whose layers compute in another dtype than their weights have
 POOLING = {"regression-head": "mean", "value-head": "last"}
 CHUNK_ROWS = 256  # hidden states whose logits are in memory at once: large enough for the product, small for caches
 CHUNK_LOGITS = 2**27  # a GPU's chunks have so many
@@ -37,6 +38,11 @@ def base_of(model: nn.Module) -> Any:
     """Return the transformers model under an adapter, or the model itself."""
     adapted: Any = model
     return adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
+
+
+def compute_dtype(model: nn.Module) -> Any:
+    """Return the dtype that a model's layers compute in: that of its weights, unless it says another."""
+    return getattr(base_of(model), COMPUTES_IN, None) or next(model.parameters()).dtype
 
 
 def transformer_of(model: nn.Module) -> Any:

@@ -6,6 +6,8 @@ all linear layers (width d, MLP f, query and key width q and k, rank r; peft com
 half precision   28 d + 8 q + 4 k + 10 f + 28 r bytes: norms 8 d, the adapters' inputs 24 d + 4 q + 4 f, attention
                  4 q + 4 k, the MLP 6 f, what A gives 28 r
 float32          16 d + 12 q + 8 k + 16 f + 28 r bytes
+
+Where all weights are trained: 26 d + 4 q + 4 k + 8 f, in float32 24 d + 8 q + 8 k + 16 f.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.sections import PassTokens
 from sweetrl.errors import UserError
-from sweetrl.lm.head import base_of, chunk_rows, transformer_of
+from sweetrl.lm.head import base_of, chunk_rows, compute_dtype, transformer_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +34,7 @@ CONTEXT = GIB  # CUDA's own memory, and the workspaces of its libraries
 MARGIN = 0.1  # of what is left: fragments, and what a formula overlooks
 OF_CPU = 16_384
 FEWEST, MOST = 256, 32_768  # tokens in a pass
+NF4 = 0.52  # bytes of a number in 4 bits, with its share of the blocks' scales, which are quantised, too
 STATE = 12  # bytes of gradient and AdamW's two means for each trained number, float32
 
 
@@ -39,7 +42,8 @@ STATE = 12  # bytes of gradient and AdamW's two means for each trained number, f
 class Shape:
     """What a model's memory follows from: its sizes, how many numbers it has, and how many bytes each takes.
 
-    `adapter` counts the numbers that are trained, `rank` is that of the adapters (0: nothing is trained).
+    `size` is that in which layers compute. `weights` are frozen; `adapter` counts the numbers that are trained, in
+    float32, and `rank` is that of the adapters (0: there are none).
     """
 
     layers: int
@@ -58,38 +62,53 @@ class Shape:
         """Return the shape of a model, with the adapter that is on it."""
         base, weights = base_of(model), list(model.parameters())
         trained = [weight for weight in weights if weight.requires_grad]
-        frozen = sum(weight.numel() for weight in weights) - (adapter := sum(one.numel() for one in trained))
-        rank = max((min(weight.shape) for weight in trained if weight.ndim == 2), default=0)
-        size = base.get_input_embeddings().weight.element_size()
+        adapter, size = sum(weight.numel() for weight in trained), compute_dtype(model).itemsize
+        frozen = sum(weight.numel() * weight.element_size() for weight in weights if not weight.requires_grad) // size
+        rank = max((min(weight.shape) for weight in trained if weight.ndim == 2), default=0) if frozen else 0
         return cls(*_sizes(base.config.get_text_config()), frozen, size, adapter, rank)
 
     @classmethod
-    def planned(cls, model: Any, size: int, rank: int, targets: str = "all-linear") -> Shape:
-        """Return the shape that a `model` without adapters has with those of `rank` on its linear layers."""
-        import torch
+    def planned(cls, model: Any, size: int, rank: int, targets: str = "all-linear", nf4: bool = False) -> Shape:
+        """Return the shape of a `model` in training: with adapters of `rank` on its linear layers, or (0) in full.
 
+        With `nf4` those layers have 4 bits a number, and what scales them.
+        """
+        from torch.nn import Linear
+
+        sizes, weights = _sizes(model.config.get_text_config()), sum(weight.numel() for weight in model.parameters())
+        if not rank:
+            return cls(*sizes, 0, size, weights)
         names = targets.split(",")
+        layers = [(name, layer) for name, layer in transformer_of(model).named_modules() if isinstance(layer, Linear)]
         adapter = sum(
             rank * (layer.in_features + layer.out_features)
-            for name, layer in transformer_of(model).named_modules()
-            if isinstance(layer, torch.nn.Linear) and (targets == "all-linear" or name.rpartition(".")[2] in names)
+            for name, layer in layers
+            if targets == "all-linear" or name.rpartition(".")[2] in names
         )
-        weights = sum(weight.numel() for weight in model.parameters())
-        return cls(*_sizes(model.config.get_text_config()), weights, size, adapter, rank)
+        if nf4:
+            weights -= round(sum(layer.weight.numel() for _, layer in layers) * (1 - NF4 / size))
+        return cls(*sizes, weights, size, adapter, rank)
 
     @property
     def kept(self) -> int:
         """Bytes that one layer keeps of a token for the backward pass."""
         d, q, k, f = self.width, self.queries, self.keys, self.inner
+        if self.adapter and not self.rank:
+            return 26 * d + 4 * (q + k) + 8 * f if self.size < 4 else 24 * d + 8 * (q + k) + 16 * f
         if self.size < 4:
             return 28 * d + 8 * q + 4 * k + 10 * f + 28 * self.rank
         return 16 * d + 12 * q + 8 * k + 16 * f + 28 * self.rank
 
     def token(self, checkpointing: bool = False) -> int:
         """Bytes of a token in a pass: what is kept of it, and one layer's work; without an adapter the latter alone."""
-        if not self.rank:
+        if not self.adapter:
             return self.kept
         return self.layers * (self.width * self.size if checkpointing else self.kept) + self.kept
+
+    @property
+    def state(self) -> int:
+        """Bytes beside each trained number: STATE, and its copy in half precision where layers compute in that."""
+        return STATE + (self.size if self.size < 4 and not self.rank else 0)
 
     @property
     def cached(self) -> int:
@@ -99,7 +118,7 @@ class Shape:
     @property
     def steady(self) -> int:
         """Bytes that training holds beside its passes: weights, adapter, optimiser."""
-        return self.weights * self.size + self.adapter * (4 + STATE)
+        return self.weights * self.size + self.adapter * (4 + self.state)
 
     def fitting(self, free: float, checkpointing: bool = False) -> int:
         """Return how many tokens of a pass fit into `free` bytes: a power of two, so that equal machines agree."""
@@ -115,8 +134,8 @@ class Shape:
             checkpointing, tokens = True, self.fitting(left, True)
         parts = {
             "weights": self.weights * self.size,
-            "adapter": 4 * self.adapter,
-            "optimiser": STATE * self.adapter,
+            "adapter" if self.rank else "trained": 4 * self.adapter,
+            "optimiser": self.state * self.adapter,
             "activations": tokens * self.token(checkpointing),
         }
         said = ", ".join(f"{name} {bytes_ / GIB:.2f}" for name, bytes_ in parts.items())
@@ -154,13 +173,13 @@ def pass_tokens(model: nn.Module, tokens: PassTokens, least: int = 0, checkpoint
     if tokens != "auto" or weight.device.type != "cuda":
         return OF_CPU if tokens == "auto" else tokens, checkpointing
     shape, free = Shape.of(model), free_bytes(weight.device)
-    left = free - STATE * shape.adapter
+    left = free - shape.state * shape.adapter
     fits = shape.fitting(left, checkpointing)
-    if shape.rank and not checkpointing and fits < max(least, FEWEST):
+    if shape.adapter and not checkpointing and fits < max(least, FEWEST):
         checkpointing, fits = True, shape.fitting(left, True)
     logger.info(
-        "memory, GiB: weights %.2f, adapter %.2f, optimiser %.2f, free %.2f: %s tokens in a pass, %.2f MiB each%s",
-        *(shape.weights * shape.size / GIB, 4 * shape.adapter / GIB, STATE * shape.adapter / GIB, left / GIB),
+        "memory, GiB: weights %.2f, trained %.2f, optimiser %.2f, free %.2f: %s tokens in a pass, %.2f MiB each%s",
+        *(shape.weights * shape.size / GIB, 4 * shape.adapter / GIB, shape.state * shape.adapter / GIB, left / GIB),
         *(f"{fits:,}", shape.token(checkpointing) / 2**20, ", with gradient checkpointing" if checkpointing else ""),
     )
     return max(fits, FEWEST), checkpointing

@@ -15,7 +15,7 @@ from sweetrl.config.sections import PassTokens
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, turn_columns
 from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_rows
-from sweetrl.lm.head import backbone, base_of, flat_logprobs, slot_logprobs
+from sweetrl.lm.head import backbone, base_of, compute_dtype, flat_logprobs, slot_logprobs
 from sweetrl.lm.memory import OF_CPU, pass_tokens
 from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
 from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of, moved
@@ -224,7 +224,7 @@ def _forest_states(model: nn.Module, transformer: Any, rows: dict[str, Any]) -> 
 
     tree, input_ids = rows["tree"], rows["input_ids"]
     if tree.backend == "dense":
-        more = {"attention_mask": tree.mask(input_ids.device, next(model.parameters()).dtype)}
+        more = {"attention_mask": tree.mask(input_ids.device, compute_dtype(model))}
     else:
         install(model)
         # Without a mask transformers would ask the device whether the positions are those of packed rows.
@@ -247,7 +247,7 @@ def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None
 
     base, weight = base_of(model), next(model.parameters())
     config, attention = base.config.get_text_config(), base.config._attn_implementation
-    limit = 1e-4 if weight.dtype.itemsize >= 4 else 0.1
+    limit = 1e-4 if compute_dtype(model).itemsize >= 4 else 0.1
     window, context = attention_window(config)
     backends, reason = _backends(base, weight.device, window) if trees else ([], "")
     trunk = min(3 * window // 2, context - 4)

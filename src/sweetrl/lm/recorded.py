@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sweetrl.errors import UserError
-from sweetrl.lm.head import base_of
+from sweetrl.lm.head import base_of, compute_dtype
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.reference import reference_logprobs
 from sweetrl.lm.rows import Row
@@ -54,14 +54,15 @@ def recorded_rows(
     count = min(MOST, max(FEWEST, len(source) // ONE_IN))
     drawn = random.Random(seed).sample(range(len(source)), min(len(source), 4 * count))
     own = (each for each in map(source.__getitem__, drawn) if each.policy == policy)
-    return [_recorded(each, lay_out(each)) for each in islice(filter(_has_logprobs, own), count)]
+    return [recorded_logprobs(each, lay_out(each)) for each in islice(filter(_has_logprobs, own), count)]
 
 
 def _has_logprobs(dialogue: Trajectory) -> bool:
     return any(turn.logprobs for turn in dialogue.turns)
 
 
-def _recorded(dialogue: Trajectory, row: Row) -> Recorded:
+def recorded_logprobs(dialogue: Trajectory, row: Row) -> Recorded:
+    """Return what was recorded of a dialogue's replies, for the tokens in the spans of its `row`."""
     by_message = {turn.message_index: turn.logprobs for turn in dialogue.turns}
     logprobs: list[float] = []
     for turn, (start, end) in enumerate(row.spans):
@@ -109,7 +110,7 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
 
 def _differ(model: Any, apart: Any) -> bool:
     """Whether differences [N] are more than rounding in the precision of `model`; None at all are not."""
-    if base_of(model).dtype.itemsize < 4:
+    if compute_dtype(model).itemsize < 4:
         return bool(len(apart) and apart.mean() > MEAN_IN_HALF)
     return bool(len(apart) and apart.max() > WORST_IN_FLOAT32)
 

@@ -240,6 +240,7 @@ def tree_attention_forward(
     from torch.nn.attention.flex_attention import BlockMask, flex_attention
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions make them float32 under autocast
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(attention_mask, BlockMask):
         plain = query.device.type == "cpu" or torch.compiler.is_compiling()  # a layer around it is compiled, then

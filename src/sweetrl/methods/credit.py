@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import GrpoSettings
 from sweetrl.engines.cache import common_prefix
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Gains = list[list[float]]  # of each dialogue, for each of its turns but the last
 PRIVILEGED = ("privileged", "distillation")  # the kinds of credit whose teacher is the base that sees c
+PLACEHOLDER = "No information found."  # infopo: what the user says in place of an answer, for comparison
 INFORMED = ("infopo", "igpo")  # the kinds of credit that look at what turns have found out
 # What the turns of dialogues, given with their rows, have found out (`turn_gains`).
 InformationGains = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequence[float]]]
@@ -50,6 +51,8 @@ class Attempts:
 
     `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows as one who sees c reads
     them, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
+    `recorded` are the log-probs of the rows' reply tokens by the policy that sampled them, where that is not the one
+    that learns from them (`grpo.staleness`).
     """
 
     rows: tuple[Row, ...]
@@ -57,6 +60,7 @@ class Attempts:
     groups: tuple[int, ...]
     metrics: dict[str, float] = field(default_factory=dict)
     informed: tuple[Row, ...] = ()
+    recorded: tuple[tuple[float, ...], ...] = ()
 
 
 def lay_out(
@@ -131,7 +135,7 @@ def turn_credits(
         if settings.credit == "infopo":
             each = infopo_advantages(*turns, settings.intrinsic_weight, settings.intrinsic_gate_temperature)
         else:
-            each = igpo_advantages(*turns, settings.discount, settings.info_gain_norm_mode)
+            each = igpo_advantages(*turns, settings.discount)
     return tuple(tuple(values.tolist()) for values in each.split(list(lengths)))
 
 
@@ -192,22 +196,17 @@ def igpo_advantages(
     turn_row: Tensor,
     group: Tensor,
     discount: float = 1.0,
-    norm_mode: Literal["joint", "separate"] = "joint",
 ) -> Tensor:
     """A_t = sum_{k >= t} discount^(k-t) (r_k - mean_g r) / std_g r of every turn, [T].
 
     IGPO (arXiv 2510.14967, Eqs. 5-7): a turn's reward r_t is its gain, the last turn's (the one that is not `informed`
-    [T]) the attempt's reward; all of a group are normalised together, then summed from the turn on. `separate`
-    normalises gains and outcomes each among themselves (an option of the authors' code). `rewards` [n], `gains` [T].
+    [T]) the attempt's reward; all of a group are normalised together, then summed from the turn on. `rewards` [n],
+    `gains` [T].
 
     Departs in the outcome, which is the domain's reward in place of an F1 score with a penalty for bad format, and
     where all of a group are equal: those normalise to 0 here.
     """
-    each = gains.where(informed, rewards[turn_row])
-    segment = group[turn_row]
-    if norm_mode == "separate":
-        segment = 2 * segment + informed.to(segment.dtype)
-    values = group_advantages(each, segment)
+    values = group_advantages(gains.where(informed, rewards[turn_row]), group[turn_row])
     later, row = values.new_zeros(()), -1
     advantages = values.clone()
     for turn in range(len(values) - 1, -1, -1):
@@ -237,8 +236,8 @@ def turn_gains(
     """The information gains that `settings.credit` asks for; `rows` are the dialogues as the policy saw them."""
     layout = model_layout(model, settings.layout, settings.tokens)
     if settings.credit == "infopo":
-        return feedback_gains(model, dialogues, rows, chat, layout, settings.observation_placeholder)
-    return reference_gains(model, dialogues, rows, domain, chat, layout, settings.info_gain_type)
+        return feedback_gains(model, dialogues, rows, chat, layout)
+    return reference_gains(model, dialogues, rows, domain, chat, layout)
 
 
 def feedback_gains(
@@ -247,7 +246,7 @@ def feedback_gains(
     rows: Sequence[Row],
     chat: Chat,
     layout: Layout,
-    placeholder: str,
+    placeholder: str = PLACEHOLDER,
 ) -> Gains:
     """I_t = (1/L) sum_l [ log pi(a_{t+1}^l | o_t, a_t, u_t, a_{t+1}^{<l}) - log pi(a_{t+1}^l | o_t, a_t, nil, ...) ].
 
@@ -289,9 +288,8 @@ def reference_gains(
     domain: Domain,
     chat: Chat,
     layout: Layout,
-    kind: Literal["prob_diff", "log_prob_diff"] = "prob_diff",
 ) -> Gains:
-    """r_t = P_{t+1} - P_t, P_t = exp( (1/L) sum_j log pi(y_j | o_t, y_{<j}) ); log_prob_diff: log P_{t+1} - log P_t.
+    """r_t = P_{t+1} - P_t, P_t = exp( (1/L) sum_j log pi(y_j | o_t, y_{<j}) ).
 
     IGPO (Wang et al., arXiv 2510.14967, Eqs. 3-4): what turn t and the user's answer to it add to the policy's
     probability of the reference y, as a geometric mean over y's tokens. y stands in place of a reply, behind what opens
@@ -317,9 +315,7 @@ def reference_gains(
     means = iter([tokens.double().mean().item() for tokens in row_logprobs(model, probes, layout)] if probes else [])
     gains: Gains = []
     for row, count in zip(rows, counts, strict=True):
-        values = [next(means) for _ in range(count)]
-        if kind == "prob_diff":
-            values = [math.exp(value) for value in values]
+        values = [math.exp(next(means)) for _ in range(count)]
         gains.append([after - before for before, after in pairwise(values)] or [0.0] * (len(row.spans) - 1))
     return gains
 

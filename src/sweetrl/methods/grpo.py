@@ -4,11 +4,16 @@ The tasks are those that `collect` attempts, from `collect.first` on, and reward
 iteration's dialogues lie in the scratch folder until the training ends, shard by shard; a killed run continues from its
 last checkpoint with the same dialogues and ends with the same bytes. The losses and the trainer are in
 sweetrl.methods.grpo_trainer, what a turn's advantage is in sweetrl.methods.credit.
+
+With `grpo.staleness: 1` a thread plays the dialogues of iteration t + 1 with the weights that iteration t began with,
+while iteration t is learnt from. Those weights lie beside the dialogues before the learning goes on, so the result does
+not depend on who is faster, nor on where a run was killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
+from sweetrl.lm.recorded import LEAST, recorded_logprobs
 from sweetrl.methods.base import Method
 from sweetrl.methods.credit import INFORMED, PRIVILEGED, Attempts, lay_out, turn_gains
+from sweetrl.models.check import is_trained
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
@@ -27,8 +34,12 @@ from sweetrl.sweet.training import TrainingJob, last_fifth, report_to, run_train
 from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
-    from sweetrl.rollout.context import RolloutContext
+    from sweetrl.engines.policy import Agent, Policy
+    from sweetrl.lm.data import Row
+    from sweetrl.protocols import Chat
+    from sweetrl.rollout.context import OpenEnvironment
 
+Played = tuple[list[Trajectory], "Chat"]  # an iteration's dialogues, and the chat format of their tokens
 FINAL = (
     *("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second"),
     *("info_gain", "teacher_kl"),
@@ -49,7 +60,7 @@ class Grpo(Method):
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
         from sweetrl.engines.policy import Policy
-        from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+        from sweetrl.lm.adapters import load_base, trainable
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
 
@@ -62,25 +73,17 @@ class Grpo(Method):
         tasks = job.inputs.tasks()
         model, tokenizer = load_base(job.model)
         with ExitStack() as stack:
+            rollouts: Any = None
             if first_process():  # of several processes that train the first one alone samples
-                actor = stack.enter_context(
-                    Policy(job.model, job.engine).serving(scratch / "server.log", grpo.lora.rank)
-                )
+                actor = Policy(job.model, job.engine)
+                if job.model.train == "lora":  # else every iteration is a model of its own
+                    actor = stack.enter_context(actor.serving(scratch / "server.log", grpo.lora.rank))
                 environment = stack.enter_context(open_environment(job.domain))
-
-            def sample(iteration: int, policy: Any) -> Attempts:
-                """Let the current policy attempt the iteration's tasks."""
-                folder = scratch / f"iteration-{iteration:04d}"
-                save_adapter(policy, folder / "adapter", job.model.base)
-                agent = actor.adapted(folder / "adapter").open(job.collect.batch, singly=True)
-                try:
-                    return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration, policy)
-                finally:
-                    agent.engine.close()
-
+                thread = stack.enter_context(ThreadPoolExecutor(1, "sweetrl-rollouts")) if grpo.staleness else None
+                rollouts = Rollouts(job, tasks, actor, environment, thread)
             trainer = GroupTrainer(
-                attach_adapter(model, grpo.lora, job.seed),
-                sample,
+                trainable(model, job.model, grpo.lora, job.seed, keep_reference=True),
+                rollouts,
                 grpo,
                 scratch,
                 job.seed,
@@ -101,39 +104,115 @@ class Grpo(Method):
         return replace(result, summary=summary, metrics=final | spent)
 
 
-def attempts(
-    tasks: list[Task], context: RolloutContext, folder: Path, job: TrainingJob, iteration: int, policy: Any
-) -> Attempts:
-    """Attempt an iteration's tasks, a group of times each, into `folder`, and lay out what came of it.
+class Rollouts:
+    """The attempts of each iteration, in order; with a `thread` it plays those of the next one meanwhile.
 
-    `policy` is the model that attempts them, which also says what their turns have found out (`grpo.credit`).
+    `actor` is the policy without what is trained of it, `environment` has users and rewards. A killed run takes up the
+    dialogues that are there.
     """
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.models.load import context_limit
-    from sweetrl.rollout.run import batch_of, rollout_scored
-    from sweetrl.sweet.rank import rankable
 
-    grpo = job.settings
-    chosen = batch_of(tasks, job.collect.first + iteration * grpo.tasks, grpo.tasks)
-    store = rollout_scored(
-        [(task, attempt) for task in chosen for attempt in range(grpo.group_size)],
-        context,
-        TrajectoryStore(folder),
-        seed=part_seed(job.seed, "iteration", iteration + 1),
-        policy_name=f"{job.model.base} after {iteration} iterations",
-        batch=job.collect.batch,
-        shard=job.collect.shard,
-        lost_share=job.collect.lost_share,
-    )
-    chat = context.chat or job.chat
-    dialogues: Sequence[Trajectory] = list(filter(usable, store.read()))
-    informs, privileged = None, None
-    if grpo.credit in PRIVILEGED:
-        dialogues = rankable(dialogues, job.domain, chat, job.system, True, context_limit(policy))
-        privileged = partial(critic_row, domain=job.domain, chat=chat, system=job.system, settings=job.critic)
-    elif grpo.credit in INFORMED:
-        informs = partial(turn_gains, policy, domain=job.domain, chat=chat, settings=grpo)
-    made = lay_out(dialogues, chat, job.system, grpo, informs, privileged)
-    if job.learn_thoughts:
-        return made
-    return replace(made, rows=tuple(job.learnt(made.rows)), informed=tuple(job.learnt(made.informed)))
+    def __init__(
+        self,
+        job: TrainingJob,
+        tasks: list[Task],
+        actor: Policy,
+        environment: OpenEnvironment,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self.job, self.tasks, self.actor, self.environment, self.thread = job, tasks, actor, environment, thread
+        self._begun: dict[int, Future[Played]] = {}
+
+    def __call__(self, iteration: int, policy: Any) -> Attempts:
+        """Attempt the tasks of `iteration` and lay out what came of it.
+
+        `policy` is the model as it stands; it also says what turns have found out (`grpo.credit`).
+        """
+        if self.thread is None:
+            return self._laid_out(*self._player(iteration, policy)(), policy)
+        if iteration not in self._begun:
+            self._begin(iteration, policy, self.thread)
+        played = self._begun.pop(iteration).result()
+        if iteration + 1 < self.job.settings.iterations:
+            self._begin(iteration + 1, policy, self.thread)
+        return self._laid_out(*played, policy)
+
+    def _begin(self, iteration: int, policy: Any, thread: ThreadPoolExecutor) -> None:
+        import torch
+
+        with torch.random.fork_rng():  # loading draws numbers, and a run that was killed loads once more
+            play = self._player(iteration, policy)
+        self._begun[iteration] = thread.submit(play)
+
+    def _player(self, iteration: int, policy: Any) -> Callable[[], Played]:
+        """Load the policy as it stands for an iteration's dialogues, and return what plays them.
+
+        Weights that lie there are those of a run that was killed, which had begun the iteration earlier.
+        """
+        from sweetrl.lm.adapters import save_trained
+
+        folder = self.job.scratch / f"iteration-{iteration:04d}"
+        if self.thread is None or not is_trained(folder / "adapter"):
+            save_trained(policy, folder / "adapter", self.job.model.base)
+        with ExitStack() as opened:
+            policy = self.actor.adapted(folder / "adapter")
+            served = opened.enter_context(policy.serving(self.job.scratch / "server.log"))
+            agent = served.open(self.job.collect.batch, singly=True)
+            opened.callback(agent.engine.close)
+            closing = opened.pop_all()
+
+        def play() -> Played:
+            with closing:
+                return self._play(iteration, agent, folder / "dialogues")
+
+        return play
+
+    def _play(self, iteration: int, agent: Agent, folder: Path) -> Played:
+        """Attempt an iteration's tasks, a group of times each, into `folder`."""
+        from sweetrl.colbench.store import TrajectoryStore
+        from sweetrl.rollout.run import batch_of, rollout_scored
+
+        job, grpo = self.job, self.job.settings
+        chosen = batch_of(self.tasks, job.collect.first + iteration * grpo.tasks, grpo.tasks)
+        store = rollout_scored(
+            [(task, attempt) for task in chosen for attempt in range(grpo.group_size)],
+            self.environment.context(agent),
+            TrajectoryStore(folder),
+            seed=part_seed(job.seed, "iteration", iteration + 1),
+            policy_name=f"{job.model.base} after {max(0, iteration - grpo.staleness)} iterations",
+            batch=job.collect.batch,
+            shard=job.collect.shard,
+            lost_share=job.collect.lost_share,
+        )
+        return list(filter(usable, store.read())), agent.chat or job.chat
+
+    def _laid_out(self, dialogues: Sequence[Trajectory], chat: Chat, policy: Any) -> Attempts:
+        from sweetrl.models.load import context_limit
+        from sweetrl.sweet.rank import rankable
+
+        job, grpo = self.job, self.job.settings
+        informs, privileged = None, None
+        if grpo.credit in PRIVILEGED:
+            dialogues = rankable(dialogues, job.domain, chat, job.system, True, context_limit(policy))
+            privileged = partial(critic_row, domain=job.domain, chat=chat, system=job.system, settings=job.critic)
+        elif grpo.credit in INFORMED:
+            informs = partial(turn_gains, policy, domain=job.domain, chat=chat, settings=grpo)
+        made = lay_out(dialogues, chat, job.system, grpo, informs, privileged)
+        rows = made.rows
+        if not job.learn_thoughts:
+            made = replace(made, rows=tuple(job.learnt(rows)), informed=tuple(job.learnt(made.informed)))
+        if self.thread is None:
+            return made
+        return replace(made, recorded=tuple(map(behaviour_logprobs, dialogues, rows, made.rows)))
+
+
+def behaviour_logprobs(dialogue: Trajectory, row: Row, learnt: Row) -> tuple[float, ...]:
+    """Return the log-probs that the policy recorded as it sampled, of the reply tokens that are `learnt` of a row."""
+    recorded = recorded_logprobs(dialogue, row)
+    if not all(value > LEAST for value in recorded.logprobs):
+        raise UserError(
+            f"grpo.staleness: 1 needs the log-prob of every token as it was sampled, and {recorded.name} lacks some; "
+            "set it to 0, or take another engine."
+        )
+    kept = {place for start, end in learnt.spans for place in range(start, end)}
+    places = (place for start, end in row.spans for place in range(start, end))
+    return tuple(value for place, value in zip(places, recorded.logprobs, strict=True) if place in kept)

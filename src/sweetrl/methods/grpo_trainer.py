@@ -88,8 +88,8 @@ def distillation_loss(
 class GroupTrainer(PreferenceTrainer):
     """GRPO on whole dialogues; an attempt is a pair with itself, so that it is planned, cut and laid out like the rest.
 
-    `sample` is asked once an iteration, in the first process. pi_old is the policy at the start of the iteration,
-    pi_ref the model with its adapter off.
+    `sample` is asked once an iteration, in the first process. pi_old is the policy at the start of the iteration, or
+    what the attempts have `recorded` of the one that sampled them; pi_ref is the model with its adapter off.
     """
 
     settings: GrpoSettings
@@ -146,7 +146,10 @@ class GroupTrainer(PreferenceTrainer):
         epochs = self.steps_each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
         seed = self.seed * 1_000_003 + iteration
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
-        old = row_logprobs(model, rows, self.layout, together=True)
+        if self.attempts.recorded:
+            old = [torch.tensor(values) for values in self.attempts.recorded]
+        else:
+            old = row_logprobs(model, rows, self.layout, together=True)
         reference = reference_logprobs(model, rows, self.layout)
         advantages = []
         for row, turns, mine in zip(rows, self.attempts.advantages, old, strict=True):

@@ -31,6 +31,7 @@ INDEX_BYTES = 64 * MIB
 ADAPTER = "adapter_config.json"
 ADAPTER_BYTES = 4 * MIB
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+FULL = "full_weights.json"  # beside the weights of a model that was trained as a whole: what it began as
 TEMPLATE_BYTES = MIB // 4
 LAYERS, EXPERTS = 512, 4096  # several times what the largest models have
 COUNTED = ("layers", "n_layer", "depth", "blocks", "experts")
@@ -133,6 +134,24 @@ def check_adapter(adapter: Path | str) -> dict[str, Any]:
         _refuse_pickles(folder)
         raise UserError(f"{folder}: there is no {ADAPTER_WEIGHTS} here; run the stage that trains the adapter.")
     return config
+
+
+def is_full(folder: Path | str) -> bool:
+    """Whether a folder holds all weights of a model that was trained (`model.train: full`)."""
+    return (Path(folder) / FULL).is_file()
+
+
+def is_trained(folder: Path | str) -> bool:
+    """Whether a folder holds what was trained of a base: an adapter, or all its weights."""
+    return (Path(folder) / ADAPTER).is_file() or is_full(folder)
+
+
+def check_trained(folder: Path | str) -> dict[str, Any]:
+    """As check_adapter, of full weights, too: of those the base is known, as `base_model_name_or_path`."""
+    if not is_full(folder):
+        return check_adapter(folder)
+    check_weights(folder)
+    return {"base_model_name_or_path": read_object(Path(folder) / FULL, ADAPTER_BYTES).get("base")}
 
 
 def check_pictures(model: Path | str) -> None:

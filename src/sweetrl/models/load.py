@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.errors import UserError
+from sweetrl.errors import UserError, extras
 from sweetrl.models.check import check_adapter, check_pictures, check_tokenizer, check_weights
 
 if TYPE_CHECKING:
@@ -35,22 +35,38 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
 
 
-def load_weights(model: Path | str, dtype: str) -> Any:
-    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. Its code is not run."""
+def load_weights(model: Path | str, dtype: str, quantization: str = "none", device: str = "auto") -> Any:
+    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. Its code is not run.
+
+    With `quantization: nf4` its linear layers but the head have 4 bits, and it is on `device`.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     _check_folder(model)
     check_weights(model)
+    options = {"dtype": getattr(torch, dtype), **(_four_bits(dtype, device) if quantization == "nf4" else {})}
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         with _said(model, "causal language model"):
-            return _complete(AutoModelForCausalLM, model, dtype=getattr(torch, dtype))
+            return _complete(AutoModelForCausalLM, model, **options)
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _four_bits(dtype: str, device: str) -> dict[str, Any]:
+    """What transformers is told to quantise a model as QLoRA does: by bitsandbytes, to normal floats of 4 bits."""
+    if not (place := resolve_device(device)).startswith("cuda"):
+        raise UserError("model.quantization: nf4 needs a CUDA device; set it to `none` here.")
+    with extras():
+        import bitsandbytes  # noqa: F401
+    from transformers import BitsAndBytesConfig
+
+    how = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **how), "device_map": {"": place}}
 
 
 def load_class(kind: Any, model: Path | str, **options: Any) -> Any:
@@ -91,6 +107,17 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
             f"({lacking[0]}); it was trained on another base, or is not whole: fetch it again."
         )
     return adapted
+
+
+def make_saveable(config: Any) -> None:
+    """Let a generation config pass the checks of saving, which are stricter than those of loading.
+
+    Many fine-tunes set a temperature or top_p and leave `do_sample` out. Who sets them wants them used.
+    """
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
 from sweetrl.methods.base import find_method
+from sweetrl.models.check import is_trained
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import stage_main, stage_run
@@ -51,7 +52,7 @@ def evaluate(settings: Settings) -> None:
             f"{VALIDATION_TASKS}: there are {len(validation)} tasks, but choose.tasks asks for {count}; lower it, or "
             "raise tasks.validation."
         )
-    adapter = POLICY if (POLICY / "adapter_config.json").exists() else None
+    adapter = POLICY if is_trained(POLICY) else None
     with stage_run("evaluate", settings) as run:
         inputs = [TEST_TASKS, VALIDATION_TASKS, Path(settings.model.base), *([adapter] if adapter else [])]
         for path in inputs:

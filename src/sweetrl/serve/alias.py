@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sweetrl.config.settings import EngineSettings, ModelSettings, Settings
+from sweetrl.config.settings import EngineSettings, ModelSettings, Settings, section
 from sweetrl.engines.background import in_thread
 from sweetrl.engines.policy import adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.models.check import is_full
 from sweetrl.protocols import AsyncEngine
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest
 from sweetrl.serve.source import Handed, fetch, from_registry, is_folder
@@ -123,7 +125,8 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
     from sweetrl.engines.vllm import VllmEngine
     from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-    known = load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base)
+    adapter = None if is_full(handed.adapter) else handed.adapter  # full weights are the server's own model
+    known = load_tokenizer(handed.base), adapter, vocabulary_of(handed.base)
     remote = VllmEngine(engine, *known, handed.config.chat_options)
     try:
         remote.load_adapter()
@@ -138,7 +141,12 @@ def _new_folder() -> Folder:
 
 
 def _base_of(handed: Handed) -> tuple[str, str]:
-    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision."""
+    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision.
+
+    Full weights are on themselves.
+    """
+    if is_full(handed.adapter):
+        return dvc_hash(handed.adapter), ""
     return handed.config.base_hash or handed.config.base, handed.config.base_revision
 
 
@@ -177,7 +185,8 @@ class Follower:
             yield
             return
         self.base = _base_of(handed)
-        base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
+        how = {"dtype": handed.config.dtype, "quantization": handed.config.quantization}
+        base = section(ModelSettings, {"base": handed.base, **how}, handed.title)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
         rank = max(adapter_lora_rank(handed.adapter), self.settings.policy.lora.rank)
         # A server of ours that dies is started again from the base in the folder, whichever version answers by then.

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from sweetrl.evaluation.report import harm, level
+from sweetrl.io import read_json
+from sweetrl.models.check import FULL, is_full
 from sweetrl.models.licences import base_licence
 from sweetrl.serve.source import Handed
 from sweetrl.tracking.lineage import Lineage
@@ -94,7 +96,9 @@ This agent: {title}, trained with sweetrl, adapter {adapter}.
 
 def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
     """Return README.md: metadata that the Hub reads in front, then the card."""
-    config, licence = handed.config, base_licence(Path(handed.base), facts.base_hash)
+    config, full = handed.config, is_full(handed.adapter)
+    stated = read_json(handed.adapter / FULL).get("license") if full else base_licence(Path(handed.base))
+    licence = stated or base_licence(Path(handed.base), facts.base_hash)
     simple = licence if licence and " " not in licence else ""
     metadata: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
@@ -114,8 +118,10 @@ def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
         "dvc.lock": facts.dvc_lock or UNKNOWN,
     }
     limit = "- The adapter belongs to exactly the base above; on another base its replies mean nothing."
-    if merged:
+    if merged and not full:
         limit = f"- Merging rounds to {config.dtype}: replies may differ a little from base and adapter apart."
+    what = "the whole model: base and adapter merged" if merged else "a LoRA adapter (peft), to be put on its base"
+    what = "the whole model, of which all weights were trained" if full else what
     params = {key: value for key, value in facts.params.items() if key.partition(".")[0] in SECTIONS}
     trained = _table("parameter", "value", params) if params else "The parameters are not recorded."
     if facts.cost:
@@ -127,7 +133,7 @@ def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n\n" + CARD.format(
         title=handed.title,
         made=" and ".join(f"{key} `{value}`" for key, value in facts.code.items()) or "a method that is not recorded",
-        what="the whole model: base and adapter merged" if merged else "a LoRA adapter (peft), to be put on its base",
+        what=what,
         use=(MERGED_USE if merged else ADAPTER_USE) + TALK,
         settings="the settings it was evaluated with"
         if handed.version
@@ -140,7 +146,7 @@ def model_card(handed: Handed, facts: Lineage, merged: bool) -> str:
         else "No evaluation of exactly this adapter is recorded.",
         tasks=facts.params.get("tasks.source", UNKNOWN),
         user=facts.params.get("simulator.kind", UNKNOWN),
-        limit=limit if not merged or config.dtype != "float32" else "",
+        limit="" if full or (merged and config.dtype == "float32") else limit,
         params=trained,
         citation=CITATION,
         adapter=facts.adapter_hash,

@@ -15,9 +15,9 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.transformers import load_model, stop_ids
 from sweetrl.errors import UserError
 from sweetrl.io import making_folder, read_json, usual_mode, write_json, write_text
-from sweetrl.models.check import ADAPTER
+from sweetrl.models.check import ADAPTER, is_full
 from sweetrl.models.licences import is_own
-from sweetrl.models.load import load_tokenizer
+from sweetrl.models.load import load_tokenizer, make_saveable
 from sweetrl.serve.card import model_card
 from sweetrl.serve.source import Handed, facts_of, fetch
 from sweetrl.tracking.chat_agent import AgentConfig
@@ -29,11 +29,13 @@ TALK = ("system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p", 
 def export(reference: str, settings: Settings, out: Path, merge: bool = False) -> Handed:
     """Write the agent that `reference` names into the new folder `out`; return which it is.
 
-    With `merge` base and adapter become one model; without, the folder holds the adapter. Tokenizer with chat template,
-    generation config, `agent.json` (how it talks) and the model card are in both. `out` appears whole or not at all.
+    With `merge` base and adapter become one model, as full weights are one; without, the folder holds the adapter.
+    Tokenizer with chat template, generation config, `agent.json` (how it talks) and the model card are in both. `out`
+    appears whole or not at all.
     """
     with new_folder(out) as folder, tempfile.TemporaryDirectory(prefix="sweetrl-export-") as scratch:
         handed = fetch(reference, settings, Path(scratch))
+        merge = merge or is_full(handed.adapter)
         facts = facts_of(handed, settings, Path(scratch))
         tokenizer = load_tokenizer(handed.base)
         tokenizer.save_pretrained(folder)
@@ -83,7 +85,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> None:
     if merge:
         model = load_model(handed.base, handed.adapter, handed.config.dtype, "cpu")
-        _make_saveable(model.generation_config)
+        make_saveable(model.generation_config)
         if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
             model = model.merge_and_unload()
         chat = ChatFormat(tokenizer, **handed.config.chat_options)
@@ -111,17 +113,6 @@ def named_base(config: AgentConfig) -> dict[str, str | None]:
     path = Path(config.base)
     relative = not path.is_absolute() and path.parts[:1] != ("..",)
     return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
-
-
-def _make_saveable(config: Any) -> None:
-    """Let a generation config pass the checks of saving, which are stricter than those of loading.
-
-    Many fine-tunes set a temperature or top_p and leave `do_sample` out. Who sets them wants them used.
-    """
-    try:
-        config.validate(strict=True)
-    except ValueError:
-        config.do_sample = True
 
 
 def contents(folder: Path) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Where an agent to be handed over comes from: a registered version, or an adapter's folder in the project."""
+"""Where an agent to be handed over comes from: a registered version, or the folder of what the project has trained."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import read_json
-from sweetrl.models.load import check_adapter
+from sweetrl.models.check import ADAPTER, FULL, check_trained, is_trained
 from sweetrl.paths import EVALUATION
 from sweetrl.stages.registration import config_of as config_in_project
-from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
+from sweetrl.tracking.chat_agent import AgentConfig, base_under, refuse_critic
 from sweetrl.tracking.lineage import Lineage, lineage
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.tracking.store import require_store
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Handed:
     """An agent on this disk: `adapter` is a peft folder, `base` a folder or hub name; `version` is empty for a folder.
 
-    `name` is the registered model's, or the folder's.
+    `name` is the registered model's, or the folder's. Of full weights `adapter` and `base` are one folder.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Handed:
 
 
 def is_folder(reference: str) -> bool:
-    """Whether `reference` names an adapter's folder and no registered model."""
-    return (Path(reference) / "adapter_config.json").exists()
+    """Whether `reference` names a folder of what was trained and no registered model."""
+    return is_trained(reference)
 
 
 def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
@@ -55,7 +55,7 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
     if is_folder(reference):
         return from_folder(Path(reference), settings)
     if Path(reference).is_dir():
-        check_adapter(reference)
+        check_trained(reference)
     name, alias = split_reference(reference, settings.tracking.model)
     named = settings.tracking.model_copy(update={"model": name})
     try:
@@ -72,7 +72,7 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
 
 def from_folder(adapter: Path, settings: Settings) -> Handed:
     """Return the agent in an adapter's folder, on the base that params.yaml names."""
-    config = check_adapter(adapter)
+    config = check_trained(adapter)
     refuse_critic(adapter, config)
     trained_on = config.get("base_model_name_or_path")
     if trained_on and Path(trained_on) != Path(settings.model.base):  # an exported one says ./models/base
@@ -81,13 +81,13 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
             f"{settings.model.base}; set `model.base` to the adapter's base."
         )
     talk = config_in_project(settings, Path.cwd())
-    return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
+    return Handed(adapter.resolve().name, "", adapter, base_under(adapter, talk), talk)
 
 
 def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
     """Copy the registered version `reference` (an alias or a number) into `folder` and return the agent."""
     handed = copy_version(registry, reference, folder)
-    return replace(handed, base=find_base(handed.config, Path(handed.base) if handed.base else None))
+    return replace(handed, base=base_under(handed.adapter, handed.config, Path(handed.base) if handed.base else None))
 
 
 def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
@@ -95,10 +95,10 @@ def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     version = registry.get(reference)
     config = config_of(registry, version, folder)
     artifacts = registry.download(version, "artifacts", folder)
-    adapters = sorted(artifacts.rglob("adapter_config.json"))
+    adapters = sorted(path for name in (ADAPTER, FULL) for path in artifacts.rglob(name))
     if not adapters:
         raise UserError(
-            f"{registry.name} version {version.version}: there is no adapter in it; register it again with "
+            f"{registry.name} version {version.version}: there is nothing trained in it; register it again with "
             "`sweetrl run`."
         )
     bundled = artifacts / "base"

@@ -57,6 +57,7 @@ def find_adapter(name: str, served: str, models: frozenset[str]) -> Path | None:
     if named is None or named["model"] not in models:
         return None
     from sweetrl.config.settings import TrackingSettings
+    from sweetrl.models.check import is_full
     from sweetrl.serve.source import config_of, copy_version
     from sweetrl.tracking.registry import Registry
 
@@ -69,6 +70,9 @@ def find_adapter(name: str, served: str, models: frozenset[str]) -> Path | None:
             logger.warning("%s: %s", name, reason)
             return None
         handed = copy_version(registry, str(version.version), Path(folder.name))
+        if is_full(handed.adapter):
+            logger.warning("%s: it has full weights and no adapter; serve it as a model of its own", name)
+            return None
     except UnknownVersion as error:
         logger.warning("%s: %s", name, error)
         return None

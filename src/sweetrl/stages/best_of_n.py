@@ -24,6 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation import best_of_n as core
 from sweetrl.evaluation.rollout_value import open_critic
 from sweetrl.io import read_json, write_json
+from sweetrl.models.check import is_trained
 from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.rollout.context import open_environment
@@ -33,7 +34,7 @@ from sweetrl.stages.run import stage_main, stage_run
 
 def best_of_n(settings: Settings) -> None:
     """Attempt the first best_of_n.tasks test tasks for every critic and N."""
-    kinds = ["trained"] if (CRITIC / "adapter_config.json").exists() else []
+    kinds = ["trained"] if is_trained(CRITIC) else []
     kinds += ["privileged-ratio"] if settings.critic.privileged else []
     kinds += ["random", *(["oracle"] if settings.tasks.source == "synthetic" else [])]
     kinds += [settings.rank.critic] if settings.rank.critic != "trained" else []

@@ -23,6 +23,7 @@ from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
 from sweetrl.evaluation.report import example_states, harm, level, render, verdicts
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.methods.base import find_method
+from sweetrl.models.check import is_trained
 from sweetrl.paths import (
     EVALUATION,
     EVALUATION_DIALOGUES,
@@ -49,7 +50,7 @@ def evaluate(settings: Settings) -> None:
     tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")
-    if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
+    if not is_trained(POLICY):  # said before half an evaluation is done
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
         for name, path in (("test-tasks", TEST_TASKS), ("base", settings.model.base), ("policy", POLICY)):

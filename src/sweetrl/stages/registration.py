@@ -16,6 +16,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash, identity
 from sweetrl.io import digest, read_json, write_json
+from sweetrl.models.check import is_trained
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS
 from sweetrl.rollout.users import user_name
@@ -73,7 +74,7 @@ def register_policy(
 
     Idempotent: an adapter that is registered already keeps its version (its evaluation is brought up to date).
     """
-    if not (root / POLICY / "adapter_config.json").exists():
+    if not is_trained(root / POLICY):
         raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
     registry = Registry(settings.tracking, root)
     config = config_of(settings, home or root)

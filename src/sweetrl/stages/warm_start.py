@@ -1,6 +1,6 @@
 """Stage `warm-start`: a pretrained model learns from scripted demonstrations how the domain's dialogues go.
 
-`warm_start.base` with the trained adapter merged into its weights becomes `model.base`: a folder that transformers,
+`warm_start.base` with what was trained in its weights becomes `model.base`: a folder that transformers,
 peft and vLLM load like any other, with the licence of the model that it is made from. `make warm-start` runs it by
 hand; the profiles of `make reproduce` that take a pretrained model have it in their pipeline.
 """
@@ -18,7 +18,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import publish, read_json, write_json, write_text
-from sweetrl.lm.adapters import attach_adapter, load_base
+from sweetrl.lm.adapters import load_base, trainable
 from sweetrl.lm.data import PreferenceData
 from sweetrl.models.licences import base_licence, copy_licence
 from sweetrl.models.load import context_of, load_tokenizer
@@ -32,7 +32,7 @@ BASE_CARD = "BASE.md"
 
 
 def warm_start(settings: Settings) -> None:
-    """Train an adapter on demonstrations, write `warm_start.base` with it in its weights to `model.base`.
+    """Train on demonstrations, write `warm_start.base` as it is then to `model.base`.
 
     A killed run goes on from its last checkpoint and ends with the same bytes. UserError where a folder that this stage
     has not made would be written over.
@@ -53,7 +53,7 @@ def warm_start(settings: Settings) -> None:
         model, tokenizer = load_base(settings.model.model_copy(update={"base": how.base}))
         progress = StepProgress(run.stage, run.log_metrics)
         trainer = WarmStartTrainer(
-            attach_adapter(model, how.lora, how.seed),
+            trainable(model, settings.model, how.lora, how.seed),
             PreferenceData(data.rows, [(index, index) for index in range(len(data.rows))]),
             how,
             scratch,
@@ -109,6 +109,7 @@ def _write_origin(folder: Path, base: Path, settings: Settings, facts: dict[str,
         **facts,
     }
     write_json(folder / RECIPE, recipe)
+    how = "LoRA, merged" if settings.model.train == "lora" else "all weights"
     terms = licence if licence and " " not in licence else "other" if licence else "unknown"
     own_card = f" Its own card is {BASE_CARD}." if card.is_file() else ""
     stated = f"The base's licence is {licence}" if licence else "The base's folder states no licence"
@@ -117,7 +118,7 @@ def _write_origin(folder: Path, base: Path, settings: Settings, facts: dict[str,
         folder / "README.md",
         f"---\nlicense: {terms}\nlibrary_name: transformers\n---\n# A warm start\n\n"
         f"The weights of `{base}`, changed: trained on {facts['demonstrations']:,} scripted dialogues of the suite "
-        f"`{settings.suite}` by sweetrl's stage `warm-start` ({facts['steps']:,} steps, LoRA, merged). {RECIPE} has "
+        f"`{settings.suite}` by sweetrl's stage `warm-start` ({facts['steps']:,} steps, {how}). {RECIPE} has "
         f"the settings, {ORIGIN} the base's content hash and where it comes from.{own_card}\n\n{stated}{where}\n\n"
         "The demonstrators have faults on purpose: this is where training begins, not an agent to use.\n",
     )

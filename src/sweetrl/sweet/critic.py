@@ -2,9 +2,9 @@
 
     A(o_t, a, c) = (1/L) sum_l [ log pi_theta(a^l | o_t, a^{<l}, c) - log pi_ref(a^l | o_t, a^{<l}, c) ]         (Eq. 3)
 
-pi_theta is the base with the critic's adapter, pi_ref the same base with the adapter off. All candidate replies at all
-turns of a dialogue are branches of one tree whose trunk is the dialogue, so what they share is computed once.
-`fit_critic` trains by Eq. 2 (sweetrl.sweet.trainer.CriticTrainer). Critics that need no training are in
+pi_theta is the base with the critic's adapter (or its trained weights), pi_ref the same base without. All candidate
+replies at all turns of a dialogue are branches of one tree whose trunk is the dialogue, so what they share is computed
+once. `fit_critic` trains by Eq. 2 (sweetrl.sweet.trainer.CriticTrainer). Critics that need no training are in
 sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
 """
 
@@ -160,13 +160,13 @@ def load_critic(
 
     `base` is the base model and its tokenizer, if they are loaded already: the adapter is put on that model.
     """
-    from sweetrl.lm.adapters import load_adapter, load_base
+    from sweetrl.lm.adapters import load_base, load_trained
 
     kind = critic.parameterization
     if kind not in TRAINED_HERE:
         return domain.own_critic(critic).load(folder)
     model, tokenizer = base or load_base(domain.settings.model)
-    model = load_adapter(model, folder)
+    model = load_trained(model, folder)
     if kind == "log-ratio":
         return log_ratio_critic(domain, critic, rank, model, tokenizer, rank.reference == "conditioned")
     from sweetrl.engines.chat import ChatFormat

@@ -160,11 +160,11 @@ class TrainingJob:
 def run_trainer(
     trainer: PreferenceTrainer, scratch: Path, base: str, progress: StepProgress | None = None
 ) -> TrainingResult:
-    """Train (from the last checkpoint in `scratch`, if any) and write the adapter on `base` to `scratch`/adapter.
+    """Train (from the last checkpoint in `scratch`, if any) and write what was trained of `base` to `scratch`/adapter.
 
     Under a launcher all processes train, and the first one writes.
     """
-    from sweetrl.lm.adapters import save_adapter
+    from sweetrl.lm.adapters import save_trained
 
     started = time.monotonic()
     try:
@@ -176,7 +176,7 @@ def run_trainer(
     folder = scratch / "adapter"
     if not first_process():
         return TrainingResult(folder, "", {}, trainer.model)
-    save_adapter(trainer.model, folder, base)
+    save_trained(trainer.model, folder, base)
     final = last_fifth(history, SHOWN)
     single = all(chosen == rejected for chosen, rejected in trainer.data.pairs)
     accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
@@ -198,18 +198,18 @@ def train_adapter(
     head: bool = False,
     recorded: Sequence[Recorded] | None = None,
 ) -> TrainingResult:
-    """Train a fresh adapter on the base by `data`, under `job.settings`.
+    """Train the base, or a fresh adapter on it, by `data`, under `job.settings`.
 
-    `name` is what services call the run (`report_to`); `replay` as for PreferenceTrainer, `head` as for attach_adapter.
+    `name` is what services call the run (`report_to`); `replay` as for PreferenceTrainer, `head` as for trainable.
     What is too long for the model is left out, and counted in the metrics. `recorded` is compared before.
     """
-    from sweetrl.lm.adapters import attach_adapter, load_base
+    from sweetrl.lm.adapters import load_base, trainable
 
     model, tokenizer = load_base(job.model)
     data, counts = fitting(data, model)
-    adapted, pad_id = attach_adapter(model, job.settings.lora, job.seed, head), tokenizer.pad_token_id or 0
+    trained, pad_id = trainable(model, job.model, job.settings.lora, job.seed, head), tokenizer.pad_token_id or 0
     how = (job.settings, job.scratch, job.seed, pad_id, job.progress, replay, job.cache)
-    trainer = trainer_type(adapted, data, *how, recorded=recorded)
+    trainer = trainer_type(trained, data, *how, recorded=recorded)
     report_to(trainer, job.tracking, name)
     result = run_trainer(trainer, job.scratch, job.model.base, job.progress)
     return replace(result, metrics=counts | trainer.compared | dict(result.metrics))

@@ -13,7 +13,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel
 
 from sweetrl.errors import UserError
-from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent, find_base
+from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent, base_under
 from sweetrl.types import Prompt, Sampling
 
 
@@ -29,9 +29,9 @@ class AgentModel(PythonModel):
     def load_context(self, context: Any) -> None:
         """Load the stored adapter on its base: the stored one, or the one that `model_config` points to."""
         self.config = AgentConfig.read(context.model_config)
-        bundled = context.artifacts.get("base")
-        base = find_base(self.config, None if bundled is None else Path(bundled))
-        self.agent = ChatAgent.load(base, Path(context.artifacts["adapter"]), self.config)
+        bundled, adapter = context.artifacts.get("base"), Path(context.artifacts["adapter"])
+        base = base_under(adapter, self.config, None if bundled is None else Path(bundled))
+        self.agent = ChatAgent.load(base, adapter, self.config)
 
     def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""

@@ -17,6 +17,7 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
+from sweetrl.models.check import is_full
 from sweetrl.paths import CRITIC, POLICY
 from sweetrl.thoughts import split_thoughts
 from sweetrl.tracking.store import reason
@@ -48,6 +49,7 @@ class AgentConfig:
     system_prompt: str = ""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     thought_marks: str = ""
+    quantization: str = "none"
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> AgentConfig:
@@ -82,7 +84,8 @@ class ChatAgent:
     def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
         """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
         how = (config.dtype, config.device, config.threads)
-        return cls(TransformersEngine(base, adapter, *how, chat_options=config.chat_options), config)
+        more: dict[str, Any] = {"chat_options": config.chat_options, "quantization": config.quantization}
+        return cls(TransformersEngine(base, adapter, *how, **more), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Return the token ids of a dialogue, up to where the agent's reply begins.
@@ -144,6 +147,11 @@ def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
         ) from error
 
 
+def base_under(adapter: Path, config: AgentConfig, bundled: Path | None = None) -> str:
+    """Return where the model is that `adapter` belongs on (`find_base`); full weights are a model themselves."""
+    return str(adapter) if is_full(adapter) else find_base(config, bundled)
+
+
 def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
     """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`.
 
@@ -156,7 +164,8 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
         copy = try_to_load_from_cache(model.base, "config.json")
     content = dvc_hash(folder) if folder.is_dir() else ""
     revision = Path(copy).parent.name if isinstance(copy, str) else ""
-    loading = model.model_dump(include={"dtype", "device", "threads", "template_options", "thought_marks"})
+    named = {"dtype", "device", "threads", "quantization", "template_options", "thought_marks"}
+    loading = model.model_dump(include=named)
     talking = agent.model_dump(include={"top_p", "temperature", "max_turns"}) | {"max_new_tokens": agent.reply_tokens}
     return AgentConfig(model.base, content, revision, system_prompt=system_prompt, **loading, **talking)
 

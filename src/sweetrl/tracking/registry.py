@@ -22,6 +22,7 @@ from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import IGNORED
 from sweetrl.io import digest, read_json, write_json
+from sweetrl.models.check import is_full
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.tracking import limits
 from sweetrl.tracking.chat_agent import AgentConfig
@@ -330,7 +331,8 @@ def log_version(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         size = sum(path.stat().st_size for path in base.rglob("*") if path.is_file())
-        bundled = base if base.is_dir() and size <= tracking.base_mib * MIB else None
+        full = is_full(root / POLICY)  # then the base is no part of the agent
+        bundled = base if base.is_dir() and size <= tracking.base_mib * MIB and not full else None
         _save(path, Path(folder), root / POLICY, bundled, config)
         left = client.search_logged_models([store.experiment_id], f"tags.{STORED} = '{same[STORED]}'")
         logged = (
@@ -351,13 +353,13 @@ def log_version(
     keep_results(client, logged.model_id, root)
     client.finalize_logged_model(logged.model_id, "READY")
     with allowing("RESOURCE_ALREADY_EXISTS"):
-        client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
+        client.create_registered_model(name, description="SWEET-RL policies")
     created = client.create_model_version(
         name,
         source=f"models:/{logged.model_id}",
         run_id=source_run,
         tags=limits.facts(tags, f"{name}, a new version"),
-        description=description(trained, config, bundled is not None),
+        description=description(trained, config, bundled is not None, full),
         model_id=logged.model_id,  # servers refuse a source of this kind without it
     )
     return str(created.version)
@@ -418,12 +420,13 @@ def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: A
     )
 
 
-def description(trained: str, config: AgentConfig, bundled: bool) -> str:
+def description(trained: str, config: AgentConfig, bundled: bool, full: bool = False) -> str:
     """Return what the registry's page says about a version."""
     base = f"{config.base} ({config.base_hash or config.base_revision or 'content not recorded'})"
     where = "stored with it" if bundled else "not stored with it: set SWEETRL_BASE_MODEL to its folder"
+    began = f"All weights, trained by {trained}. It began as {base}. "
     return (
-        f"A peft adapter trained by {trained}. Its base is {base}, {where}. "
-        f"It talks over at most {config.max_turns} turns. "
+        (began if full else f"A peft adapter trained by {trained}. Its base is {base}, {where}. ")
+        + f"It talks over at most {config.max_turns} turns. "
         "Input: the messages of one dialogue, ending with the user's; output: the agent's reply."
     )

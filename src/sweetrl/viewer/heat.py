@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.models.check import is_trained
 from sweetrl.types import ReplyRatios, Trajectory
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Heat:
         """Whether there is a trained critic of the kind that has ratios, and the base it was trained on."""
         settings = self.domains.settings
         kind = settings.critic.parameterization == "log-ratio"
-        return kind and (self.folder / "adapter_config.json").exists() and self.base_there
+        return kind and is_trained(self.folder) and self.base_there
 
     @property
     def base_there(self) -> bool:
