@@ -62,7 +62,8 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
     assert set(values.get("fewer_seeds", {"variants": []})["variants"]) <= named
     assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
-    assert 0.0 in values["temperatures"] and {0.0, 1.0} <= set(values["choose"]["grid"])
+    least = {0.0} if profile == "colbench" else {0.0, 1.0}  # there sampling takes too long
+    assert least <= set(values["temperatures"])
     assert {*values["temperatures"]} <= {*values["choose"]["grid"]}
     assert set(values["persona_variants"]) <= named
     tree = merged(project(), values["settings"])
