@@ -5,7 +5,7 @@
 first a seed's data, then rows that were trained on them. A candidate is a question that the user answers with a fact
 that it has not told yet (`told`), one that brings out nothing, or the final answer. The table has the share of pairs
 of candidates at one state in which the former has the greater advantage (equal ones count half; the mean over states),
-and the number of states with such pairs.
+and the number of states with such pairs. Before it: how often the dialogues succeeded, by whether the user told a fact.
 """
 
 from __future__ import annotations
@@ -48,11 +48,24 @@ COLUMNS: dict[str, Callable[[Rated, Rated], bool]] = {
 def main() -> None:
     data, *rows = map(Path, sys.argv[1:])
     dialogues = {(one.task.id, one.attempt): one for one in TrajectoryStore(data / "trajectories").read()}
+    print_dialogues(list(dialogues.values()))
     print(f"| row | states | {' | '.join(COLUMNS)} |\n|---|---{'|---' * len(COLUMNS)}|")
     for row in rows:
         table = Table(row / "preferences" / CANDIDATES, RankedState)
         states = [rated(state, dialogues[state.task_id, state.attempt]) for state in table]
         print(f"| {row.parent.name} | {len(states)} | {' | '.join(share(states, of) for of in COLUMNS.values())} |")
+
+
+def print_dialogues(dialogues: Sequence[Trajectory]) -> None:
+    """Say how often dialogues succeeded: all, those in which no fact was told, and at least one of a task's."""
+    told = [any(m.content not in UNKNOWN for m in d.messages[2:] if m.role == "user") for d in dialogues]
+    without = [dialogue.success for dialogue, any_fact in zip(dialogues, told, strict=True) if not any_fact]
+    tasks = {dialogue.task.id: False for dialogue in dialogues}
+    for dialogue in dialogues:
+        tasks[dialogue.task.id] |= bool(dialogue.success)
+    print(f"{100 * fmean(bool(d.success) for d in dialogues):.1f} % of {len(dialogues)} dialogues succeeded, ", end="")
+    print(f"{100 * fmean(map(bool, without)):.1f} % of {len(without)} without a fact; ", end="")
+    print(f"{100 * fmean(tasks.values()):.0f} % of {len(tasks)} tasks at least once\n")
 
 
 def rated(state: RankedState, dialogue: Trajectory) -> list[Rated]:

@@ -25,6 +25,7 @@ def questions(seed: int, **skill: float) -> list[str]:
     settings = PretrainSettings.model_validate({"informed": 0.0, **skill})
     shown = DOMAIN.demonstrate(TASK, settings, 5, seed)
     assert shown == DOMAIN.demonstrate(TASK, settings, 5, seed), "a function of its arguments"
+    assert len(DOMAIN.demonstrate(TASK, settings, 40, seed).messages) <= 2 * len(HABIT) + 2, "no question twice"
     replies = [message.content for message in shown.messages if message.role == "assistant"]
     assert replies[-1].startswith(ANSWER_MARKER) and len(replies) <= 5
     assert DOMAIN.final_answer(shown.messages) == f"\n```python\n{PROGRAM}\n```"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -207,3 +208,27 @@ def test_what_does_not_fit_is_left_out_and_nothing_at_all_is_one_sentence(tiny_m
     assert (len(some.rows), some.too_long) == (5, 5)
     with pytest.raises(UserError, match="none of 10 demonstrations fits into the model's context of 20 tokens"):
         demonstrations(domain, chat, *sections(settings), 20)
+
+
+@pytest.mark.parametrize("suite", ["backend", "frontend"])
+def test_tasks_from_files_are_shown_from_the_last_where_the_domain_has_facts(
+    suite: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def f(x):\n    return x + {}" if suite == "backend" else "<html><body>{}</body></html>"
+    tests = {"test_cases": {"test1": "f(1)"}} if suite == "backend" else {}
+    rows = [{"problem_description": f"Please, {n}.", "ground_truth": code.format(n), **tests} for n in range(8)]
+    files = {"source": "files", "train": 6, "validation": 1, "test": 1}
+    for name, part in (("train", rows[:7]), ("test", rows[7:])):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        files[f"{name}_file"] = f"{name}.jsonl"
+    settings = parse_settings({**settings_of().model_dump(mode="json", by_alias=True), "suite": suite, "tasks": files})
+    shown: list[str] = []
+
+    def watched(*given: Any) -> Any:
+        shown.extend(task.problem_description for task in given[-1])
+        raise UserError("seen")
+
+    monkeypatch.setattr("sweetrl.base_agent.warm_start.demonstrations", watched)
+    with pytest.raises(UserError, match="seen"):
+        module.warm_start(settings)
+    assert shown == ([f"Please, {n}." for n in range(5, -1, -1)] if suite == "backend" else [])

@@ -203,8 +203,9 @@ def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: l
 def test_hostile_words_stay_text(tab: Tab, viewer: Viewer) -> None:
     prompts = viewer.heat.prompts(viewer.dialogues.read(27)[0])
     tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0")
-    tab.until("document.querySelectorAll('.message').length > 2")
-    thoughts = "document.querySelector('.message.assistant .sampled + .bubble').previousSibling"
+    spoken = "document.querySelector('.message.assistant .sampled + .bubble')"
+    tab.until(f"!!{spoken}")
+    thoughts = f"{spoken}.previousSibling"
     assert tab.js(f"!{thoughts}.open && {thoughts}.textContent.startsWith('Thoughts<img')"), (
         "folded, before what is said"
     )

@@ -49,13 +49,16 @@ def demonstrate(domain: Domain, task: Task, settings: PretrainSettings, max_turn
     answer = f"{opening}{reference}" + ("\n```" if "```" in opening else "")
 
     def act(task: Task, messages: Sequence[Message]) -> str:
-        asked = {message.content for message in messages if message.role == "assistant"}
-        heard = " ".join(message.content for message in messages[2::2])
-        left = [fact.question for fact in facts if fact.text not in heard and fact.question not in asked]
+        questions = {message.content for message in messages if message.role == "assistant"}
+        replies = " ".join(message.content for message in messages[2::2])
         heeds = rng.random() < heed
-        if rng.random() < STOP or len(asked) == max_turns - 1 or (heeds and not left):
+        if heeds:
+            choices = [fact.question for fact in facts if fact.text not in replies and fact.question not in questions]
+        else:
+            choices = [question for question in HABIT if question not in questions]
+        if rng.random() < STOP or len(questions) == max_turns - 1 or not choices:
             return answer
-        return rng.choice(left if heeds else [question for question in HABIT if question not in asked] or left)
+        return rng.choice(choices)
 
     user = DescribedUser(domain.facts, domain.settings.simulator.reply_characters or domain.reply_characters)
     return Demonstration(converse(act, user, task, max_turns, seed), informed)

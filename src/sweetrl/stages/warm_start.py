@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress
@@ -45,8 +46,10 @@ def warm_start(settings: Settings) -> None:
         run.log_input("base", how.base)
         domain, context = load_domain(settings), context_of(how.base)
         chat = ChatFormat(load_tokenizer(how.base), **settings.model.chat_options)
-        # Of tasks from files the last ones: dialogues are collected about the first.
-        tasks = split_tasks(domain)["train"][::-1] if settings.tasks.source == "files" else ()
+        # Of tasks from files the last ones: dialogues are collected about the first. Without facts about them nobody
+        # can demonstrate them, and the domain's own are shown.
+        from_files = settings.tasks.source == "files" and type(domain).facts is not Domain.facts
+        tasks = split_tasks(domain)["train"][::-1] if from_files else ()
         skill, difficulty = settings.pretrain, settings.tasks.difficulty
         data = demonstrations(domain, chat, how, skill, settings.agent, difficulty, context, tasks)
         scratch = run.scratch()
