@@ -203,3 +203,8 @@ def test_an_adapter_changes_the_distribution(tiny_model: Path, tmp_path: Path) -
     assert tokens_of(completions) != tokens_of(plain)
     lower = TransformersEngine(tiny_model, tmp_path / "adapter", dtype="bfloat16", device="cpu", threads=1)
     assert tokens_of(lower.sample(prompts, SAMPLING)) == tokens_of(lower.sample(prompts, SAMPLING))
+    for each in (engine, lower):
+        with torch.profiler.profile(record_shapes=True) as profile:
+            each.sample(prompts, SAMPLING)
+        widths = {event.input_shapes[1][-1] for event in profile.events() if event.name == "aten::bmm"}
+        assert engine.model.config.vocab_size not in widths, "the head's weights were copied for each row"

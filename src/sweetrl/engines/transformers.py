@@ -168,7 +168,10 @@ def load_model(
         loaded = load_lora(loaded, adapter)
         if dtype == "float32" and quantization == "none":
             loaded = loaded.merge_and_unload()
-    return loaded.to(device).eval()
+    loaded = loaded.to(device).eval()
+    # torch multiplies [rows, 1, width] by weights without gradients row by row, with a copy of them for each.
+    loaded.get_output_embeddings().requires_grad_()
+    return loaded
 
 
 def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> tuple[int, ...]:
