@@ -133,6 +133,10 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, mo
     assert [row[0] for row in table(text, "Other users")[1:]] == [
         *("zero-shot, usual", "SWEET-RL, usual", "zero-shot, terse", "SWEET-RL, terse")
     ]
+    head, *rows = table(text, "Table 2")
+    others = head.index("success with other users, T = 0")
+    terse = [one.success for one in results(0.4, 7)]
+    assert {row[others] for row in rows} == {f"terse {percent(sum(terse) / len(terse))}"}
     drawn = {path.name: path.read_bytes() for path in Path("figures").iterdir()}
     for name, content in drawn.items():
         root = ElementTree.fromstring(content)

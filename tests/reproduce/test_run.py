@@ -235,9 +235,10 @@ def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) ->
     assert calls == []
     run.measure(Profile(), "zero-shot", 7)
     assert not (folder / "variants" / "zero-shot" / "7" / "policy").exists()
-    run.variant(Profile(), "rft", 7)
-    run.measure(Profile(), "rft", 7)
-    personas = {one["persona"] for one in read_json(folder / "measured" / "rft" / "7" / "summary.json")["measured"]}
+    run.variant(Profile(), "answered-turns", 7)
+    run.measure(Profile(), "answered-turns", 7)
+    summary = read_json(folder / "measured" / "answered-turns" / "7" / "summary.json")
+    personas = {one["persona"] for one in summary["measured"]}
     assert personas == {""}
 
 

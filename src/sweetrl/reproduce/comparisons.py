@@ -167,17 +167,28 @@ def _table(results: Results, rows: Sequence[Row]) -> Table:
     own = {VARIANTS[row["variant"]].against for row in rows} - {"sweet"}
     below = VARIANTS[min(own, default="sweet")].label
     paper = "paper_pages" if measure == "reward" else "paper"
+    met = [name for name in temperatures if any(name in one for row in rows for one in row["personas"].values())]
     body = [
         [
             row["label"],
             *cells(row["at"], temperatures, (measure, interval)),
+            *(_others(row, name, measure) for name in met),
             *cells(differences(row["at"]), temperatures, (measure, gap)),
             " / ".join("-" if value is None else f"{value}" for value in row[paper]),
         ]
         for row in rows
     ]
-    titles = [results["labels"][measure], f"minus {below}"]
-    return Table(["", *heads(titles, temperatures), f"paper: {results['paper']}"], body)
+    label = results["labels"][measure]
+    others = heads([f"{label} with other users"], met)
+    compared = heads([f"minus {below}"], temperatures)
+    return Table(["", *heads([label], temperatures), *others, *compared, f"paper: {results['paper']}"], body)
+
+
+def _others(row: Row, temperature: str, measure: str) -> str:
+    """A row's scores with users whom it was not trained with, the lowest first."""
+    met = row["personas"].items()
+    scores = sorted((one[temperature][measure]["value"], persona) for persona, one in met if temperature in one)
+    return ", ".join(f"{persona} {percent(value)}" for value, persona in scores) or NONE
 
 
 def _online(rows: Sequence[Row]) -> Table:
