@@ -179,16 +179,14 @@ def _table(results: Results, rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     label = results["labels"][measure]
-    others = heads([f"{label} with other users"], met)
-    compared = heads([f"minus {below}"], temperatures)
-    return Table(["", *heads([label], temperatures), *others, *compared, f"paper: {results['paper']}"], body)
+    head = [*heads([label], temperatures), *heads([f"{label} with other users"], met)]
+    return Table(["", *head, *heads([f"minus {below}"], temperatures), f"paper: {results['paper']}"], body)
 
 
 def _others(row: Row, temperature: str, measure: str) -> str:
     """A row's scores with users whom it was not trained with, the lowest first."""
-    met = row["personas"].items()
-    scores = sorted((one[temperature][measure]["value"], persona) for persona, one in met if temperature in one)
-    return ", ".join(f"{persona} {percent(value)}" for value, persona in scores) or NONE
+    scores = {who: one[temperature][measure]["value"] for who, one in row["personas"].items() if temperature in one}
+    return ", ".join(f"{who} {percent(scores[who])}" for who in sorted(scores, key=scores.__getitem__))
 
 
 def _online(rows: Sequence[Row]) -> Table:
@@ -439,11 +437,10 @@ def _settings(values: Mapping[str, Any]) -> str:
 
 def _costs(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """Minutes of a variant of each row, and the sum of everything."""
-    body = []
-    for row in rows:
-        measuring = row["training"]["measuring_seconds"]
-        both = (row["training"]["seconds"] - measuring, measuring)
-        body.append([row["label"], *(number(seconds / 60) for seconds in both)])
+    spent = {row["label"]: (row["training"]["seconds"], row["training"]["measuring_seconds"]) for row in rows}
+    body = [
+        [name, number((both - measuring) / 60), number(measuring / 60)] for name, (both, measuring) in spent.items()
+    ]
     hours = results["hours"]
     sums = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (SEED_DATA, *TABLES, PICKING) if name in hours)
     note = (
