@@ -1,4 +1,5 @@
-"""Stages that are started from here: one in several processes, as `torchrun` does, and one in a folder of its own.
+"""Stages that are started from here: one in several processes, which train together as `torchrun`'s do or each make a
+share of its parts, and one in a folder of its own.
 
 `model.processes` is the number of processes; on several machines torchrun starts a stage itself (docs/performance.md).
 
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,25 +26,26 @@ from sweetrl.config.settings import ModelSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, write_text
 from sweetrl.paths import ROOT_VARIABLE, RUNS
-from sweetrl.stages.scratch import VARIABLE
+from sweetrl.stages.scratch import VARIABLE, Share
 from sweetrl.tracking.runs import PARENT_VARIABLE
 
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
 def wants_processes(settings: ModelSettings) -> bool:
-    """Whether a training stage is to start others of its kind: not where a launcher has started it."""
+    """Whether a stage is to start others of its kind: not where a launcher has started it."""
     return LAUNCHED not in os.environ and settings.processes > 1
 
 
-def check_devices(settings: ModelSettings) -> None:
-    """Refuse more processes than there are GPUs, if GPUs are used."""
+def check_devices(settings: ModelSettings) -> bool:
+    """Refuse more processes than there are GPUs, if GPUs are used; return whether they are."""
     import torch
 
     count = torch.cuda.device_count()
     used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
     if used and settings.processes > count:
         raise UserError(f"params.yaml: model.processes: {settings.processes} need as many GPUs; there are {count}.")
+    return used
 
 
 def launch(settings: ModelSettings) -> int:
@@ -89,6 +92,38 @@ def launch(settings: ModelSettings) -> int:
     except SignalException as error:
         return 128 + error.sigval
     return 0
+
+
+def make_shares(stage: str, settings: ModelSettings) -> None:
+    """Make the parts of `stage` in `settings.processes` shares side by side (sweetrl.stages.scratch).
+
+    Where one fails the others are ended and a UserError says so. Finished parts stay.
+    """
+    own = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "SWEETRL_TRACKING": "off"}
+    own.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    gpus = [str(number) for number in range(settings.processes)] if check_devices(settings) else []
+    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        gpus = visible.split(",")
+    shares = list[subprocess.Popen[bytes]]()
+    try:
+        for index in range(settings.processes):
+            own[VARIABLE] = str(Share(index, settings.processes))
+            if gpus:
+                own["CUDA_VISIBLE_DEVICES"] = gpus[index]
+            command = [sys.executable, "-m", f"sweetrl.stages.{stage}"]
+            shares.append(subprocess.Popen(command, env=own, start_new_session=True))
+        while None in (ended := [share.poll() for share in shares]) and not any(ended):
+            time.sleep(0.05)
+    finally:
+        for share in shares:
+            share.terminate()
+            share.wait()
+    for index, status in enumerate(ended):
+        if status:
+            raise UserError(
+                f"{stage}: share {index} of {settings.processes} ended with {status}"
+                f"{', perhaps for lack of memory' if status == -9 else ''}; run the same command again to go on."
+            )
 
 
 def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
