@@ -29,27 +29,30 @@ from sweetrl.paths import ROOT_VARIABLE, RUNS
 from sweetrl.stages.scratch import VARIABLE, Share
 from sweetrl.tracking.runs import PARENT_VARIABLE
 
+logger = logging.getLogger("sweetrl")
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
 def wants_processes(settings: ModelSettings) -> bool:
-    """Whether a stage is to start others of its kind: not where a launcher has started it."""
-    return LAUNCHED not in os.environ and settings.processes > 1
+    """Whether a stage is to start others of its kind: not where a launcher has started it, nor for a single one."""
+    return LAUNCHED not in os.environ and settings.processes > 1 and processes_of(settings)[0] > 1
 
 
-def check_devices(settings: ModelSettings) -> bool:
-    """Refuse more processes than there are GPUs, if GPUs are used; return whether they are."""
+def processes_of(settings: ModelSettings) -> tuple[int, list[str]]:
+    """Return how many processes a stage starts, and the GPU of each: as many as there are, if GPUs are used."""
     import torch
 
-    count = torch.cuda.device_count()
-    used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
-    if used and settings.processes > count:
-        raise UserError(f"params.yaml: model.processes: {settings.processes} need as many GPUs; there are {count}.")
-    return used
+    if not (settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())):
+        return settings.processes, []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = visible.split(",")[: settings.processes]
+    if len(gpus) < settings.processes:
+        logger.info("model.processes: %d of %d, one for each GPU", len(gpus), settings.processes)
+    return len(gpus), gpus
 
 
 def launch(settings: ModelSettings) -> int:
-    """Run this very command in `settings.processes` processes, and return their exit status.
+    """Run this very command in so many processes (`processes_of`), and return their exit status.
 
     They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
     goes on from its last checkpoint; with another number of processes, which gives other bytes, it begins anew.
@@ -58,7 +61,7 @@ def launch(settings: ModelSettings) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    check_devices(settings)
+    count, _ = processes_of(settings)
     # Its reports of a failed process are tables; the process itself has said in a sentence what was wrong.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if settings.sharding == "fsdp2":
@@ -68,7 +71,7 @@ def launch(settings: ModelSettings) -> int:
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=settings.processes,
+        nproc_per_node=count,
         run_id="sweetrl",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -84,8 +87,7 @@ def launch(settings: ModelSettings) -> int:
         number = -failed.exitcode  # a signal, which has left the process no word to say
         why = ", perhaps for lack of memory" if number == 9 else ""
         print(
-            f"error: process {rank} of {settings.processes} was killed (signal {number}{why}); run the same command "
-            "again to go on.",
+            f"error: process {rank} of {count} was killed (signal {number}{why}); run the same command again to go on.",
             file=sys.stderr,
         )
         return 128 + number
@@ -95,22 +97,20 @@ def launch(settings: ModelSettings) -> int:
 
 
 def make_shares(stage: str, settings: ModelSettings) -> None:
-    """Make the parts of `stage` in `settings.processes` shares side by side (sweetrl.stages.scratch).
+    """Make the parts of `stage` in so many shares (`processes_of`, sweetrl.stages.scratch) side by side.
 
     Where one fails the others are ended and a UserError says so. Finished parts stay.
     """
     own = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "SWEETRL_TRACKING": "off"}
     own.setdefault("OMP_NUM_THREADS", str(settings.threads))
-    gpus = [str(number) for number in range(settings.processes)] if check_devices(settings) else []
-    if gpus and (visible := os.environ.get("CUDA_VISIBLE_DEVICES")):
-        gpus = visible.split(",")
+    command = [sys.executable, "-m", f"sweetrl.stages.{stage}"]
+    count, gpus = processes_of(settings)
     shares = list[subprocess.Popen[bytes]]()
     try:
-        for index in range(settings.processes):
-            own[VARIABLE] = str(Share(index, settings.processes))
+        for index in range(count):
+            own[VARIABLE] = str(Share(index, count))
             if gpus:
                 own["CUDA_VISIBLE_DEVICES"] = gpus[index]
-            command = [sys.executable, "-m", f"sweetrl.stages.{stage}"]
             shares.append(subprocess.Popen(command, env=own, start_new_session=True))
         while None in (ended := [share.poll() for share in shares]) and not any(ended):
             time.sleep(0.05)
@@ -121,7 +121,7 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
     for index, status in enumerate(ended):
         if status:
             raise UserError(
-                f"{stage}: share {index} of {settings.processes} ended with {status}"
+                f"{stage}: share {index} of {count} ended with {status}"
                 f"{', perhaps for lack of memory' if status == -9 else ''}; run the same command again to go on."
             )
 
