@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Enough that every stage has something to do, little enough for two cores.
 SMALL: dict[str, Any] = {
-    "model.threads": 1,  # other tests run beside it, and threads that wait for one another cost more than they bring
+    "model.processes": 1,  # other tests run beside it
     "tasks.train": 40,
     "tasks.validation": 4,
     "tasks.test": 12,

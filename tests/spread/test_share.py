@@ -70,3 +70,31 @@ def test_shares_leave_the_same_bytes(
                 assert logged[key] == costs[key] > 0, key
     assert results(cut) == results(whole)
     assert len(results(cut)) == 4 + 4 + 6 + 2
+
+
+def test_processes_make_the_shares(make_project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    alone, several = make_project("alone"), make_project("several")
+    parameters = several / "params.yaml"
+    parameters.write_text(parameters.read_text().replace("threads: 1", "threads: 1, processes: 2"))
+    monkeypatch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)
+    for root in (alone, several):
+        monkeypatch.chdir(root)
+        collect(load_settings())
+    made = {path.name: path.read_bytes() for path in alone.glob("data/trajectories/*")}
+    assert {path.name: path.read_bytes() for path in several.glob("data/trajectories/*")} == made != {}
+    assert sorted(path.name for path in several.glob(".scratch/*/costs*.jsonl")) == [
+        "costs-0-of-2.jsonl",
+        "costs-1-of-2.jsonl",
+    ]
+
+
+def test_a_share_that_fails_ends_them_all(make_project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    project = make_project("broken")
+    parameters = project / "params.yaml"
+    parameters.write_text(parameters.read_text().replace("threads: 1", "threads: 1, processes: 2"))
+    (project / "models/base").unlink()
+    monkeypatch.chdir(project)
+    with pytest.raises(UserError, match=r"share [01] of 2 ended with 1; run the same command again to go on\.$"):
+        collect(load_settings())

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import ModelSettings
-from sweetrl.errors import UserError
 from sweetrl.stages import launch
 
 STAGE = """\
@@ -97,11 +96,14 @@ def test_a_launcher_starts_its_processes_itself(monkeypatch: pytest.MonkeyPatch)
     assert not launch.wants_processes(ModelSettings(processes=2))
 
 
-def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    launch.check_devices(ModelSettings(processes=2, device="cuda"))
-    launch.check_devices(ModelSettings(processes=8, device="cpu"))
-    with pytest.raises(UserError, match=r"model\.processes: 4 need as many GPUs; there are 2"):
-        launch.check_devices(ModelSettings(processes=4, device="cuda"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert launch.processes_of(ModelSettings(processes=8, device="cpu")) == (8, [])
+    assert launch.processes_of(ModelSettings(processes=4, device="cuda")) == (2, ["0", "1"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.delenv(launch.LAUNCHED, raising=False)
+    assert launch.processes_of(ModelSettings(processes=2, device="cuda")) == (1, ["3"])
+    assert not launch.wants_processes(ModelSettings(processes=2, device="cuda"))

@@ -68,7 +68,7 @@ class ModelSettings(Section):
     device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
     processes: Positive = 1
-    """Processes that train together, each with a GPU of its own; the stage starts them."""
+    """Processes that train together, or share dialogues; the stage starts them. On GPUs each has one of its own."""
     sharding: Literal["none", "fsdp2"] = "none"
     """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
     train: Literal["lora", "full"] = "lora"

@@ -57,6 +57,7 @@ def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
     if earlier := recorded(run, scratch, TRAJECTORIES):
         score_again(run, domain, TrajectoryStore(earlier), store)
         return store, f"{len(tasks)} tasks", {}
+    run.spread()
     policy = Policy(settings.model, settings.engine)
     rollouts.collect(domain, policy, tasks, out=store.folder, running=run.running(scratch))
     return store, f"{len(tasks)} tasks", {}

@@ -63,6 +63,7 @@ def evaluate(settings: Settings) -> None:
         running = {name: run.running(scratch, name) for name in policies}
         if earlier := recorded(run, scratch, EVALUATION_DIALOGUES, TRAJECTORIES, PREFERENCES, POLICY):
             score_again(run, domain, TrajectoryStore(earlier / BEFORE), stores[BEFORE])  # the base is as it was
+        run.spread()
         with rollouts.attempted(domain, policies, [(task, 0) for task in tasks], stores, running) as environment:
             if not run.share.whole:
                 return

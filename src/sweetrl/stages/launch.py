@@ -1,4 +1,5 @@
-"""Stages that are started from here: one in several processes, as `torchrun` does, and one in a folder of its own.
+"""Stages that are started from here: one in several processes, which train together as `torchrun`'s do or each make a
+share of its parts, and one in a folder of its own.
 
 `model.processes` is the number of processes; on several machines torchrun starts a stage itself (docs/performance.md).
 
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,29 +26,33 @@ from sweetrl.config.settings import ModelSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, write_text
 from sweetrl.paths import ROOT_VARIABLE, RUNS
-from sweetrl.stages.scratch import VARIABLE
+from sweetrl.stages.scratch import VARIABLE, Share
 from sweetrl.tracking.runs import PARENT_VARIABLE
 
+logger = logging.getLogger("sweetrl")
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
 def wants_processes(settings: ModelSettings) -> bool:
-    """Whether a training stage is to start others of its kind: not where a launcher has started it."""
-    return LAUNCHED not in os.environ and settings.processes > 1
+    """Whether a stage is to start others of its kind: not where a launcher has started it, nor for a single one."""
+    return LAUNCHED not in os.environ and settings.processes > 1 and processes_of(settings)[0] > 1
 
 
-def check_devices(settings: ModelSettings) -> None:
-    """Refuse more processes than there are GPUs, if GPUs are used."""
+def processes_of(settings: ModelSettings) -> tuple[int, list[str]]:
+    """Return how many processes a stage starts, and the GPU of each: as many as there are, if GPUs are used."""
     import torch
 
-    count = torch.cuda.device_count()
-    used = settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
-    if used and settings.processes > count:
-        raise UserError(f"params.yaml: model.processes: {settings.processes} need as many GPUs; there are {count}.")
+    if not (settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())):
+        return settings.processes, []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = visible.split(",")[: settings.processes]
+    if len(gpus) < settings.processes:
+        logger.info("model.processes: %d of %d, one for each GPU", len(gpus), settings.processes)
+    return len(gpus), gpus
 
 
 def launch(settings: ModelSettings) -> int:
-    """Run this very command in `settings.processes` processes, and return their exit status.
+    """Run this very command in so many processes (`processes_of`), and return their exit status.
 
     They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
     goes on from its last checkpoint; with another number of processes, which gives other bytes, it begins anew.
@@ -55,7 +61,7 @@ def launch(settings: ModelSettings) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    check_devices(settings)
+    count, _ = processes_of(settings)
     # Its reports of a failed process are tables; the process itself has said in a sentence what was wrong.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if settings.sharding == "fsdp2":
@@ -65,7 +71,7 @@ def launch(settings: ModelSettings) -> int:
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=settings.processes,
+        nproc_per_node=count,
         run_id="sweetrl",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -81,14 +87,43 @@ def launch(settings: ModelSettings) -> int:
         number = -failed.exitcode  # a signal, which has left the process no word to say
         why = ", perhaps for lack of memory" if number == 9 else ""
         print(
-            f"error: process {rank} of {settings.processes} was killed (signal {number}{why}); run the same command "
-            "again to go on.",
+            f"error: process {rank} of {count} was killed (signal {number}{why}); run the same command again to go on.",
             file=sys.stderr,
         )
         return 128 + number
     except SignalException as error:
         return 128 + error.sigval
     return 0
+
+
+def make_shares(stage: str, settings: ModelSettings) -> None:
+    """Make the parts of `stage` in so many shares (`processes_of`, sweetrl.stages.scratch) side by side.
+
+    Where one fails the others are ended and a UserError says so. Finished parts stay.
+    """
+    own = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "SWEETRL_TRACKING": "off"}
+    own.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    command = [sys.executable, "-m", f"sweetrl.stages.{stage}"]
+    count, gpus = processes_of(settings)
+    shares = list[subprocess.Popen[bytes]]()
+    try:
+        for index in range(count):
+            own[VARIABLE] = str(Share(index, count))
+            if gpus:
+                own["CUDA_VISIBLE_DEVICES"] = gpus[index]
+            shares.append(subprocess.Popen(command, env=own, start_new_session=True))
+        while None in (ended := [share.poll() for share in shares]) and not any(ended):
+            time.sleep(0.05)
+    finally:
+        for share in shares:
+            share.terminate()
+            share.wait()
+    for index, status in enumerate(ended):
+        if status:
+            raise UserError(
+                f"{stage}: share {index} of {count} ended with {status}"
+                f"{', perhaps for lack of memory' if status == -9 else ''}; run the same command again to go on."
+            )
 
 
 def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:

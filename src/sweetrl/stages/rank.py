@@ -23,6 +23,7 @@ def rank(settings: Settings) -> None:
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)
         scratch = run.scratch()
+        run.spread()
         blocks = Blocks(scratch, scratch / f"server{run.share.suffix}.log", run.mine)
         out = scratch / "out"
         domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)

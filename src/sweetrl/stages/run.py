@@ -39,7 +39,7 @@ from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import atomic_path, digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.rollout.ledger import COST, Ledger, cost_metrics, cost_totals
-from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
+from sweetrl.stages.launch import LAUNCHED, launch, make_shares, wants_processes
 from sweetrl.stages.parameters import check_declared, own_sources, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
@@ -116,6 +116,15 @@ class StageRun:
         files = (*others, *named_files(self.settings))
         hashes = [dvc_hash(path) if path.exists() else str(path) for path in files]
         return digest(self.parameters, self.read, hashes)
+
+    def spread(self) -> None:
+        """Let `model.processes` processes make all parts, if they are several that sample; this one puts them together.
+
+        A server has processes of its own, and a person answers to one.
+        """
+        samples = self.settings.engine.kind == "transformers" and self.settings.simulator.kind != "human"
+        if samples and self.share.whole and wants_processes(self.settings.model):
+            make_shares(self.stage, self.settings.model)
 
     def running(self, scratch: Path, policy: str = "") -> Running:
         """Return how dialogues are kept and watched whose unfinished work lies in `scratch`; `policy` tells them apart.
