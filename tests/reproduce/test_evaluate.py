@@ -70,6 +70,7 @@ def plan(
     tasks: int = 3,
     personas: Sequence[str] = (),
     persona_temperatures: Sequence[float] = (0.0,),
+    opening: str = "",
 ) -> None:
     choice = {"grid": [0.0, 0.5, 1.0], "tasks": tasks}
     write_json(
@@ -79,6 +80,7 @@ def plan(
             "choose": choice,
             "personas": list(personas),
             "persona_temperatures": list(persona_temperatures),
+            "opening": opening,
         },
     )
 
@@ -167,6 +169,15 @@ def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> N
     plan()
     evaluate(settings)
     assert LOADED == [POLICY]
+
+
+def test_a_control_is_made_to_answer_in_its_last_turn(settings: Settings) -> None:
+    plan(temperatures=[0.0], opening="I WANT TO ANSWER:\n")
+    evaluate(settings)
+    assert {one.outcome for one in read_results(OUT / "t0.parquet")} == {"answered"}
+    plan(temperatures=[0.0])
+    evaluate(settings)
+    assert {one.outcome for one in read_results(OUT / "t0.parquet")} == {"max_turns_reached"}
 
 
 def test_too_few_validation_tasks_are_one_sentence(settings: Settings) -> None:

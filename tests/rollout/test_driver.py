@@ -71,6 +71,26 @@ def test_the_same_as_in_lock_step_whatever_the_timing(cast: Any, workers: int) -
     assert each_on_its_own(opened(attempts, threads), threads, policy="base")[0] == expected
 
 
+def test_a_last_reply_begins_as_it_must(cast: Any) -> None:
+    engine = cast.engine("Why?", "aa")
+    context = replace(cast.context(engine, AGENT.model_copy(update={"max_turns": 2})), opening="I WANT TO ANSWER:\n")
+    attempts = cast.attempts(3)
+    for dialogue in rollout(attempts, context, seed=5, policy_name="base"):
+        question, answer = dialogue.turns
+        assert question.raw == "Why?" and answer.raw == "I WANT TO ANSWER:\naa"
+        assert (dialogue.outcome, dialogue.answer) == ("answered", "\naa")
+        opening = cast.chat.plain(context.opening)
+        assert answer.token_ids == opening + cast.chat.reply("aa")
+        assert answer.logprobs[: len(opening) + 1] == (0.0,) * len(opening) + (-0.5,)
+    first, last = engine.asked
+    assert all(prompt.token_ids[-len(opening) :] == opening for prompt in last)
+    assert not any(prompt.token_ids[-len(opening) :] == opening for prompt in first)
+    with pytest.raises(UserError, match="its engine takes text only"):
+        replace(context, chat=None, agent=context.agent.model_copy(update={"max_turns": 1})).open(
+            cast.task(0), 0, 5
+        ).prompt()
+
+
 def test_what_the_listener_raises_ends_the_rollout(cast: Any) -> None:
     def full(one: Dialogue) -> None:
         raise UserError("no space left on the disk")

@@ -65,7 +65,7 @@ def evaluate(settings: Settings) -> None:
             opened(load_domain(settings)) as environment,
             closing((agent := served.open(settings.evaluate.batch, singly=True)).engine),
         ):
-            player, domain = Player(environment, agent, scratch), environment.domain
+            player, domain = Player(environment, agent, scratch, plan["opening"]), environment.domain
             for temperature in grid:
                 found, _ = player.play(f"validation-t{temperature:g}", validation, temperature)
                 tried[f"{temperature:g}"] = rates(found)
@@ -103,11 +103,12 @@ def rates(results: Sequence[Result]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Player:
-    """One loaded policy in an open environment; its dialogues lie in `scratch`."""
+    """One loaded policy in an open environment; its last replies begin with `opening`. Dialogues lie in `scratch`."""
 
     environment: OpenEnvironment
     agent: Agent
     scratch: Path
+    opening: str = ""
 
     def play(
         self, name: str, tasks: Sequence[Task], temperature: float, persona: str = ""
@@ -122,7 +123,7 @@ class Player:
         with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
             dialogues = rollout_scored(
                 [(task, 0) for task in tasks],
-                environment.context(self.agent),
+                replace(environment.context(self.agent), opening=self.opening),
                 TrajectoryStore(self.scratch / "dialogues" / name),
                 seed=settings.seed,
                 policy_name=AFTER,

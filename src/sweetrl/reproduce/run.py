@@ -107,6 +107,7 @@ class Profile:
             "choose": {"grid": [float(temperature) for temperature in grid], "tasks": int(tasks)},
             "personas": self.personas if met else [],
             "persona_temperatures": self.persona_temperatures,
+            "opening": variant.opening,
         }
 
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:

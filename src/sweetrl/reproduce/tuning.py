@@ -47,7 +47,8 @@ def tune(profile: Profile, name: str, seed: int) -> None:
     data = inputs(profile, one, seed)
     tasks_hash = dvc_hash(profile.folder / "seed-data" / str(seed) / "tasks")
     count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
-    plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
+    choose = {"grid": profile.temperatures, "tasks": count}
+    plan = {"temperatures": [], "choose": choose, "personas": [], "opening": one.opening}
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         settings, base = profile.decisive(one, tree)

@@ -14,6 +14,7 @@ from sweetrl.config.overrides import set_key
 from sweetrl.config.settings import OFFICIAL
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
+from sweetrl.types import ANSWER_MARKER
 
 if TYPE_CHECKING:
     from sweetrl.methods.base import Method
@@ -26,7 +27,8 @@ class Variant:
     `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number;
     `pages` the same of pages: (cosine, win rate against GPT-4o). `against` names the variant that it is compared with.
     `permuted` says what is changed in the data (sweetrl.reproduce.permuted): c is another task's for critic and ranking
-    (`references`), or the critic's pairs go by permuted rewards (`rewards`).
+    (`references`), or the critic's pairs go by permuted rewards (`rewards`). What an agent says in its last turn begins
+    with `opening` when it is measured.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Variant:
     pages: tuple[float | None, float | None] = (None, None)
     against: str = "sweet"
     permuted: Literal["", "references", "rewards"] = ""
+    opening: str = ""
 
     @property
     def folder(self) -> str:
@@ -79,6 +82,7 @@ def _grpo(credit: str, label: str, more: Mapping[str, Any] | None = None) -> Var
 
 RATIO = {"rank.critic": "privileged-ratio"}
 NO_REPLAY = {"policy.sft_replay": 0.0}
+ANSWER = f"{ANSWER_MARKER}\n"
 CONDITIONED = {"critic.reference": "conditioned", "rank.reference": "conditioned"}
 UNTRAINED = {"method": "zero-shot", "model.base": PRETRAINED}
 NOT_TOLD = "without training-time information"
@@ -132,6 +136,8 @@ _VARIANTS = (
     Variant("sweet-dpo", "pairs of replies (DPO) in place of lists", ABLATIONS, DPO),
     Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
     *_official_switches(),
+    # After `agent.max_turns` - 1 questions, a number that is chosen on validation tasks (`variant_settings`).
+    Variant("forced-answer", "zero-shot, made to answer", CONTROLS, {"method": "zero-shot"}, opening=ANSWER),
     Variant("sharpened", "sharpened, without rewards", CONTROLS, SHARPENED),
     Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, RATIO),
     Variant("other-c", "with another task's c", CONTROLS, permuted="references"),

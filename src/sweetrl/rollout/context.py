@@ -43,7 +43,7 @@ ANY_REWARD = (-math.inf, math.inf)
 class RolloutContext:
     """The domain, the agent's engine and chat format, the user and the scorer, and how the agent talks.
 
-    `chat` is None for an engine that takes text.
+    `chat` is None for an engine that takes text. The agent's last reply begins with `opening`.
     """
 
     domain: Domain
@@ -52,6 +52,7 @@ class RolloutContext:
     simulator: UserSimulator
     scorer: Scorer
     agent: AgentSettings
+    opening: str = ""
 
     def sampling(self, n: int = 1) -> Sampling:
         """How the agent's replies are sampled."""
@@ -63,7 +64,8 @@ class RolloutContext:
 
     def open_seeded(self, task: Task, attempt: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
-        return open_dialogue(self.domain, self.simulator, task, attempt, seed_of, self.agent, self.chat)
+        how = (self.agent, self.chat, self.opening)
+        return open_dialogue(self.domain, self.simulator, task, attempt, seed_of, *how)
 
     def resume(self, trajectory: Trajectory, turns: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin where the first `turns` agent turns of `trajectory`, and what the user said to them, are over."""

@@ -11,7 +11,7 @@ from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.engines.cache import common_prefix
 from sweetrl.engines.chat import ChatFormat, Prompts
-from sweetrl.errors import SimulatorError, UserLeft
+from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.protocols import AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.ledger import DialogueCost
 from sweetrl.thoughts import split_thoughts
@@ -28,7 +28,8 @@ class Dialogue:
 
     Every loop over dialogues (sweetrl.rollout.driver) goes through these, and nothing else moves a dialogue on.
     `prompts` None keeps the context as text only. The agent reads its own replies without their thoughts (or as its
-    chat template has them), the user what is visible of them.
+    chat template has them), the user what is visible of them. The reply of the last turn begins with `opening`, whose
+    tokens have the log-prob 0; it needs an engine that takes tokens.
     `seed_of` gives the seed of each agent turn: it follows from what the dialogue is, not from when it is asked.
     """
 
@@ -37,6 +38,7 @@ class Dialogue:
     seed_of: Callable[[int], int]
     environment: Environment
     prompts: Prompts | None
+    opening: str = ""
     texts: list[tuple[str, str]] = field(default_factory=list)
     turns: list[AgentTurn] = field(default_factory=list)
     prompt_tokens: int = 0
@@ -60,7 +62,15 @@ class Dialogue:
 
     def prompt(self) -> Prompt:
         """What the agent is asked next."""
-        return Prompt(self.ids, self.seed_of(len(self.turns)), tuple(self.texts), self.task.id)
+        return Prompt(self.ids + self._opening(), self.seed_of(len(self.turns)), tuple(self.texts), self.task.id)
+
+    def _opening(self) -> tuple[int, ...]:
+        """Return the ids of what the next reply begins with; none where it may begin as it likes."""
+        if not self.opening or self.environment.turn < self.environment.max_turns - 1:
+            return ()
+        if self.prompts is None:
+            raise UserError("the agent's last reply cannot be made to begin as an answer: its engine takes text only.")
+        return self.prompts.chat.plain(self.opening)
 
     def take(self, completion: Completion) -> None:
         """Let the agent say `completion`; the user is next unless the dialogue is `done`.
@@ -70,6 +80,13 @@ class Dialogue:
         if self.prompts is not None and not completion.token_ids:
             self.error = f"{OUTGROWN}: its {len(self.ids)} tokens leave no room for a reply in the model's context"
             return
+        if opening := self._opening():
+            completion = replace(
+                completion,
+                token_ids=opening + completion.token_ids,
+                logprobs=(0.0,) * len(opening) + completion.logprobs,
+                text=self.opening + completion.text,
+            )
         self.prompt_tokens += completion.prompt_tokens
         self.generated_tokens += completion.generated_tokens
         self.read_tokens += completion.prompt_tokens or len(self.ids)
@@ -170,6 +187,7 @@ def open_dialogue(
     seed_of: Callable[[int], int],
     agent: AgentSettings,
     chat: ChatFormat | None = None,
+    opening: str = "",
 ) -> Dialogue:
     """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
     cut = domain.settings.simulator.reply_characters or domain.reply_characters
@@ -177,4 +195,4 @@ def open_dialogue(
     system = domain.system_prompt(agent.prompt)
     texts = [("system", system), ("user", task.problem_description)]
     prompts = None if chat is None else chat.begin(system, task.problem_description)
-    return Dialogue(task, attempt, seed_of, environment, prompts, texts)
+    return Dialogue(task, attempt, seed_of, environment, prompts, opening, texts)
