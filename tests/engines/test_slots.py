@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_a_session_finds_earlier_turns_in_its_slots(plain: TransformersEngine, e
             for prompt, (reply,), more in zip(prompts, replies, make_prompts(engine, 8, turn), strict=True)
         ]
     assert reused
+
+
+def test_sessions_side_by_side_have_the_same_slots(plain: TransformersEngine, engine: TransformersEngine) -> None:
+    """As Best-of-N has one for each N; they go with the last of them."""
+    one, other, prompts = engine.session(), engine.session(), make_prompts(engine, 5)
+    for session, sampling in ((one, SAMPLINGS[0]), (other, SAMPLINGS[1]), (one, SAMPLINGS[2])):
+        assert tokens_of(session.sample(prompts, sampling)) == tokens_of(plain.sample(prompts, sampling))
+    slots: Any = weakref.ref(one.kept)  # type: ignore[attr-defined]
+    assert slots() is other.kept  # type: ignore[attr-defined]
+    del one, other, session
+    assert slots() is None
+    assert tokens_of(engine.session().sample(prompts, SAMPLINGS[3])) == tokens_of(plain.sample(prompts, SAMPLINGS[3]))
 
 
 def test_replies_end_with_the_context(engine: TransformersEngine) -> None:
