@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from sweetrl.engines import slots as slots_module
 from sweetrl.engines.background import Bridge, wait
 from sweetrl.engines.cache import CacheShape
-from sweetrl.engines.decoding import Decoder
 from sweetrl.engines.policy import Policy
 from sweetrl.engines.slots import Slots
 from sweetrl.engines.stream import Stream, asked_singly
@@ -319,14 +318,6 @@ def test_a_graph_is_recorded_on_the_models_own_device(
         slots._capture(lambda: torch.zeros(1))
     slots_module._recording_stream.cache_clear()
     assert used == [[torch.device("cuda", number)] for number in (0, 1, 1)] and used[1] is used[2]
-
-
-def test_attention_makes_no_plans(plain: TransformersEngine) -> None:
-    """Neither in a batch nor in slots."""
-    for made in (Slots, Decoder):
-        torch.backends.cuda.enable_cudnn_sdp(True)
-        made(plain.model, *plain._how)
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1), Sampling(1, temperature=0.0), Sampling(1, top_p=0.9)])

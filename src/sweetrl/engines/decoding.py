@@ -76,7 +76,6 @@ class Decoder:
         self.rows, self.context = rows, context
         self._like: torch.Tensor = model.get_input_embeddings().weight  # of the type and device of keys and values
         self._device = self._like.device
-        without_plans()
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
@@ -235,15 +234,6 @@ class Decoder:
             logits_to_keep=1,
         )
         return output.logits[:, -1]
-
-
-def without_plans() -> None:
-    """Keep attention from cuDNN, which torch prefers on a Hopper: it makes a plan for every new shape, half a second
-    each, and in a growing batch every token has a new one.
-    """
-    import torch
-
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _mask(lengths: np.ndarray, width: int) -> np.ndarray:

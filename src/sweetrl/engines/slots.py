@@ -24,7 +24,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, cache_view, nearest
-from sweetrl.engines.decoding import PREFILL_TOKENS, Reply, draw, uniforms, without_plans
+from sweetrl.engines.decoding import PREFILL_TOKENS, Reply, draw, uniforms
 from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -137,7 +137,6 @@ class Slots:
         self._cache: SlotCache | None = None
         self._graphs: dict[tuple[float, ...], Any] = {}
         self._graphed = self._device.type == "cuda"  # whether what comes again becomes a graph
-        without_plans()
 
     @property
     def busy(self) -> bool:
