@@ -289,7 +289,7 @@ def test_what_waits_inside_or_moves_is_noticed() -> None:
     """The host reads where the tokens of each expert end, within a product; and what moves is waited for."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
     assert not goes_on_with_graphs(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL, **HEADS, **experts)))
     with slots_module._waits()() as waits:
         torch.zeros(2, device="meta").double()
