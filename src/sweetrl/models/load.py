@@ -59,8 +59,9 @@ def load_weights(model: Path | str, dtype: str, quantization: str = "none", devi
 
 
 def without_plans() -> None:
-    """Keep attention from cuDNN, which torch prefers on a Hopper: it makes a plan for every new shape, half a second
-    each; passes of training have many, and in a growing batch every token has a new one.
+    """Keep attention from cuDNN, which torch prefers on a Hopper: it makes a plan for every new shape, which has taken
+    others half a second (modelscope/FunASR issue 3704). Passes of training have many shapes, and in a growing batch
+    every token has a new one.
     """
     import torch
 
