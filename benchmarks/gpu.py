@@ -80,7 +80,9 @@ def model_of(shape: str, full: bool = False) -> Iterator[Any]:
 
     from sweetrl.lm.adapters import attach_adapter
     from sweetrl.lm.full import train_all
+    from sweetrl.models.load import without_plans
 
+    without_plans()
     cuda = torch.cuda.is_available()
     torch.manual_seed(0)
     before = torch.get_default_dtype()
