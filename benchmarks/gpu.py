@@ -19,7 +19,8 @@ KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer mak
                        `mfu` is the arithmetic of layers, attention and head against the data sheet's 989 TFLOP/s of an
                        H100 or H200 (elsewhere `flops` alone), `peak_gib` all memory that torch held
 policy-SHAPE-full      the same steps with all weights trained, in float32 under autocast, instead of adapters
-policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, with its reference computed before (counted)
+policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, the second time, with as many in a batch as fit; its
+                       reference is computed before and not counted, as ours
 quarter-PART           reproduce/smollm2-quarter with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
                        .scratch/gpu-quarter, by the project's own stages (needs models/smollm2 and mlflow); a measured
                        variant's line has its success rates
@@ -36,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -74,13 +75,19 @@ Line = dict[str, Any]
 
 @contextmanager
 def model_of(shape: str, full: bool = False) -> Iterator[Any]:
-    """A model with random weights and an adapter, or with all of them trained, made on the device; gone afterwards."""
+    """A model with random weights and an adapter, or with all of them trained, made on the device.
+
+    What was there before and is held no more goes first: else it would be in what `peak_gib` and `tokens: auto` see.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sweetrl.lm.adapters import attach_adapter
     from sweetrl.lm.full import train_all
+    from sweetrl.models.load import without_plans
 
+    release()
+    without_plans()
     cuda = torch.cuda.is_available()
     torch.manual_seed(0)
     before = torch.get_default_dtype()
@@ -92,12 +99,16 @@ def model_of(shape: str, full: bool = False) -> Iterator[Any]:
         torch.set_default_dtype(before)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    try:
-        yield train_all(model, "bfloat16") if full else attach_adapter(model.requires_grad_(False), LORA, seed=0)
-    finally:
-        del model
-        gc.collect()
-        torch.cuda.empty_cache()
+    yield train_all(model, "bfloat16") if full else attach_adapter(model.requires_grad_(False), LORA, seed=0)
+
+
+def release() -> None:
+    """Give the device back what nobody holds any more; RuntimeError where it has failed for good."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    now()
 
 
 def now() -> float:
@@ -109,15 +120,16 @@ def now() -> float:
     return time.perf_counter()
 
 
-def figures(seconds: float, tokens: float, multiply_adds_: float) -> Line:
-    """What a line says of arithmetic and memory."""
+def figures(seconds: float, tokens: float, multiply_adds_: float = 0.0) -> Line:
+    """What a line says of memory, and of arithmetic where that was counted."""
     import torch
 
     line = {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
-    line["flops"] = 2 * multiply_adds_ / seconds
+    if multiply_adds_:
+        line["flops"] = 2 * multiply_adds_ / seconds
     if torch.cuda.is_available():
         line["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
-        if any(name in torch.cuda.get_device_name(0) for name in ("H100", "H200")):
+        if multiply_adds_ and any(name in torch.cuda.get_device_name(0) for name in ("H100", "H200")):
             line["mfu"] = line["flops"] / HOPPER
     return line
 
@@ -143,7 +155,7 @@ def sample(shape: str, rows: int, play: Any, length: int = 128, turns: int = 4) 
             words = [[ids(20, 60) for _ in range(turns - 1)] for _ in prompts]
             start = now()
             tokens = play(base, how, prompts, sampling, words)
-            line = {"rows": rows} | figures(now() - start, tokens, 0.0)
+            line = {"rows": rows} | figures(now() - start, tokens)
     return [line]
 
 
@@ -201,7 +213,7 @@ def data_of(kind: str, shape: str, steps: int = STEPS) -> PreferenceData:
     return PreferenceData(rows, tuple((row, row) for row in range(count)))
 
 
-def train(kind: str, shape: str, steps: int = STEPS, full: bool = False) -> list[Line]:
+def train(kind: str, shape: str, steps: int = STEPS, full: bool = False) -> Iterator[Line]:
     """Steps of a trainer in both layouts, in trees with and without compiled layers; of an adapter or all weights."""
     from torch._dynamo.utils import counters
 
@@ -213,13 +225,14 @@ def train(kind: str, shape: str, steps: int = STEPS, full: bool = False) -> list
         "policy": (trainers.PolicyTrainer, PolicySettings),
     }
     trainer_type, settings_type = types[kind]
-    data, lines = data_of(kind, shape, steps), []
+    data = data_of(kind, shape, steps)
     twice = 2 * list(plan(data, 1.0, 8, 0)[:steps])
 
     class Noted(trainer_type):  # type: ignore[misc, valid-type]
         def make_micro_batches(self, step: Any) -> Any:
             rows = [self.data.rows[row] for row in {row for pair in step.pairs for row in pair}]
-            self.done.append(sizes(rows, self.layout.backend is not None))
+            # One that runs out of memory is made again.
+            self.done[self.state.global_step] = sizes(rows, self.layout.backend is not None)
             return super().make_micro_batches(step)
 
     for layout in ("trees", "trees, not compiled", "flat"):
@@ -230,26 +243,26 @@ def train(kind: str, shape: str, steps: int = STEPS, full: bool = False) -> list
         Noted.compiled_from = 0 if layout == "trees" else sys.maxsize
         with model_of(shape, full) as model, tempfile.TemporaryDirectory() as folder:
             trainer = Noted(model, data, settings, Path(folder), 0, steps=twice)
-            ends, trainer.done, graphs = [now()], [], counters["stats"]["unique_graphs"]
+            ends, trainer.done, graphs = [now()], {}, counters["stats"]["unique_graphs"]
             trainer.report = lambda step, steps, logs, ends=ends: ends.append(now())
             trainer.args.save_strategy = "no"
             trainer.fit()
-            total = sum(trainer.done[steps:])
+            total = sum(trainer.done[step] for step in range(steps, 2 * steps))
             work = 3 * multiply_adds(shape, total) if full else training_multiply_adds(shape, total)
             line = figures(ends[-1] - ends[steps], float(total[0]), work)
             line |= {"layout": layout, "backend": trainer.layout.backend, "pass_tokens": trainer.layout.tokens}
             line |= {"warm_up": ends[steps] - ends[0], "graphs": counters["stats"]["unique_graphs"] - graphs}
-            lines.append(line | {"steps": steps, "gradient_checkpointing": trainer._checkpointing})
+            line |= {"steps": steps, "gradient_checkpointing": trainer._checkpointing}
             del trainer, model
-    return lines
+        yield line
 
 
-def rank(shape: str, dialogues: int = 2) -> list[Line]:
+def rank(shape: str, dialogues: int = 2) -> Iterator[Line]:
     """Log-probs of 16 candidates at every turn, with the adapter and without it."""
     from sweetrl.lm.passes import model_layout
     from sweetrl.lm.reference import reference_logprobs, row_logprobs
 
-    chance, vocabulary, lines = random.Random(0), SHAPES[shape]["vocab_size"], []
+    chance, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
     trunks = [dialogue(chance, vocabulary, 1 if shape == "tiny" else 5) for _ in range(dialogues)]
     each: list[Sequence[Row]] = [candidates(chance, trunk, vocabulary) for trunk in trunks]
     for layout in ("trees", "flat"):
@@ -262,18 +275,31 @@ def rank(shape: str, dialogues: int = 2) -> list[Line]:
                 reference_logprobs(model, rows, how)
             total = 2 * sum(sizes(rows, how.backend is not None) for rows in each)
             line = figures(now() - start, float(total[0]), multiply_adds(shape, total))
-            lines.append(line | {"layout": layout, "backend": how.backend, "pass_tokens": how.tokens})
-    return lines
+            del model
+        yield line | {"layout": layout, "backend": how.backend, "pass_tokens": how.tokens}
 
 
 def trl(shape: str) -> list[Line]:
-    """TRL on the pairs of policy-SHAPE; tokens are those that our flat batches compute."""
-    data = data_of("policy", shape)
-    with model_of(shape) as model:
-        start = now()
-        steps = train_trl(model, data, 1 if shape == "llama-8b" else 8, checkpointing=False)["steps"]
-        total = sum(sizes([data.rows[row] for row in pair], False) for pair in data.pairs)
-        return [{"steps": steps} | figures(now() - start, float(total[0]), training_multiply_adds(shape, total))]
+    """TRL on the pairs of policy-SHAPE, all of them a second time; tokens are those that our flat batches compute."""
+    import torch
+
+    data, found, pairs = data_of("policy", shape), None, 2 if shape == "llama-8b" else 16
+    total = sum(sizes([data.rows[row] for row in pair], False) for pair in data.pairs)
+
+    def second(pairs: int) -> Line:
+        with model_of(shape) as model:
+            found = train_trl(model, data, pairs, checkpointing=False, epochs=2)
+            work = training_multiply_adds(shape, total)
+            return {"steps": found["steps"] // 2} | figures(found["last_epoch"], float(total[0]), work)
+
+    while found is None:
+        pairs //= 2
+        try:
+            found = second(pairs)
+        except torch.OutOfMemoryError:
+            if pairs == 1:
+                raise
+    return [found | {"layout": "trl", "pairs": pairs, "gradient_checkpointing": False}]
 
 
 def quarter(*part: str) -> list[Line]:
@@ -301,9 +327,9 @@ def prepare() -> None:
     shutil.copy(source / "claims.yaml", QUARTER)
 
 
-def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
+def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     """Name -> (the minutes that a piece may take, what measures it)."""
-    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {}
+    found: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {}
     for name, shape in MODELS.items():
         long = 2.0 if name == "8b" else 1.0
         for rows in (64, 256, 1024):
@@ -314,7 +340,7 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
             found[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
         if name != "8b":  # 16 bytes a number are more than one card has
             found[f"policy-{name}-full"] = 3.0 * long, partial(train, "policy", shape, full=True)
-        found[f"policy-{name}-trl"] = 1.5 * long, partial(trl, shape)
+        found[f"policy-{name}-trl"] = 2.5 * long, partial(trl, shape)
     seed = str(SEED)
     parts = [("warm-start",), ("seed-data", seed)]
     parts += [(what, name, seed) for name in VARIANTS for what in ("variant", "measure")]
@@ -324,7 +350,7 @@ def pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
     return found
 
 
-def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
+def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     """The same functions on a tiny model, but for TRL and the reproduction, whose profile is written and read."""
 
     def profile() -> list[Line]:
@@ -337,7 +363,7 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], list[Line]]]]:
             shutil.rmtree(QUARTER)
         return [{"variants": variants}]
 
-    found: dict[str, tuple[float, Callable[[], list[Line]]]] = {
+    found: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {
         "sampling": (1, partial(sample, "tiny", 3, in_slots, 4)),
         "sampling-lock-step": (1, partial(sample, "tiny", 3, in_lock_step, 4)),
     }
@@ -355,7 +381,7 @@ def device() -> Line:
     return {"device": name, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def measure(chosen: dict[str, tuple[float, Callable[[], list[Line]]]], out: Path, minutes: float) -> list[str]:
+def measure(chosen: dict[str, tuple[float, Callable[[], Iterable[Line]]]], out: Path, minutes: float) -> list[str]:
     """Measure what is not in `out` yet, as long as there is time; return the names of what is left."""
     start, left = time.monotonic(), list[str]()
     done = {json.loads(line)["piece"] for line in out.read_text().splitlines()} if out.exists() else set[str]()
@@ -365,14 +391,24 @@ def measure(chosen: dict[str, tuple[float, Callable[[], list[Line]]]], out: Path
         if (time.monotonic() - start) / 60 + most > minutes and most <= minutes:
             left.append(name)
             continue
+        lines = list[Line]()
         try:
-            lines = work()
+            for line in work():
+                lines.append(line)  # what was measured before a failure is kept
         except Exception as error:  # the others are measured nevertheless
-            lines = [{"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}]
+            said = str(error).splitlines()[0] if str(error) else ""
+            lines.append({"failed": f"{type(error).__name__}: {said}"})
         with out.open("a", encoding="utf-8") as file:
             for line in lines:
                 print(text := json.dumps({"piece": name} | device() | line), flush=True)
                 file.write(text + "\n")
+        try:
+            release()  # the next piece may be another process
+        except RuntimeError as error:  # after a kernel's failure whatever follows fails, too, in this process
+            print(f"the device has failed: {error}", file=sys.stderr)
+            done.add(name)
+            return [name for name in chosen if name not in done]
+        done.add(name)
     return left
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ class Unavailable(Exception):
     """A peer cannot be run here; says why."""
 
 
-def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing: bool) -> dict[str, Any]:
-    """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed.
+def train_trl(
+    model: Any, data: PreferenceData, micro_batch: int, checkpointing: bool, epochs: int = 1
+) -> dict[str, Any]:
+    """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed; of more `epochs` the last is timed.
 
     It names its cache of the reference's log-probs by a hash of all weights: a minute at 8B, however few the pairs.
     That is left out.
@@ -28,9 +31,10 @@ def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing:
     import uuid
 
     import datasets
+    import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast, TrainerCallback
     from trl import DPOConfig, DPOTrainer
     from trl.trainer import dpo_trainer
 
@@ -39,6 +43,14 @@ def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing:
     class OnTokenIds(DPOTrainer):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *other: Any) -> Any:
             return dataset  # it has the ids already
+
+    ends: list[float] = []
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_epoch_end(self, *given: Any, **more: Any) -> None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            ends.append(time.perf_counter())
 
     words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<eos>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
@@ -53,7 +65,7 @@ def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing:
             output_dir=folder,
             per_device_train_batch_size=micro_batch,
             gradient_accumulation_steps=8 // micro_batch,
-            num_train_epochs=1,
+            num_train_epochs=epochs,
             learning_rate=1e-5,
             beta=0.1,
             max_length=None,
@@ -76,9 +88,10 @@ def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing:
             train_dataset=datasets.Dataset.from_dict(columns),
             processing_class=tokenizer,
             peft_config=lora,
+            callbacks=[Clock()],
         )
         found = trainer.train()
-    return {"steps": found.global_step}
+    return {"steps": found.global_step} | ({"last_epoch": ends[-1] - ends[-2]} if epochs > 1 else {})
 
 
 def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> dict[str, Any]:

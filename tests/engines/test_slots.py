@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import closing
+import weakref
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,18 @@ def test_a_session_finds_earlier_turns_in_its_slots(plain: TransformersEngine, e
             for prompt, (reply,), more in zip(prompts, replies, make_prompts(engine, 8, turn), strict=True)
         ]
     assert reused
+
+
+def test_sessions_side_by_side_have_the_same_slots(plain: TransformersEngine, engine: TransformersEngine) -> None:
+    """As Best-of-N has one for each N; they go with the last of them."""
+    one, other, prompts = engine.session(), engine.session(), make_prompts(engine, 5)
+    for session, sampling in ((one, SAMPLINGS[0]), (other, SAMPLINGS[1]), (one, SAMPLINGS[2])):
+        assert tokens_of(session.sample(prompts, sampling)) == tokens_of(plain.sample(prompts, sampling))
+    slots: Any = weakref.ref(one.kept)  # type: ignore[attr-defined]
+    assert slots() is other.kept  # type: ignore[attr-defined]
+    del one, other, session
+    assert slots() is None
+    assert tokens_of(engine.session().sample(prompts, SAMPLINGS[3])) == tokens_of(plain.sample(prompts, SAMPLINGS[3]))
 
 
 def test_replies_end_with_the_context(engine: TransformersEngine) -> None:
@@ -248,20 +262,62 @@ def test_a_step_can_be_replayed(
     assert 0 < len(recorded) <= 4 + 4 * 4 and steps > 3 * len(recorded)
 
 
+SMALL: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size"), 32)
+HEADS: dict[str, Any] = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 2)
+
+
+def goes_on_with_graphs(model: Any) -> bool:
+    """Whether a step of such a model can be replayed."""
+    slots = Slots(model.eval(), cache_shape(model, "small"), (), 2, 64)
+    slots._graphed = True
+    slots.add(Prompt((1, 2, 3), 1), Sampling(4, top_p=0.5))
+    slots.step()
+    return slots._graphed
+
+
 @pytest.mark.parametrize("rope", ["default", "dynamic"])
 def test_a_step_that_waits_is_noticed(rope: str) -> None:
     """Nothing in a step of a plain model needs the host; frequencies that follow the longest position do."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 32)
-    heads: dict[str, Any] = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 2)
     parameters = {"rope_type": rope, "rope_theta": 10000.0} | ({"factor": 2.0} if rope == "dynamic" else {})
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, rope_parameters=parameters)).eval()
-    slots = Slots(model, cache_shape(model, "llama"), (), 2, 64)
-    slots._graphed = True
-    slots.add(Prompt((1, 2, 3), 1), Sampling(4, top_p=0.5))
-    slots.step()
-    assert slots._graphed == (rope == "default")
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, **HEADS, rope_parameters=parameters))
+    assert goes_on_with_graphs(model) == (rope == "default")
+
+
+def test_what_waits_inside_or_moves_is_noticed() -> None:
+    """The host reads where the tokens of each expert end, within a product; and what moves is waited for."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+    assert not goes_on_with_graphs(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL, **HEADS, **experts)))
+    with slots_module._waits()() as waits:
+        torch.zeros(2, device="meta").double()
+        assert not waits.seen
+        torch.zeros(2).to("meta")
+    assert waits.seen == {"_to_copy"}
+
+
+def test_a_graph_is_recorded_on_the_models_own_device(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another device has had one before, torch's stream for recording is on that."""
+    used: list[Any] = []
+
+    @contextmanager
+    def graph(made: Any, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        used.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: [device])
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    for number in (0, 1, 1):
+        slots = engine.slots()
+        slots._device = torch.device("cuda", number)
+        slots._capture(lambda: torch.zeros(1))
+    slots_module._recording_stream.cache_clear()
+    assert used == [[torch.device("cuda", number)] for number in (0, 1, 1)] and used[1] is used[2]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1), Sampling(1, temperature=0.0), Sampling(1, top_p=0.9)])
@@ -269,10 +325,8 @@ def test_steps_and_passes_need_nothing_of_the_host(sampling: Sampling) -> None:
     """On torch's device without data a value that is read, or a tensor from elsewhere, is an error."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 32)
-    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
     with torch.device("meta"), torch.no_grad():
-        model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+        model = LlamaForCausalLM(LlamaConfig(**(SMALL | HEADS | {"num_key_value_heads": 1}))).eval()
         slots = Slots(model, CacheShape(2, 1, 16, (False, False)), (), 4, 64)
         slots.add(Prompt((1, 2, 3), 1), sampling)
         slots._make_room()

@@ -12,6 +12,7 @@ import torch
 from sweetrl.engines import decoding
 from sweetrl.engines.decoding import uniforms
 from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.models.load import load_weights
 from sweetrl.types import Completion, Prompt, Sampling
 
 SAMPLING = Sampling(max_new_tokens=24)
@@ -182,6 +183,13 @@ def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> N
     assert len(long.token_ids) <= 5
     assert (full.token_ids, full.text, full.finish_reason) == ((), "", "length")
     assert short.token_ids
+
+
+def test_attention_makes_no_plans(tiny_model: Path) -> None:
+    """torch's default on a Hopper makes one for every shape that is new."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_weights(tiny_model, "float32")
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_an_adapter_changes_the_distribution(tiny_model: Path, tmp_path: Path) -> None:

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_the_dry_run_measures_every_kind_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    gpu, out = importlib.import_module("gpu"), tmp_path / "gpu.jsonl"
+    return importlib.import_module("gpu")
+
+
+def test_the_dry_run_measures_every_kind_once(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No model is in memory while the next one is made; a step that runs out of memory is counted once."""
+    import torch
+
+    from sweetrl.sweet.trainer import PolicyTrainer
+
+    out, made, left, short = tmp_path / "gpu.jsonl", list[Any](), list[Any](), [True]
+    model_of, compute = gpu.model_of, PolicyTrainer.compute_loss
+
+    @contextmanager
+    def watched(*given: Any, **more: Any) -> Iterator[Any]:
+        gc.collect()
+        left.extend(one for one in made if one() is not None)
+        with model_of(*given, **more) as model:
+            made.append(ref(model))
+            yield model
+
+    def short_at_first(*given: Any, **more: Any) -> Any:
+        if short:
+            short.clear()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(*given, **more)
+
+    monkeypatch.setattr(gpu, "model_of", watched)
+    monkeypatch.setattr(PolicyTrainer, "compute_loss", short_at_first)
     gpu.main(["--dry-run", "--out", str(out), "--only", "sampling,policy"])
     before = out.read_text()
     gpu.main(["--dry-run", "--out", str(out)])
@@ -26,8 +59,9 @@ def test_the_dry_run_measures_every_kind_once(
     trained = 3 * ["warm-start", "critic", "policy", "full"]
     assert sorted(names) == sorted(["quarter", "sampling", "sampling-lock-step", *trained, *(2 * ["ranking"])])
     assert all(line["tokens_per_second"] > 0 for line in lines if line["piece"] != "quarter")
+    assert made and not left and not short
     by_layout = {line["layout"]: line["tokens"] for line in lines if line["piece"] == "policy"}
-    assert by_layout["trees"] < by_layout["flat"]
+    assert by_layout["trees"] == by_layout["trees, not compiled"] < by_layout["flat"]
     capsys.readouterr()
     gpu.main(["--list"])
     listed = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -39,3 +73,25 @@ def test_the_dry_run_measures_every_kind_once(
         "policy-135m-trl",
         "quarter-measure-sweet",
     } <= {name for _, name in listed}
+
+
+def test_what_was_measured_before_a_failure_is_kept_and_nothing_after_the_devices(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kernel's failure every call fails: what follows has not been measured, and is left for a new process."""
+    failures = iter([None, RuntimeError("CUDA error: an illegal memory access was encountered")])
+
+    def release() -> None:
+        if failure := next(failures):
+            raise failure
+
+    def broken() -> Iterator[Any]:
+        yield {"layout": "trees"}
+        raise ValueError("flat is not to be")
+
+    monkeypatch.setattr(gpu, "release", release)
+    chosen, out = dict.fromkeys("abcd", (1.0, broken)), tmp_path / "gpu.jsonl"
+    assert gpu.measure(chosen, out, 10.0) == ["c", "d"]
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["piece"] for line in lines] == ["a", "a", "b", "b"]
+    assert lines[2]["layout"] == "trees" and lines[3]["failed"] == "ValueError: flat is not to be"

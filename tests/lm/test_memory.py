@@ -180,3 +180,44 @@ def test_scoring_cuts_its_passes_where_memory_is_short(monkeypatch: pytest.Monke
     monkeypatch.setattr(reference, "reply_logprobs", lambda model, rows: short(model, {"tokens": range(4)}))
     with pytest.raises(UserError, match="cannot be cut"):
         reference.row_logprobs(model, data.rows, Layout(None))
+
+
+def test_of_what_is_sharded_no_process_cuts_its_passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would wait for layers that it gathers no more often than they do."""
+    import torch
+
+    from sweetrl.lm import reference
+
+    passes = list[int]()
+
+    def short(model: Any, rows: dict[str, Any]) -> Any:
+        passes.append(len(rows["tokens"]))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(reference, "reply_logprobs", short)
+    monkeypatch.setattr(reference, "is_sharded", lambda model: True)
+    with pytest.raises(UserError, match="cannot be cut"):
+        reference.row_logprobs(model_of(1, "float32").eval(), dialogues(tasks=2).rows, Layout(None))
+    assert len(passes) == 1
+
+
+def test_what_is_sharded_is_planned_for_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the base is on the CPU, whose memory nobody plans."""
+    from types import SimpleNamespace
+
+    import torch
+
+    from sweetrl.sweet import trainer as trainers
+
+    class Planned(Exception):
+        pass
+
+    class Stopped(trainers.PolicyTrainer):
+        def _fit_passes(self, model: Any, device: torch.device) -> bool:
+            raise Planned(device.type)
+
+    monkeypatch.setattr(trainers, "wants_shards", lambda: True)
+    monkeypatch.setattr(trainers, "shard_layers", lambda model, device: None)
+    monkeypatch.setattr(trainers, "training_arguments", lambda *_: SimpleNamespace(device=torch.device("cuda")))
+    with pytest.raises(Planned, match="cuda"):
+        Stopped(model_of(1, "float32"), dialogues(tasks=1), PolicySettings(), tmp_path, 0)

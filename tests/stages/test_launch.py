@@ -103,6 +103,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert launch.processes_of(ModelSettings(processes=8, device="cpu")) == (8, [])
     assert launch.processes_of(ModelSettings(processes=4, device="cuda")) == (2, ["0", "1"])
+    assert launch.processes_of(ModelSettings(processes=2, device="cuda:1")) == (1, [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.delenv(launch.LAUNCHED, raising=False)
     assert launch.processes_of(ModelSettings(processes=2, device="cuda")) == (1, ["3"])

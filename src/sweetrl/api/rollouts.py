@@ -176,10 +176,10 @@ def attempted(
     how["shard"] = getattr(chosen, "shard", chosen.batch)  # an evaluation's is a batch
     by_name = running or dict.fromkeys(policies, Running())
     first = next(iter(by_name.values()))
-    own = [pair for number, pair in enumerate(pairs) if first.mine is None or first.mine(number // how["shard"])]
+    share = [pair for number, pair in enumerate(pairs) if first.mine is None or first.mine(number // how["shard"])]
     with (
         opened(env) as world,
-        Meter(section, len(policies) * len(own), "dialogues") if first.progress is None else nullcontext() as meter,
+        Meter(section, len(policies) * len(share), "dialogues") if first.progress is None else nullcontext() as meter,
     ):
         for model in dict.fromkeys(policy.served for policy in policies.values()):  # a GPU has room for one server
             names = [name for name, policy in policies.items() if policy.served == model]

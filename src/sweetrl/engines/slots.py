@@ -395,17 +395,44 @@ class Slots:
         """Return a CUDA graph of `compute`, and where it puts the result."""
         import torch
 
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), _recording_stream(self._device)
         pool = next((recorded[0].pool() for recorded in self._graphs.values() if recorded), None)
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             result = compute()
         return graph, result
 
 
 @cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which graphs of a device are recorded; torch's own is on the device that was first to have one."""
+    import torch
+
+    return torch.cuda.Stream(device)
+
+
+@cache
 def _waits() -> Any:
-    """A context that notes the operations for whose result the host waits; none of them can be in a graph."""
+    """A context that notes the operations for whose result the host waits; none of them can be in a graph.
+
+    Experts' products wait inside, where they are no single kernel: it takes bfloat16, on a Hopper or a Blackwell.
+    """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    def waits(name: str, given: Any, out: Any) -> bool:
+        if name == "_grouped_mm":
+            kernel = out.device.type == "cuda" and torch.cuda.get_device_capability(out.device)[0] in (9, 10)
+            return not kernel or out.dtype != torch.bfloat16
+        if name in ("_to_copy", "copy_"):
+            return any(isinstance(each, torch.Tensor) and each.device != out.device for each in given)
+        return name in (
+            "_local_scalar_dense",
+            "nonzero",
+            "masked_select",
+            "_unique2",
+            "unique_dim",
+            "grouped_mm_fallback",
+        )
 
     class Waits(TorchDispatchMode):
         def __init__(self) -> None:
@@ -413,9 +440,9 @@ def _waits() -> Any:
             self.seen: set[str] = set()
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = function.overloadpacket.__name__
-            if name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"):
+            name, out = function.overloadpacket.__name__, function(*args, **(kwargs or {}))
+            if waits(name, args, out):
                 self.seen.add(name)
-            return function(*args, **(kwargs or {}))
+            return out
 
     return Waits

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,14 +71,20 @@ class TransformersEngine:
         self.slotted = torch.device(self.device).type in self._slot_devices and takes_masks(self.model, self._how[0])
         """Whether replies are sampled in slots."""
         self._decoder = Decoder(self.model, *self._how)
+        self._shared: Callable[[], Slots | None] = lambda: None
         self._usage = Usage(devices=int(self.device.startswith("cuda")))
 
     def session(self) -> Sampler:
-        """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
+        """Return a sampler that reuses the keys and values of its last call for prompts that begin alike.
+
+        Sessions side by side have the same slots: those of each would take half of the memory that is left.
+        """
         import torch
 
         if self.slotted:
-            return _Session(self, self.slots())
+            slots = self._shared() or self.slots()
+            self._shared = weakref.ref(slots)
+            return _Session(self, slots)
         size = self.model.get_input_embeddings().weight.element_size()
         room = KEPT_BYTES
         if self.device.startswith("cuda"):

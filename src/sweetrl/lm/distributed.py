@@ -77,6 +77,15 @@ def wants_shards() -> bool:
     return os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a model's layers have been sharded, so that all processes must make equally many passes."""
+    from torch.distributed.fsdp import FSDPModule
+
+    from sweetrl.lm.head import transformer_of
+
+    return isinstance(transformer_of(model), FSDPModule)
+
+
 def shard_layers(model: nn.Module, device: Any) -> None:
     """Shard the frozen base over all processes with FSDP2: each keeps its share of every layer and gathers the rest.
 

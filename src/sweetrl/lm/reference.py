@@ -15,7 +15,7 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
-from sweetrl.lm.distributed import all_gather, process_rank_and_count
+from sweetrl.lm.distributed import all_gather, is_sharded, process_rank_and_count
 from sweetrl.lm.memory import no_room
 from sweetrl.lm.passes import Layout, reply_logprobs, to_device
 from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
@@ -64,6 +64,8 @@ def _computed(
                     passes = [layout.collate(some[first:last]) for first, last in pairwise(cuts) if first < last]
                     values = torch.cat([reply_logprobs(model, to_device(one, device)).cpu() for one in passes])
             except torch.OutOfMemoryError as error:
+                if is_sharded(model):  # the others wait in the middle of their passes
+                    raise no_room(layout.cost(some)) from error
                 if parts >= len(some):
                     raise no_room(layout.cost(some[:1])) from error
             if values is None:

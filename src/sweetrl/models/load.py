@@ -44,6 +44,7 @@ def load_weights(model: Path | str, dtype: str, quantization: str = "none", devi
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    without_plans()
     _check_folder(model)
     check_weights(model)
     options = {"dtype": getattr(torch, dtype), **(_four_bits(dtype, device) if quantization == "nf4" else {})}
@@ -55,6 +56,16 @@ def load_weights(model: Path | str, dtype: str, quantization: str = "none", devi
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def without_plans() -> None:
+    """Keep attention from cuDNN, which torch prefers on a Hopper: it makes a plan for every new shape, which has taken
+    others half a second (modelscope/FunASR issue 3704). Passes of training have many shapes, and in a growing batch
+    every token has a new one.
+    """
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _four_bits(dtype: str, device: str) -> dict[str, Any]:

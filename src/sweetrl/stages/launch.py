@@ -39,9 +39,14 @@ def wants_processes(settings: ModelSettings) -> bool:
 
 
 def processes_of(settings: ModelSettings) -> tuple[int, list[str]]:
-    """Return how many processes a stage starts, and the GPU of each: as many as there are, if GPUs are used."""
+    """Return how many processes a stage starts, and the GPU of each: as many as there are, if GPUs are used.
+
+    Where one is named (`cuda:1`) there is one process: others would have to share it, and see no GPU of that number.
+    """
     import torch
 
+    if settings.device.startswith("cuda:"):
+        return 1, []
     if not (settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())):
         return settings.processes, []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))

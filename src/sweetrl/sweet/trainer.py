@@ -81,6 +81,7 @@ class PreferenceTrainer(Trainer):
         arguments = training_arguments(settings, scratch, seed, self.steps, device, self.sharded)
         if self.sharded:
             shard_layers(model, arguments.device)
+            device = arguments.device  # until now the model was on the CPU
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
         self.layout = model_layout(model, settings.layout, pad_id=pad_id)
         self._checkpointing = self._fit_passes(model, device)
