@@ -21,7 +21,7 @@ from sweetrl.reproduce.comparisons import PICKING, SEED_DATA
 from sweetrl.reproduce.outcomes import row_of
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import CHOSEN, ROOT, keep, measured, profile_folder, results, said
+from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, results, said
 
 PROFILES = ("small", "frontend", "smollm2-quarter")
 RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.json").exists()]
@@ -289,3 +289,13 @@ def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
         one.claim for one in Profile(ROOT / "reproduce" / profile).claims
     }
     assert set(found["hours"]) <= {SEED_DATA, PICKING, *(one.table for one in VARIANTS.values())}
+
+
+def test_where_one_temperature_is_measured_none_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = profile_folder(tmp_path, "colbench")
+    edit(folder / "params.yaml", choose={"grid": [0.0], "tasks": 100})
+    for name, rate in (("zero-shot", 0.3), ("sweet", 0.5)):
+        keep(folder, name, 7, {"0": results(rate, 7)}, chosen=0.0)
+    found = written(folder, monkeypatch)
+    assert found["temperatures"] == ["0"]
+    assert "chosen T" not in Path("results.md").read_text(encoding="utf-8")

@@ -55,7 +55,9 @@ def write(profile: Profile) -> None:
         raise UserError("measured/: no variant has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
     picking = _best_of_n(profile)
-    temperatures = [*(f"{temperature:g}" for temperature in profile.temperatures), "chosen"]
+    temperatures = [f"{temperature:g}" for temperature in profile.temperatures]
+    if len({*profile.temperatures, *profile.values["choose"]["grid"]}) > 1:  # else there was nothing to choose
+        temperatures.append("chosen")
     met = [f"{temperature:g}" for temperature in profile.persona_temperatures]
     conditions = [Condition(name) for name in temperatures]
     conditions += [Condition(name, persona) for persona in profile.personas for name in met]
