@@ -126,10 +126,10 @@ def test_a_thinking_agent_learns_from_the_prompts_that_it_was_sent(
         "critic": {"pairs": "all"},
     }
     learning = {"dialogues": 32, "learning_rate": 3e-3, "batch_size": 2, "micro_batch_size": 2}
-    start = {"model": {"base": "models/warm", "threads": 2}, "warm_start": {"base": "pretrained", **learning}}
+    start = {"model": {"base": "models/warm", "threads": 1}, "warm_start": {"base": "pretrained", **learning}}
     warm_start(parse_settings(common | start))
 
-    env, policy = sweetrl.domain("backend", **common), sweetrl.Policy.load("models/warm", threads=2)
+    env, policy = sweetrl.domain("backend", **common), sweetrl.Policy.load("models/warm", threads=1)
     dialogues = list(sweetrl.collect(env, policy, tasks=3, attempts=4, seed=7))
     turns = [turn for one in dialogues for turn in one.turns]
     assert sum(bool(split_thoughts(turn.raw)[0]) for turn in turns) > len(turns) / 2
