@@ -13,8 +13,8 @@ from sweetrl.config.training import TrainerSettings
 
 HEAD = """# Parameters
 
-Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.config.settings`
-(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official
+Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.config.settings`.
+Unknown keys are errors. The defaults are the paper's or the official
 protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded
 run, a small agent on two CPU cores."""
 

@@ -35,18 +35,17 @@ class ServerSettings(Section):
     """How servers are reached, and how patiently."""
 
     urls: str = ""
-    """Base URLs of the servers, as in `http://localhost:8000/v1`, separated by spaces; all serve the same model and are
-    balanced by outstanding requests."""
-    model: str = Field("", description="The model's name at the server (vllm: empty takes the first one there).")
+    """Base URLs of servers of one model, with spaces between (`http://localhost:8000/v1`); the least busy is asked."""
+    model: str = Field("", description="Its name at the server (vllm, empty: the first there).")
     key_variable: str = "OPENAI_API_KEY"
-    """Environment variable with the server's key; unset or empty if there is none."""
+    """Environment variable with the server's key, if there is one."""
     concurrency: Positive = Field(64, description="Concurrent requests, all servers together.")
     timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
     attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue (`rank`: its state) is lost.")
     backoff_seconds: Rate = 0.5
     """Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."""
     gpus: int = Field(0, ge=0)
-    """GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours."""
+    """GPUs behind these servers, for the account of GPU-seconds; 0: none, or not yours."""
 
     @property
     def addresses(self) -> list[str]:
@@ -59,11 +58,11 @@ class EngineSettings(ServerSettings):
 
     kind: Literal["auto", "transformers", "vllm", "openai"] = "auto"
     """`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. `openai`: any chat
-    completions server; text only, no token ids, log-probs or adapters. `auto`: vllm where it is installed, with a GPU
-    and half precision, else transformers."""
+    completions server; text only. `auto`: vllm where it is installed, with a GPU and half precision, else
+    transformers."""
     command: str = "vllm serve {model}"
-    """vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it gets
-    `arguments` and what sweetrl needs (port, name, adapters) behind it."""
+    """vllm without `urls`: starts a server of `model.base` ({model}) for the stage; `arguments` and what sweetrl needs
+    (port, name, adapters) are put behind it."""
     arguments: str = Field("--enforce-eager", description="Further arguments of that program.")
     start_seconds: Rate = Field(900.0, description="How long that server may take to start.")
 
@@ -84,22 +83,21 @@ class SimulatorSettings(Section):
 
     kind: str = "scripted"
     """`scripted`: by rule, as the domain says. `described`: in sentences made from a reference program. `llm`: a model
-    that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`: you, at
-    the terminal. Or your own, as in `my_package.users:Terse` (docs/extending.md)."""
+    that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`: you. Or
+    your own, as in `my_package.users:Terse` (docs/extending.md)."""
     persona: Persona = "plain"
-    """scripted, described, llm, vision: in which manner they answer (docs/real-models.md)."""
-    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
+    """The manner of scripted, described, llm, vision (docs/real-models.md)."""
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the user's class.")
     reply_characters: int = Field(0, ge=0)
     """The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000)."""
     prompt: str = ""
-    """llm, vision: the instruction: a shipped prompt's name, or your own text file with {request}, {dialogue} and (llm)
-    {reference} or {facts}. Empty: the domain's."""
+    """llm, vision: a shipped prompt's name, or your own text file with {request}, {dialogue} and (llm) {reference} or
+    {facts}. Empty: the domain's."""
     recording: str = ""
-    """llm, vision: file in which answers are kept for reruns. replay: such a file, a folder of trajectory shards, or an
-    official trajectory file."""
+    """llm, vision: file that keeps answers for reruns. replay: such a file, shards, or an official trajectory file."""
     leaks: Literal["count", "refuse"] = "count"
-    """llm: a reply that holds code or quotes the reference is noted (`count`), or asked for again, three times in all,
-    before the dialogue is lost (`refuse`)."""
+    """llm: replies with code or quotes of the reference are noted (`count`), or asked for three times in all, until the
+    dialogue is lost (`refuse`)."""
     server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
 
     def fingerprint(self) -> dict[str, Any]:
@@ -121,14 +119,13 @@ class RewardSettings(Section):
     """How an answer is scored."""
 
     function: str = ""
-    """Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; `dialogue.reward` is the
-    domain's own score then. Empty: the domain's (docs/extending.md)."""
+    """Your own reward, as in `my_package.rewards:brief` (docs/extending.md). Empty: the domain's."""
     turn_cost: float = Field(0.0, ge=0.0, allow_inf_nan=False)
-    """Price of a question: so much is taken off the reward for every agent turn before the last one (docs/concepts.md).
-    Whether a task is solved does not depend on it."""
+    """Price of a question, taken off the reward for every agent turn before the last; success does not depend on it
+    (docs/concepts.md)."""
     semantics: Literal["fixed", "official", "official-noblacklist"] = "fixed"
     """`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. `official-noblacklist`:
-    the same without its list of banned words."""
+    without its banned words."""
     workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
     wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
     call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
@@ -138,13 +135,13 @@ class RewardSettings(Section):
     tolerance: float = Field(0.0, ge=0.0)
     """`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."""
     unsafe: bool = False
-    """Score even where the machine cannot isolate untrusted code; every result says UNSAFE."""
+    """Score without isolation, too; every result says UNSAFE."""
 
 
 class BrowserSettings(Section):
     """How pages are rendered (docs/browser.md). Width, height, maximum height and javascript are part of the result."""
 
-    path: str = Field("", description="The browser's program (Chromium or its headless shell); empty: searched for.")
+    path: str = Field("", description="The program of Chromium; empty: searched for.")
     width: Positive = Field(1366, description="Width of the viewport and of every picture, in CSS pixels.")
     height: Positive = Field(682, description="Height of the viewport and least height of a picture (officially 682).")
     maximum_height: Positive = Field(8000, description="A taller page is cut here, and says so.")
@@ -171,22 +168,20 @@ class CollectSettings(Section):
     """Stage `collect`: offline trajectories of the base policy, or dialogues that others have made."""
 
     source: Literal["sampled", "files"] = "sampled"
-    """`sampled`: the base policy attempts training tasks. `files`: the dialogues in `sources.trajectories`, official
-    trajectory files or logs (docs/own-dialogues.md); no agent and no user is needed."""
+    """`sampled`: the base policy attempts training tasks. `files`: the dialogues in `sources.trajectories`
+    (docs/own-dialogues.md)."""
     tasks: Positive = Field(400, description="How many training tasks to attempt.")
     first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
     batch: Positive = Field(128, description="Dialogues in progress at a time.")
     shard: Positive = 256
-    """Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a server every
-    finished dialogue is kept)."""
+    """Dialogues in one Parquet shard; with the engine transformers what a killed run repeats at most."""
     lost_share: Probability = 0.05
     """The stage stops when more than this share of the dialogues is lost; finished ones are kept."""
     keep_rewards: bool = False
-    """source: files: take the rewards that official files have, instead of scoring the answers. Logs always keep
-    theirs."""
+    """source: files: take official files' rewards, and score nothing. Logs always keep theirs."""
     skip_bad: int = Field(0, ge=0)
-    """source: files: how many bad rows may be left out; they lie in bad-rows.jsonl beside the shards."""
+    """source: files: how many bad rows may be left out (into bad-rows.jsonl)."""
 
 
 class EvaluateSettings(Section):
@@ -195,52 +190,49 @@ class EvaluateSettings(Section):
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
     batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
     lost_share: Probability = 0.05
-    """The stage stops when more than this share of the dialogues (`rank`: of the states that a server is asked about)
-    is lost; finished ones are kept."""
+    """As `collect.lost_share`; `rank`: of the states that a server is asked about."""
     temperature: float | None = Field(None, ge=0.0)
-    """Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, empty is
-    `agent.temperature`, with which dialogues are collected and replies ranked."""
+    """Sampling temperature of the agents that are compared and registered; empty: `agent.temperature`, with which
+    dialogues are collected and replies ranked."""
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
     rival: str = ""
-    """Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an official trajectory
-    file), against whose pages the win rate is measured; empty: none."""
+    """Suite frontend: another agent's dialogues about the same tasks (shards or an official file), for the win rate;
+    empty: none."""
 
 
 class GateSettings(Section):
     """The promotion gate (docs/gate.md): what a challenger must show on the test tasks to become champion.
 
-    Differences and margins are in units of the reward, where 1 is usually a solved task.
+    Differences and margins are in units of the reward.
     """
 
     power: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.8
-    """How surely a difference is to be seen, where it is said which one the test tasks can show."""
+    """How surely a difference is to be seen."""
     smallest_difference: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """The smallest difference of mean reward that is worth seeing."""
     discordance: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
-    """How much two versions differ from task to task, as long as no comparison has shown it: the mean square of the
-    difference; with rewards of 0 and 1 the share of tasks that only one of them solves."""
+    """Until comparisons have shown it, the mean square of the difference of two versions on a task; with rewards of 0
+    and 1 the share of tasks that only one of them solves."""
     spending: Literal["inverse-square", "none"] = "inverse-square"
-    """What comparing again and again with one champion on the same test tasks costs. `inverse-square`: comparison n may
-    be wrong with a chance of (1 - `evaluate.confidence`) 6 / (pi n)^2, all together with 1 - `evaluate.confidence` at
-    most. `none`: each one with all of that."""
+    """`inverse-square`: comparison n with one champion on the same test tasks may be wrong with a chance of (1 -
+    `evaluate.confidence`) 6 / (pi n)^2, all together with 1 - `evaluate.confidence` at most. `none`: each one with all
+    of that."""
     fresh_after_comparisons: int = Field(0, ge=0)
-    """Retrainings take fresh test tasks after so many comparisons on the old ones; 0: never."""
+    """Retrainings take fresh test tasks after so many comparisons; 0: never."""
     fresh_after_days: int = Field(0, ge=0)
-    """Retrainings take fresh test tasks so many days after the first comparison; 0: never."""
+    """The same, so many days after the first comparison."""
     slices: list[str] = ["topic", "held_out"]
-    """Columns of reports/results.parquet whose groups of tasks are looked at apart; also `user`, who answered the
-    agent. Empty: none."""
+    """Columns of reports/results.parquet, or `user`, whose groups of tasks are looked at apart."""
     slice_margin: Annotated[float, Field(gt=0.0)] = 0.1
     """The largest loss of mean reward in a slice that does not matter."""
     slice_rule: Literal["tell", "refuse-loss", "refuse-doubt"] = "tell"
-    """What becomes of a challenger that wins on the whole. `tell`: the verdict names slices in which it loses more than
-    `slice_margin`. `refuse-loss`: it is not promoted if there is one. `refuse-doubt`: it is promoted only if such a
-    loss can be ruled out in every slice."""
+    """`tell`: the verdict names slices in which a winner loses more than `slice_margin`. `refuse-loss`: one such slice
+    prevents its promotion. `refuse-doubt`: so does one where such a loss is not ruled out."""
     extra_turns: float | None = None
-    """The most agent turns that a dialogue may take more than with the champion; empty: any."""
+    """So many more agent turns than with the champion a dialogue may take; empty: any."""
     extra_tokens: float | None = None
-    """The most tokens that the agent may generate more in a dialogue; empty: any."""
+    """So many more tokens the agent may generate in a dialogue; empty: any."""
 
 
 class BestOfNSettings(Section):
@@ -253,15 +245,15 @@ class BestOfNSettings(Section):
 
 
 class IngestSettings(Section):
-    """`sweetrl ingest`: where new dialogues or task files are looked for, and how much is taken (docs/ingest.md)."""
+    """`sweetrl ingest`: what is taken, from where, and how much of it (docs/ingest.md)."""
 
     source: str = ""
-    """`s3://bucket/prefix`, or a folder; its `.jsonl` files are taken. Empty: nothing is looked for."""
+    """`s3://bucket/prefix`, or a folder, of `.jsonl` files; empty: none."""
     kind: Literal["dialogues", "tasks"] = "dialogues"
     """What the files hold: logs of dialogues (docs/own-dialogues.md), or official tasks."""
-    window: int = Field(0, ge=0, description="How many batches a retraining learns from, the newest ones; 0: all.")
-    files: Positive = Field(1_000, description="At most so many new files at a time; the next run takes the others.")
-    file_mib: Positive = Field(64, description="A larger file is not read: it stays where it is, and is named.")
-    total_mib: Positive = Field(1_024, description="At most so much at a time; the next run takes the others.")
+    window: int = Field(0, ge=0, description="A retraining learns from so many batches, the newest; 0: all.")
+    files: Positive = Field(1_000, description="At most so many new files at a time.")
+    file_mib: Positive = Field(64, description="A larger file is named and not read.")
+    total_mib: Positive = Field(1_024, description="At most so much at a time.")
     row_kib: Positive = Field(1_024, description="A longer row is a bad one.")
     levels: Positive = Field(16, description="A row that is nested deeper is a bad one.")

@@ -25,8 +25,7 @@ from sweetrl.types import Sampling
 class SourceSettings(Section):
     """Where the code and data of what is chosen lie: DVC runs stages again when they change.
 
-    Paths are from the project's folder. For code from an installed package, name the file that pins its version. A
-    wrong path is reported at once.
+    Paths are from the project's folder. For code from an installed package, name the file that pins its version.
     """
 
     suite: str = Field("", description="File or folder of the domain (`suite`).")
@@ -36,10 +35,9 @@ class SourceSettings(Section):
     base: str = ""
     """The base model's folder (`model.base`); with a hub name, any file that is there."""
     tasks: str = ""
-    """The folder with the task files, where `tasks.source` is `files`; else any file that is there."""
+    """The folder with the task files (`tasks.source: files`), else any file that is there."""
     trajectories: str = ""
-    """The .jsonl file of dialogues, or a folder of such files, where `collect.source` is `files`; else any file that is
-    there, because DVC looks at it."""
+    """The .jsonl file of dialogues, or their folder (`collect.source: files`), else any file that is there."""
 
 
 class TaskSettings(Section):
@@ -53,33 +51,33 @@ class TaskSettings(Section):
     validation: Positive = Field(200, description="Tasks split off for choosing hyper-parameters; never trained on.")
     test: Positive = Field(1_000, description="How many held-out test tasks to write.")
     test_first: int = Field(0, ge=0)
-    """The first of them: fresh test tasks begin behind those that have served (docs/gate.md);
-    `gate.fresh_after_comparisons` and `fresh_after_days` let retrainings advance it."""
+    """The first of them: fresh test tasks begin behind those that have served (docs/gate.md)."""
     difficulty: Annotated[int, Field(ge=1, le=6)] = 3
-    """Synthetic suite: hidden details in a task (a task has this many, one fewer or one more)."""
+    """Synthetic suite: hidden details of a task, one fewer or one more."""
 
 
 class ModelSettings(Section):
     """The base model and how it is run."""
 
-    base: str = Field("models/base", description="Folder (or hub name) of the base model: the seed policy and pi_ref.")
+    base: str = Field("models/base", description="Folder or hub name of the base: the first policy, and pi_ref.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the weights in memory."""
     device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
     processes: Positive = 1
-    """Processes that train together, or share dialogues; the stage starts them. On GPUs each has one of its own."""
+    """Processes that train together, or share dialogues; on GPUs each has its own."""
     sharding: Literal["none", "fsdp2"] = "none"
-    """With several processes: `fsdp2` gives each a share of the base's layers to keep."""
+    """`fsdp2`: each process keeps a share of the base's layers."""
     train: Literal["lora", "full"] = "lora"
-    """Adapters on the base, or all its weights (the paper), in float32 meanwhile; a critic's head has an adapter."""
+    """Adapters on the base, or all its weights (the paper), in float32 meanwhile; a critic with a head has an
+    adapter."""
     template_options: dict[str, Any] = Field(default_factory=dict)
-    """What the chat template, here or at the agent's server, is told beside messages: `{enable_thinking: false}`."""
+    """Options of the chat template, here or at the agent's server: `{enable_thinking: false}`."""
     thought_marks: str = ""
-    """Marks around a model's thoughts that sweetrl does not know (docs/real-models.md), as in `<muse> </muse>`."""
+    """Marks around thoughts that sweetrl does not know, as in `<muse> </muse>`."""
 
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4`: QLoRA's 4 bits a number, by bitsandbytes on a CUDA device."""
+    """`nf4`: 4 bits a number (QLoRA), by bitsandbytes on CUDA."""
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
@@ -119,28 +117,28 @@ class PretrainSettings(Section):
     batch_size: Positive = Field(16, description="Dialogues per step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
     heed_least: Probability = 0.0
-    """Lowest chance that a demonstrator heeds the request at a turn, and not its habit."""
-    heed_most: Probability = Field(0.4, description="Highest such chance; each dialogue has one between the two.")
+    """Lowest chance that a demonstrator heeds the request at a turn."""
+    heed_most: Probability = Field(0.4, description="Highest such chance.")
     reading: Probability = 0.5
-    """Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a chance from 0.5
-    to 1: the base learns to read there, and its habit in the rest."""
+    """Share of the steps, the first, in which demonstrators heed the request with a chance from 0.5 to 1: there the
+    base learns to read, later its habit."""
     poorest: Probability = 0.3
-    """Lowest quality of a demonstrator of pages: the chance that a turn is a good one."""
-    best: Probability = Field(1.0, description="Highest quality; each dialogue has a demonstrator between the two.")
+    """Pages: lowest chance that a demonstrator's turn is good."""
+    best: Probability = Field(1.0, description="Highest such chance.")
     informed: Probability = Field(0.3, description="Share of the dialogues that show the finished answer beforehand.")
     informed_heed: Probability = 0.85
-    """Chance that a demonstrator who has seen the answer asks for what is in it (pages: shows it)."""
+    """Chance that a demonstrator who saw it asks for what is in it (pages: shows it)."""
     seed: Seed = Field(11, description="Seed of weights and demonstrations.")
 
 
 class AgentSettings(Section):
     """How the agent talks (the official protocol's numbers are the defaults)."""
 
-    prompt: str = Field("short", description="System prompt: `short`, `full`, or the path of a text file of your own.")
+    prompt: str = Field("short", description="System prompt: `short`, `full`, or your own text file.")
     max_turns: Positive = Field(10, description="Agent turns; the reply of the last one is the answer, marker or not.")
     max_new_tokens: Positive = Field(1024, description="Token limit of one reply.")
     max_thought_tokens: int = Field(0, ge=0)
-    """What the thoughts of a model that thinks may take besides: a reply ends at the sum of both."""
+    """What thoughts may take besides: a reply ends at the sum of both."""
     temperature: float = Field(1.0, ge=0.0, description="Sampling temperature of the agent; 0 is greedy.")
     top_p: Probability = Field(1.0, description="Nucleus sampling.")
 
@@ -158,11 +156,11 @@ class ValidateSettings(Section):
     """Stage `validate`: what the collected batch must satisfy."""
 
     reward_shift: float = Field(0.15, gt=0.0)
-    """Largest allowed shift of the mean reward against the previous accepted batch."""
-    turns_shift: float = Field(2.0, gt=0.0, description="Largest allowed shift of the mean number of agent turns.")
-    minimum_pairs: Positive = Field(20, description="Fewest preference pairs that training is worth starting with.")
+    """Largest shift of the mean reward against the batch accepted before."""
+    turns_shift: float = Field(2.0, gt=0.0, description="Largest shift of the mean number of agent turns.")
+    minimum_pairs: Positive = Field(20, description="Fewest pairs to train with.")
     duplicate_share: Probability = 0.5
-    """Largest allowed share of attempts that repeat another attempt at the same task word for word."""
+    """Largest share of attempts that repeat another one word for word."""
     lost_share: Probability = Field(0.05, description="Largest share of dialogues lost to engine or simulator.")
 
 
@@ -170,22 +168,20 @@ class TrackingSettings(Section):
     """MLflow and other trackers."""
 
     uri: str = "sqlite:///mlflow.db"
-    """MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."""
+    """Tracking URI; MLFLOW_TRACKING_URI wins."""
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
     experiment: str = Field("sweetrl", max_length=250, description="MLflow experiment.")
     model: str = Field("sweetrl-agent", max_length=250, description="Name of the registered model.")
     base_mib: int = Field(64, ge=0)
-    """A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 every one, is
-    only named there, with its content's hash."""
+    """A base of at most so many MiB is stored in each registered version; a larger one is named there, with its
+    content's hash."""
     traces: int = Field(5, ge=0)
-    """How many dialogues of each policy of `collect` and `evaluate` are logged as MLflow traces, turn by turn; 0:
-    none."""
+    """Dialogues of each policy of `collect` and `evaluate` that are logged as MLflow traces."""
     traces_of_people: bool = False
-    """Whether dialogues with people (imported ones, `simulator.kind: human`) are among them. Everybody who may see
-    MLflow's pages reads them: only with the people's consent."""
+    """Whether dialogues with people (imported ones, `simulator.kind: human`) are among them: only with their consent,
+    since whoever sees MLflow's pages reads them."""
     report_to: list[Literal["tensorboard", "trackio", "wandb"]] = Field(default_factory=list)
-    """Where training curves go besides MLflow: `tensorboard` (folder tensorboard/), `trackio`, `wandb`; their packages
-    are installed separately."""
+    """Where training curves go besides MLflow (docs/interop.md)."""
 
 
 def _vllm_can_run() -> bool:
@@ -214,12 +210,12 @@ class DialogueSettings(Section):
 
     seed: Seed = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = "backend"
-    """The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one from an installed
-    package, or your own, as in `my_package.forms:Forms` (docs/extending.md)."""
+    """The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), or another, as in
+    `my_package.forms:Forms` (docs/extending.md)."""
     suite_options: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the domain. `backend` has `hints`: how the requests of generated tasks name what is worth asking for,
-    by two words of which neither alone tells it (`grid`), or `plain`, in the words of the questions (for a pretrained
-    model and little data). Your own domain finds its settings in `self.options`."""
+    """Settings of the domain. `backend` has `hints`, how requests of generated tasks name what is worth asking for:
+    `grid`, by two words of which neither alone tells it, or `plain`, in the words of the questions. Your own domain
+    finds its settings in `self.options`."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
@@ -260,20 +256,17 @@ class Settings(RankingSettings):
     """
 
     method: str = "sweet"
-    """How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo`, `rft` and `answered-turns`
-    learn from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains
-    nothing; `single-turn` neither, and its first reply is the answer. Or your own, as in `my_package.best:Best`
-    (docs/extending.md). Stages that a method does not need are skipped."""
+    """How the agent is trained: `sweet`, `multi-turn-dpo`, `rft`, `answered-turns`, `grpo`, `zero-shot`, `single-turn`
+    (docs/concepts.md), or your own, as in `my_package.best:Best` (docs/extending.md)."""
     method_options: dict[str, Any] = Field(default_factory=dict)
     """Settings of your own method, by the keys of its `settings_type`."""
     sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
     iterations: Positive = 1
-    """How many iterations of collecting, critic, ranking and policy, each with the policy of the one before. The first
-    is the pipeline's; `make iterations` makes the others and evaluates the last."""
+    """How often collecting, critic, ranking and policy are repeated, each time with the last policy: the first time by
+    the pipeline, then by `make iterations`."""
     preset: Literal["paper", "official"] = "paper"
-    """`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: what the official
-    code does, over what is written here: critic.normalization `trajectory`, critic.privileged_position `before`,
-    critic.token_set `official`, rank.reference `unconditioned`, policy.objective `dpo`, policy.loss_tokens `all`."""
+    """`paper`: every switch as params.yaml has it. `official`: what the official code does, whatever else is set
+    (docs/concepts.md has the table)."""
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
     warm_start: WarmStartSettings = Field(default_factory=WarmStartSettings)
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")

@@ -20,10 +20,10 @@ class LoraSettings(Section):
 
 
 class TrainerSettings(Section):
-    """What all that trains has in common; transformers.Trainer underneath.
+    """What all that trains has in common.
 
     `warm_start`, `critic`, `policy`, `multi_turn_dpo`, `rft` and `grpo` have these keys, too: what such a section does
-    not state is as here. A default in a section's own table holds where neither states the key.
+    not state is as here. A default in its own table holds where neither states the key.
     """
 
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
@@ -32,16 +32,16 @@ class TrainerSettings(Section):
     micro_batch_size: Positive = 8
     """Maximum pairs in one forward pass; with `tokens: auto` on a GPU memory alone decides."""
     tokens: PassTokens = "auto"
-    """Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A single pair may be
-    longer. `auto`: what fits on the GPU; 16384 on a CPU."""
+    """Maximum tokens in one forward pass, with padding; a single pair may be longer. `auto`: what fits on the GPU;
+    16384 on a CPU."""
     layout: Literal["trees", "flat"] = "trees"
-    """`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row for each
-    sequence; the same losses and gradients, for checking."""
+    """`trees`: rows that begin alike are computed once. `flat`: each sequence is a padded row; the same losses, for
+    checking."""
     max_pairs_per_group: Positive = 8
     """Maximum pairs of one dialogue (policy) or one task (critic) in a step: more share more computation, fewer make a
-    step more diverse; 1 draws all pairs at random. The same in both layouts."""
+    step more diverse; 1 draws all pairs at random."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass to save memory; with `tokens: auto` also where a pair needs it."""
+    """Recompute activations to save memory; with `tokens: auto` also where a pair needs it."""
     warmup_ratio: Probability = Field(0.03, description="Share of the steps with a rising learning rate.")
     min_lr_ratio: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
     max_grad_norm: Rate = Field(1.0, description="Largest gradient norm.")
@@ -50,18 +50,15 @@ class TrainerSettings(Section):
 
 
 class WarmStartSettings(TrainerSettings):
-    """Stage `warm-start`: a pretrained model imitates the scripted demonstrators of section `pretrain`.
+    """Stage `warm-start`: a pretrained model imitates the scripted demonstrators of section `pretrain`
+    (docs/real-models.md)."""
 
-    Its result is a new model in `model.base`; docs/real-models.md says when it is needed.
-    """
-
-    base: str = Field("", description="The pretrained model's folder (or hub name). What comes of it is `model.base`.")
+    base: str = Field("", description="The pretrained model's folder or hub name; `model.base` is what comes of it.")
     dialogues: Positive = 2000
     """Demonstrations, each about a task of its own where there are enough."""
     learning_rate: Rate = Field(5e-4, description="Peak learning rate.")
     epochs: Rate = 1.0
-    """Passes over the demonstrations. Those that heed the request at most turns (`pretrain.reading`) come first, all
-    passes of them."""
+    """Passes over the demonstrations, first over those that heed the request at most turns (`pretrain.reading`)."""
     batch_size: Positive = Field(16, description="Demonstrations for one optimiser step.")
     micro_batch_size: Positive = Field(16, description="Maximum demonstrations in one forward pass.")
     seed: Seed = Field(11, description="Seed of the demonstrations, their order and the adapter.")
@@ -83,8 +80,8 @@ class CriticSettings(TrainerSettings):
     """`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code."""
     privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
     pairs: Literal["official", "all"] = "official"
-    """`official`: chosen is the first successful attempt (reward 1), rejected every attempt of the task with less.
-    `all`: every two attempts whose rewards differ by `gap`."""
+    """`official`: chosen is the first successful attempt, rejected every one with less. `all`: every two attempts whose
+    rewards differ by `gap`."""
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Smallest difference of reward in a pair (pairs: all)."""
     parameterization: Literal["log-ratio", "regression-head", "value-head", "vision-head"] = "log-ratio"
@@ -94,15 +91,14 @@ class CriticSettings(TrainerSettings):
     both pages, by Eq. 2. Heads ignore `normalization` and `nll`."""
     vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
     privileged_position: Literal["system", "before"] = "system"
-    """Where c stands: at the head of the system message, or `before` the whole formatted prompt, even its begin-of-text
-    token (the official code)."""
+    """Where c stands: at the head of the system message, or `before` the begin-of-text token (the official code)."""
     token_set: Literal["replies", "official"] = "replies"
     """Which tokens are scored. `replies`: those that were sampled. `official`: in training also the last token of the
     assistant's header; in ranking the whole header and the reply without its end-of-turn, against a reference over the
     reply with it."""
     reference: Literal["conditioned", "unconditioned"] = "conditioned"
-    """Whether pi_ref of Eq. 3 sees c in training, too (paper), or not (log-ratio only): then training starts from what
-    c alone says of a reply (rank.critic: privileged-ratio), not from 0. `rank.reference` says the same of ranking."""
+    """Whether pi_ref of Eq. 3 sees c in training (paper), or not (log-ratio only): then training starts from
+    `rank.critic: privileged-ratio`, not from 0. `rank.reference` says the same of ranking."""
 
 
 class RankSettings(Section):
@@ -111,38 +107,33 @@ class RankSettings(Section):
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
     candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
     pairs: Positive = 4
-    """Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."""
+    """Pairs drawn at each turn."""
     margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
     reference: Literal["conditioned", "unconditioned"] = "conditioned"
     """Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."""
     selection: Literal["halves", "extremes"] = "halves"
-    """`halves`: random pairs across the halves (official). `extremes`: best against worst only."""
+    """`halves`: chosen from the upper half, rejected from the lower (official). `extremes`: best against worst only."""
     distinct: bool = True
-    """Whether the halves are formed over distinct replies, each counted once (else over all samples, so that frequent
-    replies are drawn more often, as in the official code). A pair never holds one reply twice."""
+    """Whether the halves are formed over distinct replies (else over all samples, so that frequent replies are drawn
+    more often, as in the official code)."""
     reply_types: Literal["any", "same", "mean_centered", "no_questions"] = "any"
     """Which replies may form a pair. `any`: any two. `same`: two questions, two final answers, or two pages that are
-    shown. `mean_centered`: any two, after the mean advantage of each type is subtracted: every dialogue has one answer,
-    so Eq. 2 leaves open what all answers have in common. `no_questions`: any two but questions; for pages, because
-    questions are rare there, and a critic that has hardly seen any cannot rate them."""
+    shown. `mean_centered`: any two, after the mean advantage of each type is subtracted. `no_questions`: any two but
+    questions (docs/concepts.md says why)."""
     critic: Literal["trained", "privileged-ratio", "rollout-value", "judge", "random", "oracle"] = "trained"
-    """Who ranks: `trained` (stage `train-critic`); `privileged-ratio`, untrained: how much likelier c makes a reply for
-    the base, log pi_ref(a|o,c) - log pi_ref(a|o), as a mean over its tokens; `rollout-value`, untrained: the mean
-    reward of `rollouts` continuations, played with the user; `judge` (a language model compares replies two by two, see
-    `judge`); or a control: `random`, and `oracle`, which knows how a synthetic task was made."""
+    """Who ranks: the critic that `train-critic` has `trained`, or one without training: `privileged-ratio`,
+    `rollout-value`, `judge`, `random`, `oracle` (docs/concepts.md)."""
     rollouts: Positive = 4
-    """critic: rollout-value: continuations of each distinct candidate reply, sampled to the dialogue's end; a reply
-    that ends it needs one."""
+    """critic: rollout-value: continuations of each distinct reply to the dialogue's end."""
     block: Positive = 32
-    """Dialogues ranked together; the most that a killed run repeats (what a server has said is kept)."""
+    """Dialogues ranked together; the most that a killed run repeats."""
     layout: Literal["trees", "flat"] = "trees"
-    """`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a padded row of its
-    own; the same advantages, for checking."""
+    """As `trainer.layout`: a dialogue and all candidates of its turns are one tree, or each a padded row."""
     tokens: PassTokens = "auto"
     """Maximum tokens in one forward pass; a longer tree is split at its turns, exactly."""
     token_ratios: Annotated[int, Field(ge=0)] = 20
-    """Dialogues, the first ones, of whose candidates each token's log pi_theta - log pi_ref is kept for `sweetrl view`;
-    0 for none. A critic that is no log-ratio has none."""
+    """Of so many dialogues' candidates each token's log pi_theta - log pi_ref is kept for `sweetrl view` (critics that
+    are log-ratios)."""
 
 
 class JudgeSettings(Section):
@@ -150,10 +141,10 @@ class JudgeSettings(Section):
 
     model: str = Field("", description="Folder or hub name of the judge; empty: `model.base`.")
     prompt: str = ""
-    """A shipped prompt's name, or the path of your own text file with {reference}, {dialogue}, {first} and {second};
-    the reply must end with A or B. Empty: the domain's."""
+    """A shipped prompt's name, or your own text file with {reference}, {dialogue}, {first} and {second}; the reply must
+    end with A or B. Empty: the domain's."""
     comparisons: Positive = 2
-    """Replies that each reply is compared with, in both orders; its advantage is its share of wins."""
+    """Replies that each reply is compared with, in both orders."""
     max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
 
 
@@ -165,20 +156,18 @@ class PreferenceSettings(TrainerSettings):
     normalization: Literal["none", "token"] = "none"
     """`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."""
     loss: Literal["sigmoid", "ipo"] = "sigmoid"
-    """`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops once the margin is
-    reached."""
+    """`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta)."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
     """Assumed share of pairs that are the wrong way round (loss: sigmoid)."""
     sft_replay: float = Field(0.0, ge=0.0)
-    """Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so that the ability
-    to write the program is kept."""
+    """Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs)."""
     sft_replay_nll: float = Field(1.0, ge=0.0)
     """Weight of the replayed replies' negative log-likelihood per token."""
     sft_replay_turns: Literal["final", "all"] = "final"
-    """What is replayed of a successful dialogue: its final reply, or all of its replies."""
+    """Its final reply is replayed, or all its replies."""
     loss_tokens: Literal["replies", "all"] = "replies"
-    """`all`: the loss goes over every token of a row, the user's and the system's too (the official code): they cancel
-    in the preference, but not in the likelihood. `policy.objective: listwise` learns replies only."""
+    """`all`: the loss covers the user's and the system's tokens, too (the official code): they cancel in the
+    preference, not in the likelihood. `policy.objective: listwise` learns replies only."""
 
 
 class PolicySettings(PreferenceSettings):
@@ -190,13 +179,13 @@ class PolicySettings(PreferenceSettings):
     count_power: float = Field(1.0, ge=0.0)
     """listwise: power of how often a candidate was sampled; above 1 also sharpens."""
     advantage_temperature: float = Field(0.1, ge=0.0)
-    """listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation without rewards)."""
+    """listwise: how far apart advantages must be to matter; 0 leaves them out."""
     learn_thoughts: bool = True
-    """Whether policies of every method learn thoughts, too, or only what is said (of a reply without words its last
-    token). `loss_tokens: all` learns everything."""
+    """Whether policies of every method learn thoughts, or only what is said (of a reply without words its last token).
+    `loss_tokens: all` learns everything."""
     states: Literal["equal", "advantage"] = "equal"
-    """listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: the weights are
-    not normalised (AWR), so that a state whose candidates are all poor counts little; each is at most 20."""
+    """listwise. `equal`: the weights of a state sum to 1. `advantage`: they are not normalised (AWR), so that a state
+    whose candidates are all poor counts little; each is at most 20."""
 
 
 class MultiTurnSettings(PreferenceSettings):
@@ -211,14 +200,14 @@ class RftSettings(TrainerSettings):
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
     min_reward: Probability = 1.0
-    """Lowest reward of an attempt that is imitated; pages are hardly ever equal to the reference, so use less there.
-    The price of questions (`reward.turn_cost`) does not count."""
+    """Lowest reward of an attempt that is imitated, without the price of questions; less for pages, which hardly ever
+    equal the reference."""
 
 
 class GrpoSettings(TrainerSettings):
     """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, as in RAGEN).
 
-    Each iteration learns from the current policy's attempts alone: iterations x tasks x group_size dialogues in all.
+    It plays iterations x tasks x group_size dialogues.
     """
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
@@ -230,25 +219,21 @@ class GrpoSettings(TrainerSettings):
     """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
     staleness: Literal[0, 1] = 0
-    """1: while an iteration is learnt from, the policy as it was before plays the next one's; the ratio is to that."""
+    """1: while an iteration is learnt from, the policy before plays the next one's dialogues; the ratio is to that."""
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
     group_size: Annotated[int, Field(ge=2)] = 8
-    """Attempts at each of them: the group within which returns are compared."""
+    """Attempts at each: the group within which returns are compared."""
     clip_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."""
     kl_coef: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
     credit: Literal["trajectory", "turn", "infopo", "igpo", "privileged", "distillation"] = "trajectory"
-    """`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the discounted return
-    of a turn, normalised among those attempts of the group that have a turn of that number. `infopo`: as `trajectory`,
-    and what the user's answer to a turn changes in the policy's next reply. `igpo`: what a turn adds to the policy's
-    probability of the reference (which the policy never sees), and the reward for the last turn. `privileged`: how much
-    likelier a token is for the base that sees the training-time information (on-policy self-distillation, without
-    rewards). `distillation`: the same over the whole vocabulary at each token, not the sampled tokens alone."""
+    """What a token is worth: `trajectory`: the return, normalised in its group. `turn`: the discounted return of its
+    turn, likewise. `infopo`: the return, and what the user's answer changes in the next reply. `igpo`: what the turn
+    adds to the probability of the reference. `privileged`: how much likelier it is for the base that sees c, without
+    rewards. `distillation`: the same over the whole vocabulary. docs/concepts.md has the equations."""
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """credit: turn: a turn's return is discount^(turns still to come) times the final reward. credit: igpo: its
-    advantage is the sum of those of the turns from it on, each discounted once more than the one before."""
+    """credit: turn, igpo: the discount of a later turn."""
     intrinsic_weight: float = Field(0.5, ge=0.0)
     """credit: infopo: weight of the information gain beside the outcome."""
     intrinsic_gate_temperature: Rate = 0.05
-    """credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the more they tell
-    the attempts apart, the less the information gain counts."""
+    """credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group."""
