@@ -177,7 +177,8 @@ class CollectSettings(Section):
     shard: Positive = 256
     """Dialogues in one Parquet shard; with the engine transformers what a killed run repeats at most."""
     lost_share: Probability = 0.05
-    """The stage stops when more than this share of the dialogues is lost; finished ones are kept."""
+    """The stage stops when more than this share of the dialogues (`rank`: of the states asked of a server) is lost;
+    finished ones are kept."""
     keep_rewards: bool = False
     """source: files: take official files' rewards, and score nothing. Logs always keep theirs."""
     skip_bad: int = Field(0, ge=0)
@@ -190,7 +191,7 @@ class EvaluateSettings(Section):
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
     batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
     lost_share: Probability = 0.05
-    """As `collect.lost_share`; `rank`: of the states that a server is asked about."""
+    """As `collect.lost_share`, of the evaluation."""
     temperature: float | None = Field(None, ge=0.0)
     """Sampling temperature of the agents that are compared and registered; empty: `agent.temperature`, with which
     dialogues are collected and replies ranked."""
