@@ -82,9 +82,8 @@ class SimulatorSettings(Section):
     """Who plays the user."""
 
     kind: str = "scripted"
-    """`scripted`: by rule, as the domain says. `described`: in sentences made from a reference program. `llm`: a model
-    that sees the reference. `vision`: a vision model that sees both pages. `replay`: recorded answers. `human`: you. Or
-    your own, as in `my_package.users:Terse` (docs/extending.md)."""
+    """`scripted`, `described`, `llm`, `vision`, `replay`, `human` (docs/real-models.md), or your own, as in
+    `my_package.users:Terse` (docs/extending.md)."""
     persona: Persona = "plain"
     """The manner of scripted, described, llm, vision (docs/real-models.md)."""
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the user's class.")
@@ -216,9 +215,8 @@ class GateSettings(Section):
     """Until comparisons have shown it, the mean square of the difference of two versions on a task; with rewards of 0
     and 1 the share of tasks that only one of them solves."""
     spending: Literal["inverse-square", "none"] = "inverse-square"
-    """`inverse-square`: comparison n with one champion on the same test tasks may be wrong with a chance of (1 -
-    `evaluate.confidence`) 6 / (pi n)^2, all together with 1 - `evaluate.confidence` at most. `none`: each one with all
-    of that."""
+    """`inverse-square`: all comparisons with one champion on the same test tasks share a chance of error of 1 -
+    `evaluate.confidence` (docs/gate.md). `none`: each has all of it."""
     fresh_after_comparisons: int = Field(0, ge=0)
     """Retrainings take fresh test tasks after so many comparisons; 0: never."""
     fresh_after_days: int = Field(0, ge=0)
@@ -228,8 +226,7 @@ class GateSettings(Section):
     slice_margin: Annotated[float, Field(gt=0.0)] = 0.1
     """The largest loss of mean reward in a slice that does not matter."""
     slice_rule: Literal["tell", "refuse-loss", "refuse-doubt"] = "tell"
-    """`tell`: the verdict names slices in which a winner loses more than `slice_margin`. `refuse-loss`: one such slice
-    prevents its promotion. `refuse-doubt`: so does one where such a loss is not ruled out."""
+    """What a larger loss means for a challenger that wins (docs/gate.md)."""
     extra_turns: float | None = None
     """So many more agent turns than with the champion a dialogue may take; empty: any."""
     extra_tokens: float | None = None

@@ -85,10 +85,8 @@ class CriticSettings(TrainerSettings):
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Smallest difference of reward in a pair (pairs: all)."""
     parameterization: Literal["log-ratio", "regression-head", "value-head", "vision-head"] = "log-ratio"
-    """`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: A = w . mean hidden
-    state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last hidden state of the reply, by
-    cross-entropy on all attempts. `vision-head` (pages): A = w . mean hidden state of a vision-language model that sees
-    both pages, by Eq. 2. Heads ignore `normalization` and `nll`."""
+    """`log-ratio`: Eq. 3. `regression-head` and `value-head` are in docs/concepts.md, `vision-head` (pages) in
+    docs/frontend.md. Heads ignore `normalization` and `nll`."""
     vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
     privileged_position: Literal["system", "before"] = "system"
     """Where c stands: at the head of the system message, or `before` the begin-of-text token (the official code)."""
@@ -175,7 +173,7 @@ class PolicySettings(PreferenceSettings):
 
     objective: Literal["dpo", "listwise"] = "dpo"
     """`dpo`: preferences between pairs of candidates (Eq. 4). `listwise`: the likelihood of all candidates of a state,
-    each with the weight count^count_power x exp(A / advantage_temperature)."""
+    weighted (docs/concepts.md)."""
     count_power: float = Field(1.0, ge=0.0)
     """listwise: power of how often a candidate was sampled; above 1 also sharpens."""
     advantage_temperature: float = Field(0.1, ge=0.0)
