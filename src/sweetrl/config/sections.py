@@ -43,7 +43,7 @@ class ServerSettings(Section):
     timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
     attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue (`rank`: its state) is lost.")
     backoff_seconds: Rate = 0.5
-    """Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."""
+    """Longest first wait before a retry; it doubles, up to 60 s."""
     gpus: int = Field(0, ge=0)
     """GPUs behind these servers, for the account of GPU-seconds; 0: none, or not yours."""
 

@@ -164,8 +164,8 @@ class PreferenceSettings(TrainerSettings):
     sft_replay_turns: Literal["final", "all"] = "final"
     """Its final reply is replayed, or all its replies."""
     loss_tokens: Literal["replies", "all"] = "replies"
-    """`all`: the loss covers the user's and the system's tokens, too (the official code): they cancel in the
-    preference, not in the likelihood. `policy.objective: listwise` learns replies only."""
+    """`all`: the loss covers the user's and the system's tokens, too (the official code); they count in the likelihood
+    only, and not with `policy.objective: listwise`."""
 
 
 class PolicySettings(PreferenceSettings):
@@ -214,7 +214,7 @@ class GrpoSettings(TrainerSettings):
     max_pairs_per_group: Positive = 8
     """Maximum attempts at one task in a step: their prompts are computed once."""
     checkpoints: Positive = 20
-    """Checkpoints over the run, at the ends of iterations; a killed run continues from the last."""
+    """Checkpoints over the run, at the ends of iterations."""
     iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
     staleness: Literal[0, 1] = 0
     """1: while an iteration is learnt from, the policy before plays the next one's dialogues; the ratio is to that."""
