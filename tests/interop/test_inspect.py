@@ -183,18 +183,14 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
     assert "the dialogue is lost: gone" in lost.error.message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"domain": "nothing"}, "`suite: nothing` is not known"),
+def test_bad_input_is_one_sentence() -> None:
+    for arguments, sentence in (
         ({"split": "both"}, "split: `both` is not known; take train or test"),
         ({"count": 0}, "count: 0 tasks are none"),
         ({"settings": {"params": "x"}}, "there is no section `params`"),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        colbench(**{"domain": FORMS, "count": 1} | arguments)
+    ):
+        with pytest.raises(UserError, match=sentence):
+            colbench(**{"domain": FORMS, "count": 1} | arguments)  # type: ignore[arg-type]
 
 
 def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

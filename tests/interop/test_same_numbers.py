@@ -78,18 +78,9 @@ def called(command: list[str], folder: Path, **environment: str) -> None:
 def test_inspect(project: Path, expected: list[float | None], served: str, tmp_path: Path) -> None:
     from inspect_ai.log import read_eval_log
 
-    command = ["inspect", "eval", "sweetrl/colbench", "--model", "openai-api/far/policy", "--display", "none"]
-    command += [
-        "-T",
-        f"count={COUNT}",
-        "-T",
-        f"seed={SEED}",
-        "-T",
-        f"params={project}/params.yaml",
-        "-T",
-        "prompt=short",
-    ]
-    called([*command, "--log-dir", str(tmp_path)], tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
+    command = f"""inspect eval sweetrl/colbench --model openai-api/far/policy --display none --log-dir {tmp_path}
+        -T count={COUNT} -T seed={SEED} -T params={project}/params.yaml -T prompt=short"""
+    called(command.split(), tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
     (path,) = tmp_path.glob("*.eval")
     samples = read_eval_log(str(path)).samples or []
     rewards = [score.value["reward"] for one in samples for score in (one.scores or {}).values()]  # type: ignore[call-overload,index]

@@ -297,10 +297,8 @@ def test_the_command_line(server: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"domain": "nowhere"}, r"`suite: nowhere` is not known; known are backend, frontend"),
         ({"name": 3}, "there is no section `name`"),
         ({"count": 0}, r"load_environment: `count`: Input should be greater than or equal to 1\."),
-        ({"split": "validation"}, r"load_environment: `split`: Input should be 'train' or 'test'\."),
         ({"seat": {"max_turn": 1}}, r"load_environment: `agent\.max_turn`: Extra inputs are not permitted\."),
     ],
 )
