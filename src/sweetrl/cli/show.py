@@ -87,7 +87,7 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     table = Table(title=f"trajectories in {source}", title_justify="left", header_style="bold")
     for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
         table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
-    rows = outlines(source, domain, policy)
+    rows = map(outline, read(source, domain, policy))
     hint = ""
     for row in islice(rows, limit):
         *cells, reward, success = row.values()
@@ -100,12 +100,8 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     console.print(hint, style="dim", soft_wrap=True)
 
 
-def outlines(source: Path, domain: Domain, policy: str | None) -> Iterator[dict[str, Any]]:
-    """Yield a row for each trajectory, as other programs read it."""
-    return map(_outline, read(source, domain, policy))
-
-
-def _outline(dialogue: Trajectory) -> dict[str, Any]:
+def outline(dialogue: Trajectory) -> dict[str, Any]:
+    """Return a trajectory as a row of the list, as other programs read it."""
     turns = sum(message.role == "assistant" for message in dialogue.messages)
     facts = {"task": dialogue.task.id, "attempt": dialogue.attempt, "policy": dialogue.policy, "turns": turns}
     return {**facts, "outcome": dialogue.outcome, "reward": dialogue.reward, "success": dialogue.success}
@@ -113,7 +109,7 @@ def _outline(dialogue: Trajectory) -> dict[str, Any]:
 
 def facts_of(dialogue: Trajectory, privileged: bool) -> dict[str, Any]:
     """Return one trajectory for other programs; with `privileged` also the training-time information."""
-    task, facts = dialogue.task, {**asdict(dialogue), **_outline(dialogue)}
+    task, facts = dialogue.task, {**asdict(dialogue), **outline(dialogue)}
     if privileged:
         hidden = {"reference": task.ground_truth, "hidden_information": task.hidden_information}
         facts["privileged"] = {**hidden, "test_cases": dict(task.test_cases)}

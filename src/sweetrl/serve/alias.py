@@ -20,10 +20,10 @@ from sweetrl.engines.background import in_thread
 from sweetrl.engines.policy import adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
 from sweetrl.file_hashes import dvc_hash
-from sweetrl.models.check import is_full
+from sweetrl.models.check import is_full, is_trained
 from sweetrl.protocols import AsyncEngine
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest
-from sweetrl.serve.source import Handed, fetch, from_registry, is_folder
+from sweetrl.serve.source import Handed, fetch, from_registry
 from sweetrl.tracking.chat_agent import ChatAgent
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.types import Completion, Prompt
@@ -175,7 +175,7 @@ class Follower:
         Engine `vllm` without `urls`: a server of the agent's base runs for as long as this lasts, with its output in
         the file `log`.
         """
-        if not is_folder(self.reference):
+        if not is_trained(self.reference):
             name, _ = split_reference(self.reference, self.settings.tracking.model)
             self.registry = Registry(self.settings.tracking.model_copy(update={"model": name}))
         folder = _new_folder()

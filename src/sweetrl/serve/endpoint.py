@@ -29,7 +29,7 @@ from sweetrl.errors import UserError
 from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.serve.alias import Follower
-from sweetrl.serve.chat_requests import BadRequest, ChatRequest, read_feedback, read_request
+from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback, read_body, read_request
 from sweetrl.serve.recorder import Recorder
 from sweetrl.serve.source import Handed
 from sweetrl.types import Completion
@@ -100,7 +100,7 @@ class Endpoint:
     async def feedback(self, request: Request) -> Response:
         """Take what a dialogue came to."""
         assert self.recorder is not None
-        given = read_feedback(await request.body())
+        given = read_body(Feedback, await request.body())
         return JSONResponse({"dialogue": given.dialogue, "status": self.recorder.feedback(given)})
 
     async def models(self, request: Request) -> Response:
@@ -256,8 +256,7 @@ def _events(written: dict[str, Any], with_usage: bool) -> str:
     usage = shared.pop("usage")
     chunks = []
     for choice in written["choices"]:
-        row = {**choice, "delta": choice["message"]}
-        del row["message"]
-        chunks.append({**shared, "choices": [row]})
+        message, row = choice["message"], {key: value for key, value in choice.items() if key != "message"}
+        chunks.append({**shared, "choices": [row | {"delta": message}]})
     chunks += [{**shared, "usage": usage}] if with_usage else []
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"

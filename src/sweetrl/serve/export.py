@@ -113,8 +113,3 @@ def named_base(config: AgentConfig) -> dict[str, str | None]:
     path = Path(config.base)
     relative = not path.is_absolute() and path.parts[:1] != ("..",)
     return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
-
-
-def contents(folder: Path) -> list[tuple[str, str]]:
-    """Return (file, size) of an exported folder, for people."""
-    return [(path.name, f"{path.stat().st_size:,} bytes") for path in sorted(folder.iterdir())]

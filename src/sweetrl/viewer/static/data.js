@@ -51,10 +51,8 @@
       throw new Error("The viewer does not answer; start `sweetrl view` again.");
     }
     const value = await response.json().catch(() => ({ error: `The viewer answered ${response.status}.` }));
-    if (!response.ok)
-      throw new Error(
-        typeof value.error === "string" ? value.error : "The viewer refused that; check what you entered.",
-      );
+    const refused = "The viewer refused that; check what you entered.";
+    if (!response.ok) throw new Error(typeof value.error === "string" ? value.error : refused);
     return value;
   }
 
@@ -124,9 +122,6 @@
 
   /** The word of a row in a column of words. @param {string} name @param {number} row */
   data.word = (name, row) => data.meta.words[name][data.columns[name][row]];
-
-  /** The number of a row in a column; NaN where it is not known. @param {string} name @param {number} row */
-  data.value = (name, row) => data.columns[name][row];
 
   /** The row at an address; -1 where there is none. @param {string} source @param {string} task @param {number} attempt */
   data.find = (source, task, attempt) => {
