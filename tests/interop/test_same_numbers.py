@@ -22,7 +22,8 @@ from tests.serve.serving import running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COUNT, SEED = 16, 7
-AGENT = {"prompt": "short", "max_turns": 7, "max_new_tokens": 192, "temperature": 0.0}
+AGENT = {"prompt": "short", "max_turns": 3, "max_new_tokens": 192, "temperature": 0.0}
+TURNS = '{"agent":{"max_turns":7}}'  # over those of the file
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def project(shipped_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def expected(project: Path) -> list[float | None]:
     """The rewards by `sweetrl evaluate`, in the order of the tasks."""
-    command = "evaluate --tasks tasks.parquet --adapter models/policy --out dialogues --quiet"
+    command = "evaluate --tasks tasks.parquet --adapter models/policy --out dialogues --set agent.max_turns=7 --quiet"
     environment = {**os.environ, "SWEETRL_TRACKING": "off"}
     subprocess.run([sys.executable, "-m", "sweetrl.cli", *command.split()], cwd=project, env=environment, check=True)
     rewards = [one.reward for one in TrajectoryStore(project / "dialogues").read()]
@@ -56,7 +57,9 @@ def expected(project: Path) -> list[float | None]:
 @pytest.fixture(scope="module")
 def served(project: Path) -> Iterator[str]:
     """The address of `sweetrl serve models/policy`."""
-    with running("models/policy", load_settings(project / "params.yaml")) as found:
+    settings = load_settings(project / "params.yaml")
+    agent = settings.agent.model_copy(update={"max_turns": 7})
+    with running("models/policy", settings.model_copy(update={"agent": agent})) as found:
         yield f"{found.url}/v1"
 
 
@@ -79,7 +82,7 @@ def test_inspect(project: Path, expected: list[float | None], served: str, tmp_p
     from inspect_ai.log import read_eval_log
 
     command = f"""inspect eval sweetrl/colbench --model openai-api/far/policy --display none --log-dir {tmp_path}
-        -T count={COUNT} -T seed={SEED} -T params={project}/params.yaml -T prompt=short"""
+        -T count={COUNT} -T seed={SEED} -T params={project}/params.yaml -T prompt=short -T settings={TURNS}"""
     called(command.split(), tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
     (path,) = tmp_path.glob("*.eval")
     samples = read_eval_log(str(path)).samples or []
@@ -90,7 +93,8 @@ def test_inspect(project: Path, expected: list[float | None], served: str, tmp_p
 @pytest.mark.skipif(find_spec("verifiers") is None, reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 def test_verifiers(project: Path, expected: list[float | None], served: str, tmp_path: Path) -> None:
     command = f"""vf-eval sweetrl-verifiers --env.taskset.domain backend --env.taskset.split test
-        --env.taskset.seed {SEED} --env.taskset.params {project}/params.yaml -n {COUNT} -r 1
+        --env.taskset.seed {SEED} --env.taskset.params {project}/params.yaml --env.taskset.settings {TURNS}
+        -n {COUNT} -r 1
         --client.base-url {served} --client.api-key-var NO_KEY --model policy --no-push --no-rich
         --env.agent.harness.id chat-in-process --output-dir {tmp_path} --run.dir out"""
     called(command.split(), tmp_path, PYTHONPATH=str(Path(__file__).parent))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.api import rollouts
-from sweetrl.api.calls import settings_of
 from sweetrl.api.learning import TrainedCritic
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import read_trajectories
@@ -26,10 +25,8 @@ from sweetrl.console.screen import Screen
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import write_text
-from sweetrl.methods.critics import make_critic
 from sweetrl.models.check import check_trained
 from sweetrl.paths import POLICY, TEST_TASKS
-from sweetrl.stages.parameters import with_values
 from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.tracking.chat_agent import refuse_critic
 from sweetrl.tracking.registry import open_reference
@@ -121,18 +118,11 @@ def domain_of(dialogue: Trajectory, domain: Domain) -> Domain:
     return domain if dialogue.task.suite == domain.spec else find_domain(dialogue.task.suite)
 
 
-def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
-    """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
-    check_trained(folder)
-    settings = with_values(settings_of(domain), {"rank.critic": "trained"})
-    return TrainedCritic(make_critic(domain.configured(settings), settings, folder), folder)
-
-
 def known_more(dialogue: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
     """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
     domain, more = domain_of(dialogue, domain), dict[str, Any]()
     if critic is not None:
-        more["advantages"] = load_critic(domain, critic).advantages(dialogue)
+        more["advantages"] = TrainedCritic.load(domain, critic).advantages(dialogue)
     if values and dialogue.answer is not None:
         more["runs"] = [asdict(run) for run in domain.run_tests(dialogue.task, dialogue.answer)]
     return more
@@ -298,7 +288,7 @@ def play_task(
     task = find_task(reference, tasks, domain)
     console.print(f"loading the agent ({policy}) ...", style="dim")
     agent = load_agent(policy, settings)
-    judge = None if critic is None else load_critic(domain, critic)
+    judge = None if critic is None else TrainedCritic.load(domain, critic)
     user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")), judge)
     introduce(user, task, settings.agent.max_turns, blind)
     return play(domain, user, task, agent, seed)
