@@ -21,7 +21,7 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task
-from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, needs_browser, tasks_of
+from tests.interop.shared import FORMS, Agent, by_sweetrl, check_hidden, clerk, example, tasks_of
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 
@@ -61,8 +61,8 @@ def test_the_same_dialogue_and_reward(name: str, agent: Agent) -> None:
     assert all(one.reward for one in spoken)
 
 
+@pytest.mark.usefixtures("browser")
 def test_pages() -> None:
-    needs_browser()
     domain = sweetrl.domain("frontend")
     (task,), (row,) = tasks_of(domain, "train", 1, 5), dataset("frontend", count=1, seed=5)
     good, bad = (environment_factory(domain)() for _ in range(2))
