@@ -34,10 +34,7 @@ from sweetrl.types import Task, Trajectory, TrajectoryPair
 
 
 class TrainedCritic:
-    """A trained critic: `advantages` of a dialogue's turns, and the protocol that ranking and Best-of-N ask for.
-
-    `adapter` is the folder it lies in.
-    """
+    """A trained critic, in the folder `adapter`: `advantages` of turns, and the protocol of ranking and Best-of-N."""
 
     def __init__(self, critic: Critic, adapter: Path) -> None:
         self.critic, self.adapter = critic, adapter

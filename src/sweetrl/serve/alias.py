@@ -116,10 +116,7 @@ def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") ->
 
 
 def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None = None) -> Speaker:
-    """Load an agent whose adapter may lie in `folder`: into this process, or into the vLLM server of `engine`.
-
-    The folder goes with the agent: a server that was started again reads the adapter again.
-    """
+    """Load an agent here, or into the vLLM server of `engine`, which may read the adapter in `folder` again later."""
     if engine.kind != "vllm":
         return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config), folder)
     from sweetrl.engines.vllm import VllmEngine
@@ -141,10 +138,7 @@ def _new_folder() -> Folder:
 
 
 def _base_of(handed: Handed) -> tuple[str, str]:
-    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision.
-
-    Full weights are on themselves.
-    """
+    """Return which base an adapter is on: its hash, or the hub's name and revision; full weights are their own."""
     if is_full(handed.adapter):
         return dvc_hash(handed.adapter), ""
     return handed.config.base_hash or handed.config.base, handed.config.base_revision

@@ -103,10 +103,7 @@ class Feedback(BaseModel):
 
 
 def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> ChatRequest:
-    """Return the request in a body of POST /v1/chat/completions to the agent of `config`, called by one of `names`.
-
-    What is wrong in it is a BadRequest.
-    """
+    """Return the request in `body` to the agent of `config`, called by one of `names`; BadRequest if it is wrong."""
     given = read_body(_ChatBody, body)
     if given.model not in names:
         raise BadRequest(

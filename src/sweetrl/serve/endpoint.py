@@ -185,10 +185,7 @@ async def _tidy(recorder: Recorder) -> None:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
-
-    Clients that give up and ask again would wait for what nobody reads. The body must be read already.
-    """
+    """Return what `work` gives; cancel it where the client goes first (ClientDisconnect). The body must be read."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -216,10 +213,7 @@ async def _nobody(request: Request, error: Exception) -> Response:
 def _written(
     request: ChatRequest, completions: Sequence[Completion], prompt_tokens: int, handed: Handed
 ) -> dict[str, Any]:
-    """Return replies as OpenAI's chat completions write them, thoughts apart as reasoning models' servers do.
-
-    `sweetrl` says who replied, and at which turn.
-    """
+    """Return replies as OpenAI's chat completions, thoughts apart; `sweetrl` says who replied, and at which turn."""
     generated = sum(len(completion.token_ids) for completion in completions)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",

@@ -46,10 +46,7 @@ def export(reference: str, settings: Settings, out: Path, merge: bool = False) -
 
 
 def push(folder: Path, hub_id: str, title: str) -> str:
-    """Upload an exported folder to the Hugging Face Hub as the model `hub_id`, and return its address.
-
-    A repository that is new is private. The Hub's own client finds the token (`hf auth login`, or HF_TOKEN).
-    """
+    """Upload `folder` to the Hugging Face Hub as `hub_id`, private if new, by the client's token; return its page."""
     from huggingface_hub import HfApi
 
     api = HfApi()

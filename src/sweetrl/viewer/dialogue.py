@@ -185,10 +185,7 @@ def _task(task: Task, domain: Domain) -> dict[str, Any]:
 def _state(
     state: RankedState, pairs: Sequence[Preference], ratios: TokenRatios | None, one: Trajectory, domain: Domain
 ) -> dict[str, Any]:
-    """The candidates of one turn, best first, and the pairs made of them as places in that order.
-
-    `heat` of a candidate are its tokens with their log-ratios, None where `rank` has not stored them.
-    """
+    """A turn's candidates, best first (`heat`: their tokens, where stored), and pairs as places in that order."""
     earlier = one.messages[: 2 * state.turn + 1]
     said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
     stored = ratios.replies if ratios is not None else [None] * len(state.candidates)

@@ -46,10 +46,7 @@ MOST_PARTS = 16  # of a reward, as columns of the table
 
 @dataclass(frozen=True)
 class Index:
-    """The index of one source: its table, how many rows, how the critic ranks kinds of replies, parts of the reward.
-
-    `seen` are the files that it was made of, each with its hash.
-    """
+    """The index of one source, made of the files `seen`, each with its hash: its table, and facts of all its rows."""
 
     source: Source
     table: Path

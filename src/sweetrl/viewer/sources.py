@@ -160,10 +160,7 @@ def _shards(path: Path, folder: Path) -> Source:
 
 
 def _measured(path: Path) -> dict[str, tuple[float, str]]:
-    """What a study's summary says of its files of results: by their names the temperature and the user.
-
-    A file of this name may be somebody else's: what is not of that form says nothing.
-    """
+    """By a file's name its temperature and user, as a study's summary says; one of another form says nothing."""
     try:
         return {
             row["file"]: (float(row["temperature"]), row["persona"]) for row in read_json(path, LONGEST_ROW)["measured"]
@@ -213,10 +210,7 @@ def _kind_of(path: Path) -> Kind | None:
 
 @dataclass(frozen=True)
 class Target:
-    """A folder laid out like a project's, what it is called, and the runs (by stage) that made what lies in it.
-
-    `runs` is None where the tracking store is to say it.
-    """
+    """A folder laid out like a project's, its title, and its runs by stage (None: the tracking store says them)."""
 
     folder: Path
     title: str
