@@ -107,7 +107,7 @@ def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
         kept.feedback(Feedback(dialogue=name, reward=1))
     assert kept.feedback(Feedback(dialogue=begun(kept), consent=False)) == "dropped"
     kept.close()
-    assert rows(kept.folder) == [] and (kept.folder / ".open.jsonl").read_text() == ""
+    assert rows(kept.folder) == [] and not list(kept.folder.glob(".open-*"))
 
 
 def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
@@ -138,9 +138,11 @@ def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float
     assert part is not None
     with part.open("ab") as out:
         out.write(b'{"id": "' + third[:5].encode())
+    (kept.folder / ".open-0.part").write_text('{"dialogue": "0", "time"')
     kept._lock.close()
     again = Recorder(kept.folder, lambda: now[0])
     assert list(again.open) == [third], "the second is written, and not twice"
+    assert [path.name for path in kept.folder.glob(".open-*")] == [f".open-{third}.json"]
     assert [row["id"] for row in rows(again.folder)] == [first, second]
     again.feedback(Feedback(dialogue=third, reward=0))
     again.close()
@@ -175,33 +177,11 @@ def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[
     withdrawn, stopped, other = begun(kept, "private words"), begun(kept, "second thoughts"), begun(kept)
     kept.feedback(Feedback(dialogue=withdrawn, consent=False))
     kept.turn(asked({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
-    kept.tidy()
     assert b"private words" not in words() and b"second thoughts" not in words()
     assert USER["content"].encode() in words() and list(kept.open) == [other]
     now[0] += module.FORGOTTEN
     kept.tidy()
     assert USER["content"].encode() not in words()
-
-
-def test_the_journal_does_not_grow_without_end(
-    kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "GROWN", 10_000)
-    journal, name, largest = kept.folder / ".open.jsonl", "", 0
-    for _ in range(200):
-        name = kept.turn(asked({"role": "user", "content": "x" * 1000}, dialogue=name), [REPLY], "a") or ""
-        largest = max(largest, journal.stat().st_size)
-        kept.tidy()
-    assert len(kept.open) == 1 and largest < 13_000
-    monkeypatch.setattr(module, "GROWN", 0)
-    kept.tidy()
-    before = journal.stat().st_ino
-    kept.tidy()
-    assert journal.stat().st_ino == before, "written anew once it has doubled, and not each time"
-    kept._lock.close()
-    (kept.folder / "..open.jsonl.killed.part").write_text("words")
-    again = Recorder(kept.folder, lambda: now[0])
-    assert list(again.open) == [name] and not (kept.folder / "..open.jsonl.killed.part").exists()
 
 
 def test_the_oldest_gives_way_where_too_many_are_open(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +204,7 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
         with pytest.raises(BadRequest, match="cannot be written now") as refused:
             kept.feedback(Feedback(dialogue=name, reward=1))
         assert refused.value.status_code == 503
-        patch.setattr(module, "append_row", full)
+        patch.setattr(module, "private_file", full)
         assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
     assert kept.feedback(Feedback(dialogue=name, reward=1)) == "kept"
     kept.close()
