@@ -360,18 +360,13 @@ def load_agent(policy: str, settings: Settings) -> Policy:
     if policy == "policy" or (policy == "auto" and POLICY.exists()):
         adapter = POLICY
     elif "@" in policy:
-        adapter = _registered(policy, settings)
+        registry, alias = open_reference(policy, settings.tracking)
+        _kept.append(folder := tempfile.TemporaryDirectory(prefix="sweetrl-play-"))
+        adapter = registry.download(registry.get(alias), "artifacts/policy", Path(folder.name))
     elif policy not in ("auto", "base"):
         adapter = Path(policy)
         refuse_critic(adapter, check_trained(policy))
     return Policy(settings.model, settings.engine, adapter)
 
 
-def _registered(policy: str, settings: Settings) -> Path:
-    import atexit
-    import shutil
-
-    registry, alias = open_reference(policy, settings.tracking)
-    folder = tempfile.mkdtemp(prefix="sweetrl-play-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return registry.download(registry.get(alias), "artifacts/policy", Path(folder))
+_kept: list[tempfile.TemporaryDirectory[str]] = []  # adapters, for as long as this process

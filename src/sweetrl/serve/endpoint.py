@@ -32,6 +32,7 @@ from sweetrl.serve.alias import Follower
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback, read_body, read_request
 from sweetrl.serve.recorder import Recorder
 from sweetrl.serve.source import Handed
+from sweetrl.thoughts import assistant_message
 from sweetrl.types import Completion
 
 logger = logging.getLogger("sweetrl")
@@ -224,7 +225,7 @@ def _written(
         "choices": [
             {
                 "index": number,
-                "message": _message(*handed.config.split(completion.text)),
+                "message": {**assistant_message(*handed.config.split(completion.text)), "refusal": None},
                 "finish_reason": completion.finish_reason,
                 "logprobs": None,
             }
@@ -237,11 +238,6 @@ def _written(
         },
         "sweetrl": {"version": handed.version, "turn": request.turn, "max_turns": handed.config.max_turns},
     }
-
-
-def _message(thoughts: str, said: str) -> dict[str, Any]:
-    apart = {"reasoning_content": thoughts} if thoughts else {}
-    return {"role": "assistant", "content": said, "refusal": None, **apart}
 
 
 def _events(written: dict[str, Any], with_usage: bool) -> str:

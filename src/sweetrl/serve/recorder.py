@@ -22,7 +22,7 @@ from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
 from sweetrl.io import PART, append_row, private_file, private_folder, read_rows, write_text
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback
-from sweetrl.thoughts import split_thoughts
+from sweetrl.thoughts import assistant_message, split_thoughts
 
 logger = logging.getLogger("sweetrl")
 
@@ -74,9 +74,7 @@ class Recorder:
             return None
         if before is None:
             name = secrets.token_hex(16)
-        thoughts, reply = map(clean, split(replies[0]))
-        apart = {"reasoning_content": thoughts} if thoughts else {}
-        said = [*said, {"role": "assistant", "content": reply, **apart}]
+        said = [*said, assistant_message(*map(clean, split(replies[0])))]
         self.open.pop(name, None)  # now it is the youngest
         self.open[name] = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
         try:
