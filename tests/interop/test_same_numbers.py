@@ -15,8 +15,8 @@ import yaml
 
 import sweetrl
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.config.settings import LoraSettings, ModelSettings, load_settings
-from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.config.settings import load_settings
+from tests.adapters import write_adapter
 from tests.interop.shared import tasks_of
 from tests.serve.serving import running
 
@@ -30,10 +30,9 @@ TURNS = '{"agent":{"max_turns":7}}'  # over those of the file
 def project(shipped_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the shipped base, an adapter that changes nothing of it, and tasks of the suite."""
     root = tmp_path_factory.mktemp("project")
-    model, _ = load_base(ModelSettings(base=str(shipped_base), threads=1))
     (root / "models").mkdir()
     (root / "models/base").symlink_to(shipped_base)
-    save_adapter(attach_adapter(model, LoraSettings(rank=2), 1), root / "models/policy", "models/base")
+    write_adapter(shipped_base, root / "models/policy", 0.0)
     values = {"seed": SEED, "agent": AGENT, "model": {"threads": 1}, "tracking": {"traces": 0.0}}
     (root / "params.yaml").write_text(yaml.safe_dump(values))
     write_task_table(root / "tasks.parquet", tasks_of(sweetrl.domain("backend"), "test", COUNT, SEED))
