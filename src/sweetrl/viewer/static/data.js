@@ -6,36 +6,24 @@
 (() => {
   /** @type {Record<string, any>} */
   const given = {}; // what scripts of an exported folder have handed over
-  /** @type {Record<string, (value: any) => void>} */
-  const waiting = {};
   /** @type {Record<string, Promise<any>>} */
   const asked = {};
 
   /** Scripts of an exported folder call this. @param {string} name @param {any} value */
   sweetrl.take = (name, value) => {
-    if (waiting[name]) {
-      waiting[name](value);
-      delete waiting[name];
-    } else given[name] = value;
+    given[name] = value;
   };
 
-  /** Load one file of an exported folder; a page from a disk may load scripts, but may not fetch. @param {string} name */
+  /** One file of an exported folder; a page from a disk may load scripts, but may not fetch. @param {string} name */
   function script(name) {
-    asked[name] =
-      asked[name] ||
-      new Promise((resolve, reject) => {
-        waiting[name] = (value) => {
-          given[name] = value;
-          delete asked[name];
-          resolve(value);
-        };
-        const element = document.createElement("script");
-        element.src = `data/${name}.js`;
-        element.onload = () => element.remove();
-        element.onerror = () => reject(new Error(`data/${name}.js is missing; export the folder again.`));
-        document.head.append(element);
-      });
-    return asked[name]; // two who want the same file at the same time get the same
+    asked[name] ??= new Promise((resolve, reject) => {
+      const element = document.createElement("script");
+      element.src = `data/${name}.js`;
+      element.onload = () => resolve(given[name]);
+      element.onerror = () => reject(new Error(`data/${name}.js is missing; export the folder again.`));
+      document.head.append(element);
+    });
+    return asked[name]; // who wants it again gets the same
   }
 
   /** Ask the server. @param {string} path @param {any} [body] sent with POST where it is given */
@@ -100,8 +88,7 @@
   data.load = async (step) => {
     const parts = Math.ceil(data.meta.count / data.meta.shard);
     for (let part = 0; part < parts; part++) {
-      const name = `rows-${part}`;
-      put(part * data.meta.shard, data.meta.server ? await ask(`rows/${part}`) : given[name] || (await script(name)));
+      put(part * data.meta.shard, await (data.meta.server ? ask(`rows/${part}`) : script(`rows-${part}`)));
       step();
     }
   };
@@ -190,8 +177,7 @@
     else {
       const each = data.meta.words_shard;
       for (let part = 0; part * each < data.meta.count; part++) {
-        const name = `words-${part}`;
-        const words = given[name] || (await script(name));
+        const words = await script(`words-${part}`);
         for (let i = 0; i < words.length; i++)
           if (wanted.every((/** @type {string} */ term) => words[i].includes(term))) mask[part * each + i] = 1;
       }
@@ -218,9 +204,8 @@
   /** @param {number} row */
   async function read(row) {
     if (data.meta.server) return ask(`dialogue/${row}`);
-    const each = data.meta.dialogues_shard,
-      name = `dialogues-${Math.floor(row / each)}`;
-    return (given[name] || (await script(name)))[row % each];
+    const each = data.meta.dialogues_shard;
+    return (await script(`dialogues-${Math.floor(row / each)}`))[row % each];
   }
 
   /**
