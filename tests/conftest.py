@@ -189,32 +189,10 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def write_adapter() -> Callable[..., Path]:
-    """A function that writes an adapter that changes what `base` says, and returns its folder."""
+    """The function write_adapter of tests/adapters.py."""
+    from tests.adapters import write_adapter
 
-    def write(
-        base: Path,
-        folder: Path,
-        scale: float,
-        seed: int = 1,
-        head: bool = False,
-        name: str = "models/base",
-        **lora: Any,
-    ) -> Path:
-        import torch
-
-        from sweetrl.config.settings import LoraSettings, ModelSettings
-        from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-        loaded, _ = load_base(ModelSettings(base=str(base), device="cpu"))
-        model: Any = attach_adapter(loaded, LoraSettings(**{"rank": 4} | lora), seed, head)
-        generator = torch.Generator().manual_seed(seed)
-        for parameter_name, parameter in model.named_parameters():
-            if any(part in parameter_name for part in ("lora_B", "lora_embedding_A", "score.modules_to_save")):
-                parameter.data = scale * torch.randn(parameter.shape, generator=generator)
-        save_adapter(model, folder, name)
-        return folder
-
-    return write
+    return write_adapter
 
 
 @pytest.fixture(scope="session")

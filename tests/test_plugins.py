@@ -178,6 +178,11 @@ def test_a_simulator_is_made_with_its_options_and_has_a_name() -> None:
 
 # Wrong names
 
+
+def find_user(name: str) -> Any:
+    return plugins.find_simulator(name, {})
+
+
 WRONG: list[tuple[Callable[[str], Any], str, str]] = [
     (find_domain, "forms", f"`suite: forms` is not known; known are backend, frontend, {OWN_PATH}"),
     (
@@ -188,7 +193,7 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
     ),
     (plugins.find_reward, "brief", f"`reward.function: brief` is not known; none is installed, {OWN_PATH}"),
     (
-        lambda name: plugins.find_simulator(name, {}),
+        find_user,
         "terse",
         f"`simulator.kind: terse` is not known; known are scripted, described, llm, vision, replay, human, {OWN_PATH}",
     ),
@@ -199,42 +204,27 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
             f"`suite: {module}:Forms`: there is no module {module}; run from the project's folder, install its "
             "package, or correct the name.",
         )
-        for module in ("your.things", "mine.thing", "mine.things.more", "mine/things.py")
+        for module in ("your.things", "mine.thing", "mine/things.py")
     ),
     *(
         (find_domain, name, f"`suite: {name}` is no path; write it as in my_package.my_module:MyClass.")
-        for name in (":Forms", ".things:Forms", "mine..things:Forms", "mine.things:", "mine.things:Group.", ":")
+        for name in (":Forms", "mine..things:Forms", "mine.things:Group.")
     ),
-    (
-        find_domain,
-        "mine.things:Form",
-        "`suite: mine.things:Form`: the module mine.things has no `Form`.",
-    ),
+    (find_domain, "mine.things:Form", "`suite: mine.things:Form`: the module mine.things has no `Form`."),
     (
         find_domain,
         "mine.things:Demanding",
         "`suite: mine.things:Demanding`: the class must be made without arguments (Demanding.__init__() missing 1 "
         "required positional argument: 'url').",
     ),
-    (
-        find_domain,
-        "mine.things:Best",
-        "`suite: mine.things:Best` is no domain; it must be a subclass of sweetrl.Domain.",
-    ),
-    (
-        find_method,
-        "mine.things:Forms",
-        "`method: mine.things:Forms` is no method; it must be a subclass of sweetrl.Method.",
-    ),
-    (
-        plugins.find_reward,
-        "mine.things:number",
-        "`reward.function: mine.things:number` is no function of (task, dialogue).",
-    ),
-    (
-        lambda name: plugins.find_simulator(name, {}),
-        "mine.things:Best",
-        "`simulator.kind: mine.things:Best` is no user simulator; it must be a class with a method `reply`.",
+    *(
+        (find, f"mine.things:{name}", f"`{key}: mine.things:{name}` is no {what}")
+        for find, name, key, what in (
+            (find_domain, "Best", "suite", "domain; it must be a subclass of sweetrl.Domain."),
+            (find_method, "Forms", "method", "method; it must be a subclass of sweetrl.Method."),
+            (plugins.find_reward, "number", "reward.function", "function of (task, dialogue)."),
+            (find_user, "Best", "simulator.kind", "user simulator; it must be a class with a method `reply`."),
+        )
     ),
     (
         lambda name: plugins.find_simulator(name, {"word": "no"}),
@@ -254,10 +244,7 @@ def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, sai
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import no_such_library", "No module named 'no_such_library'"),
         ("import mine.gone", "No module named 'mine.gone'"),
-        ("from mine.things import Gone", "cannot import name 'Gone' from 'mine.things'"),
-        ("from mine import Gone", "cannot import name 'Gone' from 'mine'"),
         ("raise ImportError('no licence')", "no licence"),
     ],
 )
@@ -298,15 +285,13 @@ def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pyte
         "params.yaml: `suite: mine.things:Forms` is written in mine/things.py, but `sources.suite` is src; set it to "
         "mine/things.py, so that DVC sees its changes."
     )
-    with pytest.raises(UserError) as raised:
-        check_sources(chosen_with({"suite": "src"}))
-    assert str(raised.value) == said
     (project / "stage").mkdir()
-    monkeypatch.setenv(ROOT_VARIABLE, str(project))  # a stage that runs in a folder of its own
-    monkeypatch.chdir(project / "stage")
-    with pytest.raises(UserError) as raised:
-        check_sources(chosen_with({"suite": "src"}))
-    assert str(raised.value) == said
+    for folder in (project, project / "stage"):  # a stage may run in a folder of its own
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv(ROOT_VARIABLE, str(project))
+        with pytest.raises(UserError) as raised:
+            check_sources(chosen_with({"suite": "src"}))
+        assert str(raised.value) == said
 
 
 def test_a_built_in_domains_source_is_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,33 +318,24 @@ def test_a_package_in_the_projects_environment_is_no_code_of_the_project(
 
 
 def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Path) -> None:
-    groups: dict[plugins.Group, str] = {
-        "domains": "forms",
-        "methods": "Best",
-        "rewards": "brief",
-        "simulators": "Terse",
-    }
-    for group, name in groups.items():
-        assert plugins.source_of(group, f"mine.things:{name}") == project / "mine" / "things.py"
-    assert plugins.is_plugin("domains", "mine.things:Forms")
-    assert not plugins.is_plugin("domains", "backend") and not plugins.is_plugin("rewards", "")
-
-
-def test_the_source_of_what_is_made_of_other_code_is_the_file_that_makes_it(project: Path) -> None:
+    groups: dict[str, plugins.Group] = {
+        "things:forms": "domains", "things:Best": "methods", "things:brief": "rewards", "things:Terse": "simulators",
+        "made:half": "rewards", "made:suite": "domains", "made:user": "simulators",
+    }  # fmt: skip
     write(
         project / "mine" / "made.py",
         "import functools\nfrom sweetrl.backend import Backend\nfrom mine.things import brief, Terse\n"
         "half = functools.partial(brief)\nsuite = Backend()\nuser = Terse()\n",
     )
-    made: dict[str, plugins.Group] = {"half": "rewards", "suite": "domains", "user": "simulators"}
-    for name, group in made.items():
-        assert plugins.source_of(group, f"mine.made:{name}") == project / "mine" / "made.py"
+    for name, group in groups.items():
+        assert plugins.source_of(group, f"mine.{name}") == project / f"mine/{name.partition(':')[0]}.py"
+    assert plugins.is_plugin("domains", "mine.things:Forms")
+    assert not plugins.is_plugin("domains", "backend") and not plugins.is_plugin("rewards", "")
     settings = parse_settings({"reward": {"function": "mine.made:half"}, "sources": {"reward": "mine/things.py"}})
     with pytest.raises(UserError, match=r"`reward.function: mine.made:half` is written in mine/made.py, but"):
         check_sources(settings, project)
 
 
-@pytest.mark.parametrize("name", ["builtins:len", "operator:eq"])
-def test_what_is_not_written_in_python_is_one_sentence(name: str) -> None:
-    with pytest.raises(UserError, match=f"`reward.function: {name}` is not written in Python; wrap it"):
-        plugins.source_of("rewards", name)
+def test_what_is_not_written_in_python_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"`reward.function: builtins:len` is not written in Python; wrap it"):
+        plugins.source_of("rewards", "builtins:len")

@@ -59,12 +59,9 @@ WRONG = [
     Wrong(
         "an option mistyped", "evaluate --task x.jsonl", "No such option: --task (Possible options: --tasks)", code=2
     ),
-    Wrong("an option of another command", f"{SCORE} --blind", "No such option: --blind", code=2),
     Wrong("an option is missing", "score --tasks tasks.jsonl", "Missing option '--answers'", code=2),
     Wrong("an argument is missing", "export --out out", "Missing argument 'MODEL[@ALIAS]'", code=2),
     Wrong("a word for a number", "tasks --split train --count many --out x.jsonl", "'--count': ", code=2),
-    Wrong("a number out of bounds", "tasks --split train --count 0 --out x.jsonl", "'--count': ", code=2),
-    Wrong("an unknown choice", "tasks --split dev --out x.jsonl", "'--split': ", code=2),
     Wrong("a port out of bounds", "serve models/policy --port 99999", "'--port': ", code=2),
     # params.yaml and --set
     Wrong(
@@ -80,9 +77,7 @@ WRONG = [
         "broken YAML", "lineage", "params.yaml: line 2: this is not YAML", parameters("agent: {max_turns: 3\nseed: 1\n")
     ),
     Wrong("a value of the wrong type", "lineage", "parameter `seed` = 'seven'", parameters("seed: seven\n")),
-    Wrong("a value out of bounds", "lineage", "parameter `collect.tasks` = 0", parameters("collect: {tasks: 0}\n")),
     Wrong("a list for the parameters", "lineage", "expected sections of settings", parameters("- seed\n")),
-    Wrong("parameters that are no text", "lineage", "this is not YAML", {"params.yaml": b"seed: \xff\n"}),
     Wrong("--set mistyped", f"{SCORE} --set reward.tolerence=0.1", "(did you mean `reward.tolerance`?)"),
     Wrong("--set without a value", f"{SCORE} --set reward.tolerance", "write KEY=VALUE"),
     Wrong("--set of a section", f"{SCORE} --set reward=3", "`reward` is a section"),

@@ -47,6 +47,11 @@ def with_thoughts(thoughts: str | None, said: str, marks: Marks = MARKS) -> str:
     return f"{opening}\n{thoughts.strip()}\n{closing}\n\n{said}" if thoughts else said
 
 
+def assistant_message(thoughts: str, said: str) -> dict[str, str]:
+    """Return a reply as a message of a log or of a reasoning model's server: its thoughts, if any, stand apart."""
+    return {"role": "assistant", "content": said, **({"reasoning_content": thoughts} if thoughts else {})}
+
+
 def thought_length(ids: Sequence[int], tokenizer: Any, marks: Marks = MARKS) -> int:
     """Return how many tokens of a reply come before the first one with a letter of what is said.
 

@@ -41,12 +41,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (tmp_path / "base" / "model.safetensors").write_bytes(b"weights")
     (tmp_path / "prompt.txt").write_text("Be kind.")
     (tmp_path / "said.jsonl").write_text("{}\n")
-    return sweetrl.domain(
-        "backend",
-        model={"base": "base"},
-        agent={"prompt": "prompt.txt"},
-        simulator={"kind": "replay", "recording": "said.jsonl"},
-    ).settings
+    user = {"kind": "replay", "recording": "said.jsonl"}
+    return sweetrl.domain("backend", model={"base": "base"}, agent={"prompt": "prompt.txt"}, simulator=user).settings
 
 
 @pytest.mark.parametrize("name", ["base/model.safetensors", "prompt.txt", "said.jsonl"])
@@ -59,12 +55,7 @@ def test_another_content_of_a_file_makes_another_call(settings: Settings, name: 
 
 def test_another_field_of_a_task_makes_another_call(settings: Settings) -> None:
     before = call(settings)
-    other: dict[str, Any] = {
-        "problem_description": "Do that.",
-        "hidden_information": "another",
-        "test_cases": (),
-        "ground_truth": "",
-    }
+    other = {"problem_description": "Do that.", "hidden_information": "another", "test_cases": (), "ground_truth": ""}
     for name, value in other.items():
         assert call(settings, replace(TASK, **{name: value})) != before, name
 
@@ -79,16 +70,12 @@ def test_rows_computed_together_decide_the_bytes_of_an_engine_in_this_process_al
     assert name("openai", 8) == name("openai", 16)
 
 
-def test_a_changed_plug_in_makes_another_call(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code = tmp_path / "price_of_a_call.py"
-    code.write_text("def price(task, dialogue):\n    return 0.5\n")
-    reward = settings.reward.model_copy(update={"function": "price_of_a_call:price"})
+def test_a_changed_plug_in_makes_another_call(settings: Settings, tmp_path: Path, own_code: Any) -> None:
+    reward = settings.reward.model_copy(update={"function": "mine:price"})
     priced = settings.model_copy(update={"reward": reward})
+    own_code(tmp_path, "def price(task, dialogue):\n    return 0.5\n")
     before = call(priced)
-    code.write_text("def price(task, dialogue):\n    return 1.0\n")
+    own_code(tmp_path, "def price(task, dialogue):\n    return 1.0\n")
     assert call(priced) != before
 
 

@@ -78,10 +78,8 @@ def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").touch()
-    for words, said in (
-        ([], "half done\nloading\nwarnings of libraries are in .scratch/logs/work.log\n"),
-        (["-q"], ""),
-    ):
+    told = "half done\nloading\nwarnings of libraries are in .scratch/logs/work.log\n"
+    for words, said in (([], told), (["-q"], "")):
         monkeypatch.setattr(sys, "argv", ["sweetrl", *words])
         assert command_line.run_app(app) == 0
         printed = capsys.readouterr()
@@ -116,24 +114,14 @@ def test_parameters_are_set_for_one_call(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("words", "handed", "quiet"),
+    ("words", "quiet"),
     [
-        ("run", "flows.run", None),
-        (
-            "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json",
-            "flows.run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json",
-            "1",
-        ),
-        ("ingest", "flows.ingest", None),
-        (
-            "ingest s3://team/x/ --kind tasks --again --no-push --no-event --json",
-            "flows.ingest s3://team/x/ --kind tasks --again --no-push --no-event --json",
-            None,
-        ),
+        ("run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json", "1"),
+        ("ingest s3://team/x/ --kind tasks --again --no-push --no-event --json", None),
     ],
 )
 def test_a_command_goes_on_as_its_flow(
-    words: str, handed: str, quiet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, quiet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
@@ -143,5 +131,5 @@ def test_a_command_goes_on_as_its_flow(
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append((*arguments, os.environ.get("SWEETRL_QUIET"))))
     monkeypatch.setattr(sys, "argv", ["sweetrl", *words.split()])
     assert command_line.run_app(main.app) == 0
-    assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
+    assert called == [(sys.executable, [sys.executable, "-m", *f"flows.{words}".split()], quiet)]
     assert "SWEETRL_QUIET" not in os.environ

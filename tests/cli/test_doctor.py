@@ -1,6 +1,5 @@
 """`sweetrl doctor`: what it finds on a machine, and what it says to do."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,12 @@ def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     found = findings(doctor.packages, doctor.project, doctor.services, doctor.git)
-    assert found["packages"].status == "fail"
+    statuses = {name: found[name].status for name in ("packages", "base model", "mlflow server")}
+    assert set(statuses.values()) == {"fail"}, found
     assert "no-such-package-here missing (locked 1.0)" in found["packages"].seen
-    assert found["base model"].status == "fail"
     assert "make base-model" in found["base model"].advice
-    assert found["mlflow server"].status == "fail"
     assert found["mlflow server"].seen.startswith("http://127.0.0.1:9: ")
-    assert found["prefect server"].status == "ok"
-    assert found["git"].status == "warn"
+    assert (found["prefect server"].status, found["git"].status) == ("ok", "warn")
     assert all(check.advice for check in found.values() if check.status != "ok")
 
 
@@ -78,7 +75,4 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
 def test_doctor_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: [doctor.Check("base model", "fail", "gone", "`make base-model`")])
     result = CliRunner().invoke(main.app, ["doctor"])
-    assert result.exit_code == 1
-    assert "make base-model" in result.output
-    result = CliRunner().invoke(main.app, ["doctor", "--json"])
-    assert json.loads(result.output)[0]["status"] == "fail"
+    assert result.exit_code == 1 and "make base-model" in result.output

@@ -8,10 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import sweetrl
-from sweetrl.browser.binary import find_browser
 from sweetrl.types import Message, Task, Trajectory
 
 FORMS = "examples.forms:Forms"
@@ -52,13 +49,6 @@ def example(module: Any, words: str, changes: dict[str, str]) -> str:
         assert text.count(long) == 1
         text = text.replace(long, short)
     return text
-
-
-def needs_browser() -> None:
-    try:
-        find_browser()
-    except sweetrl.UserError as error:
-        pytest.skip(str(error))
 
 
 def whole(fake_server: Any) -> Any:

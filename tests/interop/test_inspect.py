@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tomllib
-from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +19,7 @@ from sweetrl.errors import UserError
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.shared import FORMS, Agent, check_hidden, example, tasks_of, whole
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.interop.shared import FORMS, Agent, check_hidden, example, tasks_of
 
 
 def clerk(task: Task, messages: tuple[Message, ...]) -> str:
@@ -183,18 +176,14 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
     assert "the dialogue is lost: gone" in lost.error.message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"domain": "nothing"}, "`suite: nothing` is not known"),
+def test_bad_input_is_one_sentence() -> None:
+    for arguments, sentence in (
         ({"split": "both"}, "split: `both` is not known; take train or test"),
         ({"count": 0}, "count: 0 tasks are none"),
         ({"settings": {"params": "x"}}, "there is no section `params`"),
-    ],
-)
-def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        colbench(**{"domain": FORMS, "count": 1} | arguments)
+    ):
+        with pytest.raises(UserError, match=sentence):
+            colbench(**{"domain": FORMS, "count": 1} | arguments)  # type: ignore[arg-type]
 
 
 def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -204,29 +193,3 @@ def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
     exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), "test", 2, 7), OracleAgent().act)})
     assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
-
-
-def test_inspects_command_line(fake_server: Any, tmp_path: Path) -> None:
-    pytest.importorskip("openai", reason="needs openai, by which Inspect talks to servers: pip install openai")
-    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    entry = declared["project"]["entry-points"]["inspect_ai"]
-    assert import_module(entry["sweetrl"]).colbench is colbench
-    if "sweetrl" not in {one.name for one in metadata.entry_points(group="inspect_ai")}:
-        pytest.skip("the installed sweetrl is from before the entry point: pip install -e . again")
-    command = ["eval", "sweetrl/colbench", "--model", "openai-api/far/base", "--max-retries", "1"]
-    options = ["-T", f"domain={FORMS}", "-T", "count=2", "-T", "seed=7", "-T", "settings={agent: {max_turns: 2}}"]
-    options += ["--display", "none", "--log-dir", str(tmp_path)]
-    with whole(fake_server)(reply=lambda body: "Which day?") as server:
-        subprocess.run(
-            [sys.executable, "-m", "inspect_ai._cli.main", *command, *options],
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "FAR_BASE_URL": server.url, "FAR_API_KEY": "none"},
-            cwd=tmp_path,
-            check=True,
-            timeout=120,
-        )
-    (path,) = tmp_path.glob("*.eval")
-    log = inspect_ai.log.read_eval_log(str(path))
-    assert log.error is None, log.error
-    assert log.eval.task == "sweetrl/colbench" and log.samples is not None
-    assert [len(one.messages) for one in log.samples] == [5, 5]  # system, request, reply, user, reply
-    assert means(log) == {"reward": 0.0, "success": 0.0}

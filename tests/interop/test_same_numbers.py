@@ -15,24 +15,24 @@ import yaml
 
 import sweetrl
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.config.settings import LoraSettings, ModelSettings, load_settings
-from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.config.settings import load_settings
+from tests.adapters import write_adapter
 from tests.interop.shared import tasks_of
 from tests.serve.serving import running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COUNT, SEED = 16, 7
-AGENT = {"prompt": "short", "max_turns": 7, "max_new_tokens": 192, "temperature": 0.0}
+AGENT = {"prompt": "short", "max_turns": 3, "max_new_tokens": 192, "temperature": 0.0}
+TURNS = '{"agent":{"max_turns":7}}'  # over those of the file
 
 
 @pytest.fixture(scope="module")
 def project(shipped_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the shipped base, an adapter that changes nothing of it, and tasks of the suite."""
     root = tmp_path_factory.mktemp("project")
-    model, _ = load_base(ModelSettings(base=str(shipped_base), threads=1))
     (root / "models").mkdir()
     (root / "models/base").symlink_to(shipped_base)
-    save_adapter(attach_adapter(model, LoraSettings(rank=2), 1), root / "models/policy", "models/base")
+    write_adapter(shipped_base, root / "models/policy", 0.0)
     values = {"seed": SEED, "agent": AGENT, "model": {"threads": 1}, "tracking": {"traces": 0.0}}
     (root / "params.yaml").write_text(yaml.safe_dump(values))
     write_task_table(root / "tasks.parquet", tasks_of(sweetrl.domain("backend"), "test", COUNT, SEED))
@@ -45,7 +45,7 @@ def project(shipped_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def expected(project: Path) -> list[float | None]:
     """The rewards by `sweetrl evaluate`, in the order of the tasks."""
-    command = "evaluate --tasks tasks.parquet --adapter models/policy --out dialogues --quiet"
+    command = "evaluate --tasks tasks.parquet --adapter models/policy --out dialogues --set agent.max_turns=7 --quiet"
     environment = {**os.environ, "SWEETRL_TRACKING": "off"}
     subprocess.run([sys.executable, "-m", "sweetrl.cli", *command.split()], cwd=project, env=environment, check=True)
     rewards = [one.reward for one in TrajectoryStore(project / "dialogues").read()]
@@ -56,7 +56,9 @@ def expected(project: Path) -> list[float | None]:
 @pytest.fixture(scope="module")
 def served(project: Path) -> Iterator[str]:
     """The address of `sweetrl serve models/policy`."""
-    with running("models/policy", load_settings(project / "params.yaml")) as found:
+    settings = load_settings(project / "params.yaml")
+    agent = settings.agent.model_copy(update={"max_turns": 7})
+    with running("models/policy", settings.model_copy(update={"agent": agent})) as found:
         yield f"{found.url}/v1"
 
 
@@ -78,18 +80,9 @@ def called(command: list[str], folder: Path, **environment: str) -> None:
 def test_inspect(project: Path, expected: list[float | None], served: str, tmp_path: Path) -> None:
     from inspect_ai.log import read_eval_log
 
-    command = ["inspect", "eval", "sweetrl/colbench", "--model", "openai-api/far/policy", "--display", "none"]
-    command += [
-        "-T",
-        f"count={COUNT}",
-        "-T",
-        f"seed={SEED}",
-        "-T",
-        f"params={project}/params.yaml",
-        "-T",
-        "prompt=short",
-    ]
-    called([*command, "--log-dir", str(tmp_path)], tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
+    command = f"""inspect eval sweetrl/colbench --model openai-api/far/policy --display none --log-dir {tmp_path}
+        -T count={COUNT} -T seed={SEED} -T params={project}/params.yaml -T prompt=short -T settings={TURNS}"""
+    called(command.split(), tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
     (path,) = tmp_path.glob("*.eval")
     samples = read_eval_log(str(path)).samples or []
     rewards = [score.value["reward"] for one in samples for score in (one.scores or {}).values()]  # type: ignore[call-overload,index]
@@ -99,7 +92,8 @@ def test_inspect(project: Path, expected: list[float | None], served: str, tmp_p
 @pytest.mark.skipif(find_spec("verifiers") is None, reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 def test_verifiers(project: Path, expected: list[float | None], served: str, tmp_path: Path) -> None:
     command = f"""vf-eval sweetrl-verifiers --env.taskset.domain backend --env.taskset.split test
-        --env.taskset.seed {SEED} --env.taskset.params {project}/params.yaml -n {COUNT} -r 1
+        --env.taskset.seed {SEED} --env.taskset.params {project}/params.yaml --env.taskset.settings {TURNS}
+        -n {COUNT} -r 1
         --client.base-url {served} --client.api-key-var NO_KEY --model policy --no-push --no-rich
         --env.agent.harness.id chat-in-process --output-dir {tmp_path} --run.dir out"""
     called(command.split(), tmp_path, PYTHONPATH=str(Path(__file__).parent))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -18,10 +14,11 @@ import pytest
 import sweetrl
 from sweetrl.colbench.files import task_row
 from sweetrl.types import Task, Trajectory
-from tests.interop.shared import check_hidden, whole
+from tests.interop.shared import check_hidden, example, whole
 
 vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 
+from sweetrl.interop import verifiers as adapter  # noqa: E402
 from sweetrl.interop.verifiers import DomainEnv, load_environment  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -256,51 +253,18 @@ def test_the_model_fails(server: Any) -> None:
 
 def test_the_example(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """As the module and docs/interop.md have it, but for the harness, whose default needs a package index."""
-    text = importlib.import_module("sweetrl.interop.verifiers").__doc__ or ""
-    code = dedent(text[text.index("    import asyncio") : text.index("With verifiers' own command line")])
     tasks = list(sweetrl.domain("backend").tasks("test", 2, 7, 3))
     with server(reply=programmer(tasks)) as far:
-        for written, tried in (("http://localhost:8000/v1", far.url), ("count=20", f"count=2, seat={SEAT}")):
-            assert written in code
-            code = code.replace(written, tried)
-        exec(code, {})
+        changes = {"http://localhost:8000/v1": far.url, "count=20": f"count=2, seat={SEAT}"}
+        exec(example(adapter, "import asyncio", changes), {})
     assert capsys.readouterr().out == "4.0\n"
-
-
-def test_the_command_line(server: Any, tmp_path: Path) -> None:
-    """As docs/interop.md has it, but for the domain and the harness, whose default needs a package index."""
-    with server(reply=clerk) as far:
-        command = f"""sweetrl-verifiers --env.taskset.domain examples.forms:Forms --env.taskset.split test
-            --env.taskset.seed 7 --env.taskset.settings {{"agent":{{"max_turns":6}}}} -n 3 -r 2
-            --client.base-url {far.url} --client.api-key-var NO_KEY --model base --no-push --no-rich
-            --env.agent.harness.id chat-in-process --output-dir {tmp_path} --run.dir out"""
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("vf-eval")), *command.split()],
-            cwd=HERE.parents[1],
-            env={**os.environ, "PYTHONPATH": str(HERE), "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    rows = [json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()]
-    traces = [trace for row in rows for trace in row.get("traces", [row])]
-    assert len(traces) == 6
-    assert [trace["rewards"]["reward"]["score"] for trace in traces] == [1.0] * 6
-    assert sorted(trace["info"]["sweetrl"]["attempt"] for trace in traces) == [0, 0, 0, 1, 1, 1]
-    assert json.loads((tmp_path / "out" / "configs/resolved/eval.json").read_text())["env"]["taskset"]["settings"] == {
-        "agent": {"max_turns": 6}
-    }
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"domain": "nowhere"}, r"`suite: nowhere` is not known; known are backend, frontend"),
         ({"name": 3}, "there is no section `name`"),
         ({"count": 0}, r"load_environment: `count`: Input should be greater than or equal to 1\."),
-        ({"split": "validation"}, r"load_environment: `split`: Input should be 'train' or 'test'\."),
         ({"seat": {"max_turn": 1}}, r"load_environment: `agent\.max_turn`: Extra inputs are not permitted\."),
     ],
 )

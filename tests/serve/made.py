@@ -11,24 +11,14 @@ import yaml
 
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
+from tests import adapters
 
 MODEL = "agent-to-hand-over"
 
 
 def write_adapter(root: Path, seed: int) -> None:
     """Write models/policy: a random adapter, far enough from nothing that its replies are its own."""
-    import torch
-
-    from sweetrl.config.settings import LoraSettings, ModelSettings
-    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
-
-    model, _ = load_base(ModelSettings(base=str(root / "models/base")))
-    adapted = attach_adapter(model, LoraSettings(rank=4), seed)
-    generator = torch.Generator().manual_seed(seed)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            value.data = torch.randn(value.shape, generator=generator) * 0.3
-    save_adapter(adapted, root / "models/policy", "models/base")
+    adapters.write_adapter(root / "models/base", root / "models/policy", 0.3, seed)
 
 
 def make_project(root: Path, base: Path) -> None:

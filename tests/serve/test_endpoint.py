@@ -81,52 +81,26 @@ def test_health_and_pages_that_are_none(served: Running) -> None:
     assert served.client.get(f"{served.url}/v1/chat/completions").status_code == 405
 
 
-def nested(levels: int) -> bytes:
-    return b'{"model": "policy", "messages": ' + b"[" * levels + b"]" * levels + b"}"
-
-
 def asking(**values: Any) -> dict[str, Any]:
     return {"model": "policy", "messages": REQUEST, **values}
 
 
 BAD: dict[str, tuple[Any, int, str]] = {
     "no JSON": (b"{", 400, "Invalid JSON"),
-    "no UTF-8": (b'{"model": "\xff"}', 400, "Invalid JSON"),
     "half a surrogate": (b'{"model": "policy", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "Invalid"),
-    "a list": ([], 400, "an object"),
     "NaN": (b'{"model": "policy", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}', 400, "`temp"),
-    "too deep": (nested(100), 400, "`messages.0`"),
-    "far too deep": (nested(100_000), 400, "recursion limit"),
+    "far too deep": (b'{"messages": ' + b"[" * 100_000, 400, "recursion limit"),
     "too large": (b" " * (2**20 + 1), 413, "larger than 1048576 bytes"),
-    "too many": (asking(messages=[0] * 30_000), 400, "`messages.0`"),
     "another model": (asking(model="gpt"), 404, "no model gpt here; set `model` to policy"),
-    "no model": ({"messages": REQUEST}, 400, "`model`"),
     "no messages": (asking(messages=[]), 400, "`messages`"),
-    "no role": (asking(messages=[{"content": "x"}]), 400, "`messages.0.role`"),
     "a tool": (asking(messages=[{"role": "tool", "content": "x"}]), 400, "`messages.0.role`"),
-    "no text": (asking(messages=[{"role": "user", "content": 7}]), 400, "`messages.0.content"),
     "blanks": (asking(messages=[{"role": "user", "content": " "}]), 400, "has no text"),
-    "a picture": (
-        asking(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
-        400,
-        "`messages.0.content",
-    ),
+    "a picture": (asking(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "`messages.0.content"),
     "two users": (asking(messages=[*REQUEST, *REQUEST]), 400, "must be user, assistant, user"),
     "system only": (asking(messages=[{"role": "system", "content": "x"}]), 400, "system prompt of its"),
-    "hot": (asking(temperature=9), 400, "`temperature`"),
-    "true heat": (asking(temperature=True), 400, "`temperature`"),
     "huge heat": (asking(temperature=10**400), 400, "`temperature`"),
     "many replies": (asking(n=10_000), 400, "`n`"),
-    "no tokens": (asking(max_tokens=0), 400, "`max_tokens`"),
-    "tools": (asking(tools=[{"type": "function"}]), 400, "`tools` is not supp"),
-    "stop": (asking(stop="."), 400, "`stop` is not supported"),
-    "unknown": (asking(best_of=3), 400, "`best_of` is not supported"),
-    "no flag": (asking(stream="yes"), 400, "`stream`"),
-    "too long": (
-        asking(messages=[{"role": "user", "content": "price of a ticket " * 3000}]),
-        400,
-        "leaves no room for a reply",
-    ),
+    "tools": (asking(tools=[{"type": "function"}]), 400, "`tools` is not supported"),
 }
 
 
@@ -265,7 +239,7 @@ def test_who_samples() -> None:
         sampler(local, "transformers", "http://there:2/v1")
 
 
-@pytest.mark.parametrize("piece", ["a", "the last light ", "?! ", "é中😀", "7", "\n"])
+@pytest.mark.parametrize("piece", ["the last light ", "é中😀", "\n"])
 def test_a_long_prompt_is_refused_before_all_of_it_is_tokenised(
     served: Running, monkeypatch: pytest.MonkeyPatch, piece: str
 ) -> None:

@@ -128,9 +128,7 @@ def test_a_server_of_our_own_keeps_its_base_when_versions_change(
     [
         ({"base": "models/base", "base_hash": "1"}, {"base": "models/base", "base_hash": "2"}, False),
         ({"base": "models/base", "base_hash": "1"}, {"base": "models/moved", "base_hash": "1"}, True),
-        ({"base": "org/small"}, {"base": "org/large"}, False),
         ({"base": "org/small", "base_revision": "1"}, {"base": "org/small", "base_revision": "2"}, False),
-        ({"base": "org/small", "base_revision": "1"}, {"base": "org/small", "base_revision": "1"}, True),
     ],
 )
 def test_a_version_on_another_base_does_not_take_over_at_a_vllm_server(

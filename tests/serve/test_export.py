@@ -24,7 +24,7 @@ from sweetrl.serve.source import copy_version
 from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.lineage import Lineage
-from tests.serve.made import write_adapter
+from tests.serve.made import write_adapter, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
@@ -106,7 +106,6 @@ def test_full_weights_are_registered_and_handed_over_without_a_base(
 
     from sweetrl.cli.show import load_agent
     from sweetrl.lm.adapters import load_base, save_trained, trainable
-    from tests.serve.made import write_results
 
     monkeypatch.chdir(tmp_path)
     tracking = settings.tracking.model_copy(update={"uri": f"sqlite:///{tmp_path}/mlflow.db", "model": "full-agent"})
@@ -183,7 +182,6 @@ def test_nothing_is_said_of_an_adapter_that_is_not_registered(
         (AgentConfig("org/name"), ("org/name", None), True),
         (AgentConfig("gpt2"), ("gpt2", None), True),
         (AgentConfig("models/base", "0123.dir"), ("./models/base", None), False),
-        (AgentConfig("./models/base", "0123.dir"), ("./models/base", None), False),
         (AgentConfig("../base", "0123.dir"), ("../base", None), False),
         (AgentConfig("/models/base", "0123.dir"), ("/models/base", None), False),
         (AgentConfig("a/path/of/mine"), None, False),
@@ -224,16 +222,12 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize("said", [{}, {"do_sample": False}])
-def test_a_base_that_has_sampling_values_alone_is_merged(
-    said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_base_that_has_sampling_values_alone_is_merged(project: Path, settings: Settings, tmp_path: Path) -> None:
     """As many fine-tunes have them: transformers loads such a generation config, and does not save it."""
     config = project / "models/base/generation_config.json"
     before = config.read_text()
-    plain = {key: value for key, value in json.loads(before).items() if key != "do_sample"}
     try:
-        config.write_text(json.dumps({**plain, **said, "temperature": 0.6, "top_p": 0.9}))
+        config.write_text(json.dumps({**json.loads(before), "do_sample": False, "temperature": 0.6, "top_p": 0.9}))
         handover.export("models/policy", settings, tmp_path / "out", merge=True)
     finally:
         config.write_text(before)
@@ -245,7 +239,6 @@ def test_a_base_that_has_sampling_values_alone_is_merged(
     ("text", "said"),
     [
         ("flavors: {sklearn: {}}", "version 3: its MLmodel does not say how an agent talks, so sweetrl has not"),
-        ("[]", "version 3: its MLmodel does not say"),
         ("a: [", "MLmodel: line 1: this is not YAML"),
     ],
 )
@@ -283,8 +276,6 @@ def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> 
         assert base_licence(tmp_path) == "Apache License"
     (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Base\n")
     assert base_licence(tmp_path) == "apache-2.0"
-    (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
-    assert base_licence(tmp_path) == "Apache License"
 
 
 def test_a_folder_is_pushed_as_a_private_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

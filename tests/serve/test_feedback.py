@@ -81,31 +81,17 @@ def test_without_consent_an_answer_names_no_dialogue(client: TestClient, tmp_pat
     for metadata in (None, {}, {"consent": "false"}, {"consent": "yes"}, {"user": "7"}):
         assert "dialogue" not in ask(client, FEW, metadata=metadata)
     assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"}, n=2)
-    assert not list((tmp_path / "kept").glob("served-*")) and (tmp_path / "kept/.open.jsonl").read_text() == ""
-
-
-def test_a_streamed_answer_names_its_dialogue(client: TestClient) -> None:
-    body = {"model": "agent", "messages": [FEW], "metadata": {"consent": "true"}, "stream": True}
-    text = client.post("/v1/chat/completions", json=body).text
-    assert len(json.loads(text.splitlines()[0].removeprefix("data: "))["sweetrl"]["dialogue"]) == 32
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {".lock", ".gitignore"}
 
 
 @pytest.mark.parametrize(
     ("body", "place"),
     [
         ({"dialogue": "a"}, "The body"),
-        ({"outcome": "success"}, "`dialogue`"),
         ({"dialogue": "a", "outcome": "good"}, "`outcome`"),
-        ({"dialogue": "a", "reward": "1"}, "`reward`"),
-        ({"dialogue": "a", "reward": True}, "`reward`"),
-        ({"dialogue": "a", "reward": 10**400}, "`reward`"),
         ({"dialogue": "a", "reward": float("nan")}, "`reward`"),
         ({"dialogue": "a", "reward": 1, "reference": "x" * 2**17}, "`reference`"),
-        ({"dialogue": "a", "reward": 1, "task_id": 7}, "`task_id`"),
         ({"dialogue": "a", "reward": 1, "who": "me"}, "`who`"),
-        ({"dialogue": "a", "consent": "no"}, "`consent`"),
-        ([], "The body"),
-        (b"no json", ""),
         (b"[" * 5000, ""),
     ],
 )
@@ -134,10 +120,9 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("headers", OWN)
-def test_names_of_this_machine_are_answered(client: TestClient, headers: dict[str, str]) -> None:
-    body = json.dumps({"model": "agent", "messages": [FEW]})
-    assert client.post("/v1/chat/completions", content=body, headers=headers).status_code == 200
+def test_names_of_this_machine_are_answered(client: TestClient) -> None:
+    for headers in OWN:
+        assert ask(client, FEW, headers=headers)["turn"] == 1
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
@@ -150,10 +135,10 @@ def test_web_sites_write_no_dialogues(client: TestClient, tmp_path: Path, header
         assert refused.status_code == 403 and error["type"] == "invalid_request_error"
         assert error["message"].endswith(".") and error["message"].count(".") == 1
     assert client.get("/v1/models", headers=headers).status_code == 403
-    assert (tmp_path / "kept/.open.jsonl").read_text() == ""
+    assert not list((tmp_path / "kept").glob(".open-*"))
 
 
-@pytest.mark.parametrize("headers", FOREIGN)
-def test_where_others_reach_it_the_endpoint_takes_every_name(headers: dict[str, str]) -> None:
+def test_where_others_reach_it_the_endpoint_takes_every_name() -> None:
     with client_of(None, host=None) as client:
-        assert ask(client, FEW, headers=headers)["turn"] == 1
+        for headers in FOREIGN:
+            assert ask(client, FEW, headers=headers)["turn"] == 1

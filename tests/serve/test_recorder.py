@@ -13,7 +13,7 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.ingest.sources import Folder
 from sweetrl.serve import recorder as module
-from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback, read_feedback
+from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback
 from sweetrl.serve.recorder import Recorder
 from sweetrl.types import Sampling
 from tests.tasks.fake_project import git
@@ -24,6 +24,13 @@ REPLY = "thought OUTPUT: Which one?"
 
 def asked(*messages: dict[str, str], consent: bool = True, dialogue: str = "") -> ChatRequest:
     return ChatRequest(messages, Sampling(8, 0.0, 1.0, 1), 0, False, False, len(messages) // 2 + 1, consent, dialogue)
+
+
+def begun(kept: Recorder, words: str = USER["content"]) -> str:
+    """A dialogue with one turn is open; its id."""
+    name = kept.turn(asked({"role": "user", "content": words}), [REPLY], "a")
+    assert name is not None
+    return name
 
 
 def assistant(content: str) -> dict[str, str]:
@@ -93,42 +100,37 @@ def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_
 
 def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
     assert kept.turn(asked(USER, consent=False), [REPLY], "a") is None
-    name = kept.turn(asked(USER), [REPLY], "a")
-    assert name is not None
+    name = begun(kept)
     secret = {"role": "user", "content": "not for you"}
     assert kept.turn(asked(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
     with pytest.raises(BadRequest):
         kept.feedback(Feedback(dialogue=name, reward=1))
-    other = kept.turn(asked(USER), [REPLY], "a")
-    assert other is not None and kept.feedback(Feedback(dialogue=other, consent=False)) == "dropped"
+    assert kept.feedback(Feedback(dialogue=begun(kept), consent=False)) == "dropped"
     kept.close()
-    assert rows(kept.folder) == [] and (kept.folder / ".open.jsonl").read_text() == ""
+    assert rows(kept.folder) == [] and not list(kept.folder.glob(".open-*"))
 
 
 def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
     more = {"role": "user", "content": "Yes."}
     assert kept.turn(asked(USER, assistant("Forged"), more), ["x"], "a") is None, "nothing is known of its beginning"
-    name = kept.turn(asked(USER), [REPLY], "a")
-    assert name is not None
+    name = begun(kept)
     assert kept.turn(asked(USER, assistant("Forged"), more, dialogue=name), ["x"], "a") is None
     assert not kept.open
-    name = kept.turn(asked(USER), [REPLY], "a")
-    assert name is not None
+    name = begun(kept)
     assert kept.turn(asked(USER, assistant(REPLY), more, dialogue=name), ["x", "y"], "a") is None, "which of the two?"
     assert not kept.open
 
 
 def test_a_turn_that_is_asked_for_again_takes_the_place_of_the_first(kept: Recorder) -> None:
-    name = kept.turn(asked(USER), [REPLY], "a")
-    assert name is not None and kept.turn(asked(USER, dialogue=name), ["Other?"], "a") == name
+    name = begun(kept)
+    assert kept.turn(asked(USER, dialogue=name), ["Other?"], "a") == name
     kept.feedback(Feedback(dialogue=name, reward=0.5))
     kept.close()
     assert [one["content"] for one in rows(kept.folder)[0]["messages"]] == [USER["content"], "Other?"]
 
 
 def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float]) -> None:
-    first, second, third = (kept.turn(asked(USER), [f"{number}?"], "a") for number in range(3))
-    assert first and second and third
+    first, second, third = (begun(kept) for _ in range(3))
     kept.feedback(Feedback(dialogue=first, reward=1))
     # Dead right behind the write of the second, and in the middle of the third's.
     kept._write({"id": second, "reward": 1})
@@ -136,9 +138,11 @@ def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float
     assert part is not None
     with part.open("ab") as out:
         out.write(b'{"id": "' + third[:5].encode())
+    (kept.folder / ".open-0.part").write_text('{"dialogue": "0", "time"')
     kept._lock.close()
     again = Recorder(kept.folder, lambda: now[0])
     assert list(again.open) == [third], "the second is written, and not twice"
+    assert [path.name for path in kept.folder.glob(".open-*")] == [f".open-{third}.json"]
     assert [row["id"] for row in rows(again.folder)] == [first, second]
     again.feedback(Feedback(dialogue=third, reward=0))
     again.close()
@@ -149,9 +153,7 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def one() -> None:
-        name = kept.turn(asked(USER), [REPLY], "a")
-        assert name is not None
-        kept.feedback(Feedback(dialogue=name, reward=1))
+        kept.feedback(Feedback(dialogue=begun(kept), reward=1))
 
     one()
     kept.tidy()
@@ -162,7 +164,7 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     monkeypatch.setattr(module, "FULL", 10)
     one()
     assert len(rows(kept.folder)) == 2 and len(list(kept.folder.glob("served-*.jsonl"))) == 2
-    waiting = kept.turn(asked(USER), [REPLY], "a")
+    waiting = begun(kept)
     now[0] += module.FORGOTTEN
     kept.tidy()
     assert waiting not in kept.open
@@ -172,13 +174,9 @@ def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[
     def words() -> bytes:
         return b"".join(path.read_bytes() for path in kept.folder.iterdir() if path.is_file())
 
-    withdrawn = kept.turn(asked({"role": "user", "content": "private words"}), [REPLY], "a")
-    stopped = kept.turn(asked({"role": "user", "content": "second thoughts"}), [REPLY], "a")
-    other = kept.turn(asked(USER), [REPLY], "a")
-    assert withdrawn and stopped and other
+    withdrawn, stopped, other = begun(kept, "private words"), begun(kept, "second thoughts"), begun(kept)
     kept.feedback(Feedback(dialogue=withdrawn, consent=False))
     kept.turn(asked({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
-    kept.tidy()
     assert b"private words" not in words() and b"second thoughts" not in words()
     assert USER["content"].encode() in words() and list(kept.open) == [other]
     now[0] += module.FORGOTTEN
@@ -186,39 +184,17 @@ def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[
     assert USER["content"].encode() not in words()
 
 
-def test_the_journal_does_not_grow_without_end(
-    kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "GROWN", 10_000)
-    journal, name, largest = kept.folder / ".open.jsonl", "", 0
-    for _ in range(200):
-        name = kept.turn(asked({"role": "user", "content": "x" * 1000}, dialogue=name), [REPLY], "a") or ""
-        largest = max(largest, journal.stat().st_size)
-        kept.tidy()
-    assert len(kept.open) == 1 and largest < 13_000
-    monkeypatch.setattr(module, "GROWN", 0)
-    kept.tidy()
-    before = journal.stat().st_ino
-    kept.tidy()
-    assert journal.stat().st_ino == before, "written anew once it has doubled, and not each time"
-    kept._lock.close()
-    (kept.folder / "..open.jsonl.killed.part").write_text("words")
-    again = Recorder(kept.folder, lambda: now[0])
-    assert list(again.open) == [name] and not (kept.folder / "..open.jsonl.killed.part").exists()
-
-
 def test_the_oldest_gives_way_where_too_many_are_open(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OPEN", 2)
-    names = [kept.turn(asked(USER), [REPLY], "a") for _ in range(3)]
+    names = [begun(kept) for _ in range(3)]
     assert list(kept.open) == names[1:]
     monkeypatch.setattr(module, "OPEN_BYTES", 10)
-    last = kept.turn(asked(USER), [REPLY], "a")
+    last = begun(kept)
     assert list(kept.open) == [last]
 
 
 def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = kept.turn(asked(USER), [REPLY], "a")
-    assert name is not None
+    name = begun(kept)
 
     def full(*arguments: Any) -> None:
         raise OSError(28, "no space left")
@@ -228,7 +204,7 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
         with pytest.raises(BadRequest, match="cannot be written now") as refused:
             kept.feedback(Feedback(dialogue=name, reward=1))
         assert refused.value.status_code == 503
-        patch.setattr(module, "append_row", full)
+        patch.setattr(module, "private_file", full)
         assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
     assert kept.feedback(Feedback(dialogue=name, reward=1)) == "kept"
     kept.close()
@@ -238,9 +214,3 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
 def test_a_folder_has_one_server(kept: Recorder) -> None:
     with pytest.raises(UserError, match="another server keeps dialogues there"):
         Recorder(kept.folder)
-
-
-def test_feedback_is_read() -> None:
-    said = read_feedback(b'{"dialogue": "a", "reward": 1, "task_id": "t", "reference": null}')
-    assert said.facts == {"reward": 1, "task_id": "t"}
-    assert not read_feedback(b'{"dialogue": "a", "consent": false}').consent

@@ -40,22 +40,10 @@ def test_an_alias_and_a_number_are_the_registered_adapter(project: Path, champio
         assert dvc_hash(found) == dvc_hash(project / "models/policy")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gpt-4",
-        "other@champion",
-        f"{MODEL}@nobody",
-        f"{MODEL}/999",
-        f"{MODEL}/99999999999999999999",
-        f"../{MODEL}@champion",
-        f"{MODEL}@a b",
-        MODEL,
-        "",
-    ],
-)
-def test_other_names_are_none_of_ours(project: Path, champion: str, name: str) -> None:
-    assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None
+def test_other_names_are_none_of_ours(project: Path, champion: str) -> None:
+    own = ("@nobody", "/999", "/99999999999999999999", "@a b", "")
+    for name in ("gpt-4", "other@champion", f"../{MODEL}@champion", "", *(f"{MODEL}{end}" for end in own)):
+        assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None, name
 
 
 def test_another_base_is_refused(

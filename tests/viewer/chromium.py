@@ -79,6 +79,15 @@ class Chromium(Browser):
         """Open an empty page of a size."""
         return Tab(self, width, height, dark)
 
+    @contextlib.contextmanager
+    def looking(self, address: str) -> Iterator[Tab]:
+        """The page at an address, which logs no error."""
+        tab = self.tab()
+        tab.go(address)
+        yield tab
+        assert tab.errors == []
+        tab.close()
+
 
 class Tab:
     """A page: go somewhere, evaluate JavaScript, press keys, wait, look. What it logs as an error is in `errors`."""
@@ -181,16 +190,8 @@ def wait_for(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
 @contextlib.contextmanager
 def serving(viewer: Viewer) -> Iterator[str]:
     """Serve the viewer at a free port; yield the address."""
-    import uvicorn
-
     from sweetrl.viewer.server import make_app
+    from tests.signals import answering
 
-    server = uvicorn.Server(uvicorn.Config(make_app(viewer), port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        wait_for(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    with answering(make_app(viewer)) as url:
+        yield f"{url}/"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,13 +12,13 @@ import pytest
 
 from sweetrl.browser.binary import find_browser
 from sweetrl.config.settings import Settings, load_settings
-from sweetrl.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 
 from chromium import Chromium, serving
 from made import make_project
 
+from sweetrl.viewer.export import export
 from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
@@ -70,24 +69,16 @@ def address(viewer: Viewer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def folder(viewer: Viewer) -> Iterator[Path]:
     """The exported viewer, where a browser of another user can read it."""
-    from sweetrl.viewer.export import export
-
-    place = Path(tempfile.mkdtemp(prefix="sweetrl-viewer-"))
-    place.chmod(0o755)
-    export(viewer, place / "out", 3)
-    for path in (place / "out").rglob("*"):
-        path.chmod(0o755)
-    (place / "out").chmod(0o755)
-    yield place / "out"
-    shutil.rmtree(place)
+    with tempfile.TemporaryDirectory(prefix="sweetrl-viewer-") as place:
+        out = Path(place) / "out"
+        export(viewer, out, 3)
+        for path in (out.parent, out, *out.rglob("*")):
+            path.chmod(0o755)
+        yield out
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Chromium]:
-    try:
-        program = find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
-    browser = Chromium(program, 0)
-    yield browser
-    browser.close()
+def chromium(browser: None) -> Iterator[Chromium]:
+    found = Chromium(find_browser(), 0)
+    yield found
+    found.close()

@@ -14,11 +14,7 @@ from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.io import write_json
 from sweetrl.paths import EVALUATION
-from sweetrl.sweet.preferences import (
-    CANDIDATES,
-    PREFERENCES,
-    TOKEN_RATIOS,
-)
+from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES, TOKEN_RATIOS
 from sweetrl.sweet.tables import write_table
 from sweetrl.types import (
     AgentTurn,
@@ -66,9 +62,7 @@ def dialogue(task: Task, asked: Sequence[str], program: str, passed: int, policy
         if one.role == "assistant"
     )
     tests = tuple(
-        TestResult(
-            name, number < passed, "passed" if number < passed else "wrong", "" if number < passed else "returned 1"
-        )
+        TestResult(name, True, "passed") if number < passed else TestResult(name, False, "wrong", "returned 1")
         for number, (name, _) in enumerate(task.test_cases)
     )
     return Trajectory(
@@ -170,9 +164,4 @@ def with_words(one: Trajectory, words: str) -> Trajectory:
         replace(one.turns[1], prompt_kept=2, prompt_ids=(9, 10, 11)),
         *one.turns[2:],
     )
-    return replace(
-        one,
-        messages=tuple(messages),
-        turns=turns,
-        task=replace(one.task, hidden_information=one.task.hidden_information),
-    )
+    return replace(one, messages=tuple(messages), turns=turns)

@@ -83,15 +83,11 @@ def test_an_address_far_down_the_table_opens(
 
 def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium: Chromium, tmp_path: Path) -> None:
     TrajectoryStore(tmp_path / "none").write_shard(0, [])
-    with serving(open_viewer(str(tmp_path / "none"), settings, tmp_path)) as address:
-        tab = chromium.tab()
-        ready(tab, address)
+    with serving(open_viewer(str(tmp_path / "none"), settings, tmp_path)) as address, chromium.looking(address) as tab:
         assert "0 dialogues" in tab.text("main")
         for fragment, says in (("#/overview", "No scored dialogue"), ("#/dialogue/none/a/0", "no such dialogue")):
             tab.to(fragment)
             assert says in tab.text("main")
-        assert not tab.errors
-        tab.close()
 
 
 def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
@@ -106,9 +102,8 @@ def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
         viewer = open_viewer(str(tmp_path / "project"), settings, tmp_path)
         running.write_shard(1, list(evaluated.read_shard(1)))  # after the viewer has looked
         assert viewer.meta()["running"] == [{"source": name, "dialogues": 20, "of": 48}]
-        with serving(viewer) as address:
-            tab = chromium.tab()
-            tab.go(address + "#/dialogues?stage=evaluate%2C+running")
+        shown = "#/dialogues?stage=evaluate%2C+running"
+        with serving(viewer) as address, chromium.looking(address + shown) as tab:
             says = f"20 dialogues of 84. {name}: running, 20 of 48 dialogues so far"
             assert tab.text(".told") == says and "running" in tab.text(".inner .row .task")
             tab.to(f"#/dialogue/{quote(name, safe='')}/{TESTS[0].id}/0")
@@ -116,8 +111,6 @@ def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
             tab.to("#/overview")
             text = tab.until("document.querySelector('.overviewhead')?.innerText")
             assert "comparisons of methods use the 48 of evaluations" in text and "running, 20 of 48" in text
-            assert not tab.errors
-            tab.close()
     over = open_viewer(str(tmp_path / "project"), settings, tmp_path)
     assert over.meta()["running"] == [] and over.dialogues.catalogue.count == 64, "it was killed, or is over"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -12,16 +13,18 @@ from types import SimpleNamespace
 import pytest
 from made import TESTS, dialogue
 
-from sweetrl.cli.show import load_critic
+from sweetrl.api.learning import TrainedCritic
+from sweetrl.cli import show
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
+from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import dvc_hash
+from sweetrl.file_hashes import cached, dvc_hash
 from sweetrl.models.load import load_tokenizer
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.lineage import RunFacts
 from sweetrl.tracking.runs import DataInput
-from sweetrl.types import AgentTurn
+from sweetrl.types import AgentTurn, Message
 from sweetrl.viewer.dialogue import plain
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import TrackedRuns
@@ -54,7 +57,7 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     one = type(one)(**{**one.__dict__, "turns": turns})
     found = heat.ratios(one)
     means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
-    expected = load_critic(load_domain(chosen), critic).advantages(one)
+    expected = TrainedCritic.load(load_domain(chosen), critic).advantages(one)
     assert means == pytest.approx(expected, abs=2e-5) and max(map(abs, means)) > 1e-3
     assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
     assert heat.ratios(one) == found
@@ -84,25 +87,25 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = {}
-    for name in ("data/evaluation", "data/trajectories", "data/preferences"):
-        found = data[name] = dvc_hash(project / name)
-        rows = []
-        for path in sorted((project / name).rglob("*.parquet")):
-            key = dvc_hash(path)
-            place = tmp_path / ".dvc/cache/files/md5" / key[:2] / key[2:]
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, place)
-            rows.append({"md5": key, "relpath": path.relative_to(project / name).as_posix()})
-        place = tmp_path / ".dvc/cache/files/md5" / found[:2] / found[2:]
+
+    def keep(path: Path, content: bytes) -> str:
+        key = dvc_hash(path)
+        place = cached(key)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(rows))
+        place.write_bytes(content)
+        return key
+
+    for name in ("data/evaluation", "data/trajectories", "data/preferences"):
+        files = {path: keep(path, path.read_bytes()) for path in sorted((project / name).rglob("*.parquet"))}
+        rows = [{"md5": key, "relpath": str(path.relative_to(project / name))} for path, key in files.items()]
+        data[name] = keep(project / name, json.dumps(rows).encode())
     known = SimpleNamespace(data=data, stages=(SimpleNamespace(name="rank", run_id="1"),), model="agent", version="3")
     monkeypatch.setattr(lineage_module, "lineage", lambda name, tracking: known)
     viewer = open_viewer("agent@champion", settings, tmp_path / "links")
     assert viewer.target.title == "agent version 3" and viewer.target.runs == {"rank": "1"}
     assert viewer.dialogues.catalogue.count == 64
     assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
-    listing = tmp_path / ".dvc/cache/files/md5" / data["data/trajectories"][:2] / data["data/trajectories"][2:]
+    listing = cached(data["data/trajectories"])
     (row,) = json.loads(whole := listing.read_text())
     odd = [[row | {"relpath": one}] for one in ("../../out.parquet", "/out", "", 7)]
     for broken in (*odd, [row | {"md5": None}], [7], {}):
@@ -112,8 +115,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
         shutil.rmtree(tmp_path / "deep", ignore_errors=True)
     assert not list(tmp_path.rglob("out*"))
     listing.write_text(whole)
-    gone = tmp_path / ".dvc/cache/files/md5" / data["data/evaluation"][:2] / data["data/evaluation"][2:]
-    gone.unlink()
+    cached(data["data/evaluation"]).unlink()
     with pytest.raises(UserError, match="not in DVC's cache"):
         find_target("agent@champion", settings, tmp_path / "again")
     inputs = (DataInput("trajectories", "data/trajectories", data["data/trajectories"]), DataInput("x", "", "y"))
@@ -148,28 +150,19 @@ def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: 
 def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     project: Path, settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
 ) -> None:
-    import io
-
-    from sweetrl.cli import show
-    from sweetrl.console.screen import Screen
-    from sweetrl.types import Message
-
-    chosen = small(settings, tiny_model)
-    domain, written = load_domain(chosen), io.StringIO()
+    domain, written = load_domain(small(settings, tiny_model)), io.StringIO()
     console = Screen(file=written, width=160)
-    folder = project / "data/evaluation/base"
-    one = show.find(folder, domain, TESTS[1].id, 0)
+    one = show.find(project / "data/evaluation/base", domain, TESTS[1].id, 0)
     more = show.known_more(one, domain, critic, True)
     show.show_trajectory(console, one, domain, False, more)
-    assert len(more["advantages"]) == len(one.turns)
-    expected = more["advantages"]
     text = written.getvalue()
-    assert all(f"advantage {value:+.3f}" in text for value in expected)
+    assert len(more["advantages"]) == len(one.turns)
+    assert all(f"advantage {value:+.3f}" in text for value in more["advantages"])
     assert "expected" in text and all(run["expected"] in text for run in more["runs"]) and len(more["runs"]) == 10
     assert show.known_more(one, domain, None, False) == {}
     with pytest.raises(UserError, match="no peft adapter here"):
-        show.load_critic(domain, tmp_path)
-    user = show.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
+        TrainedCritic.load(domain, tmp_path)
+    user = show.TerminalUser(console, domain, tmp_path, TrainedCritic.load(domain, critic))
     user.task = TESTS[1]
     said = user.advantage([one.messages[0], Message("assistant", "Rate: how high is it?")])
     assert said is not None and abs(said) > 1e-6

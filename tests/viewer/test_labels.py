@@ -54,9 +54,7 @@ def said(reward: float | None = None, note: str = "") -> dict[str, Any]:
 def test_a_label_given_in_the_page_arrives_through_an_import_as_the_reward(
     own: Viewer, settings: Settings, chromium: Chromium
 ) -> None:
-    with serving(own) as address:
-        tab = chromium.tab()
-        tab.go(address)
+    with serving(own) as address, chromium.looking(address) as tab:
         for fragment, reward, note in (
             (FIRST.format(TRAINING[0].id, 0), "0.25", "Asks <b>twice</b>, tersely"),
             (FIRST.format(TRAINING[0].id, 1), "1", ""),
@@ -76,8 +74,6 @@ def test_a_label_given_in_the_page_arrives_through_an_import_as_the_reward(
         assert "0.25" in tab.text(".inner .row .label") and "<b>twice</b>" in tab.text(".inner .row .label")
         tab.to("#/dialogues?label=0.9..")
         tab.until("document.querySelectorAll('.inner .row').length === 2")
-        assert not tab.errors
-        tab.close()
     write_task_table(Path("data/tasks/test.parquet"), TESTS)
     labels = Path("data/labels/labels.jsonl")
     counts = import_standalone(settings, [labels], Path("taken"), [Path("data/tasks/test.parquet")])

@@ -57,27 +57,16 @@ def settings(own_code: Any, tmp_path: Path) -> Settings:
 
 def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Path, chromium: Chromium) -> None:
     viewer = open_viewer(str(tmp_path), settings, tmp_path / "links")
-    assert [row[0] for row in viewer.meta()["evaluated"][:4]] == [
-        "happiness",
-        "guests seated",
-        "part of the reward: food",
-        "part of the reward: price",
-    ]
-    with serving(viewer) as address:
-        tab = chromium.tab()
-        tab.go(f"{address}#/overview")
+    parts = ["part of the reward: food", "part of the reward: price"]
+    assert [row[0] for row in viewer.meta()["evaluated"][:4]] == ["happiness", "guests seated", *parts]
+    with serving(viewer) as address, chromium.looking(f"{address}#/overview") as tab:
         tab.until("document.querySelector('.charts')?.innerText.includes('Happiness by method')")
         assert tab.text(".overviewhead").startswith("Overview\n\nTraining hurt: happiness changed by −5.5 points on 12")
         lines = [line.split("\t") for line in tab.text(".charts .card").splitlines()]
         measured = {line[0]: line for line in lines if len(line) == 6}
         assert measured["happiness"][1:4] == ["25.0\u00a0%", "19.5\u00a0%", "−5.5 (−7.3 to −3.7)"]
-        assert [
-            measured[name][5] for name in ("happiness", "part of the reward: food", "part of the reward: price")
-        ] == [
-            "worse",
-            "no difference is shown",
-            "worse",
-        ]
+        shows = [measured[name][5] for name in ("happiness", *parts)]
+        assert shows == ["worse", "no difference is shown", "worse"]
         assert tab.js("document.querySelectorAll('td.bad').length") == 2
         tab.js("document.querySelector('.overviewhead select').value = 'part price'; 0")
         tab.js("document.querySelector('.overviewhead select').dispatchEvent(new Event('change')); 0")
@@ -88,14 +77,9 @@ def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Pa
         assert all(0 <= one <= 1 for one in tab.js(ends)), "on the scale"
         tab.to("#/dialogues?part+price=..-0.26&sort=part+food&columns=task,reward,part+price")
         tab.until("document.querySelectorAll('.inner .row').length === 11")
-        assert (
-            "Happiness" in tab.text(".head")
-            and "price" in tab.text(".head")
-            and "Guests seated" in tab.text("#filters")
-        )
+        assert "Happiness" in tab.text(".head") and "price" in tab.text(".head")
+        assert "Guests seated" in tab.text("#filters")
         assert tab.text(".inner .row .part") == "-0.26"
         tab.to(f"#/dialogue/data%2Fevaluation%2Fbase/{TESTS[0].id}/0")
         about = tab.until("document.querySelector('.about')?.innerText")
         assert "Happiness: food\n0.5" in about
-        assert not tab.errors
-        tab.close()

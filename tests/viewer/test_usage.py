@@ -74,20 +74,14 @@ def test_a_dialogue_has_the_cost_of_its_last_attempt(store: Store, counted: View
     assert set(found) == {(f"data/evaluation/{name}", task.id) for name in ("base", "trained") for task in TESTS[:2]}, (
         "the collection's run has noted none"
     )
-    assert found["data/evaluation/trained", TESTS[0].id] == {
-        "prompt_tokens": 800,
-        "cached_tokens": 720,
-        "generated_tokens": 80,
-        "seconds": 2.5,
-        "busy_seconds": 0.25,
-    }
+    names = "prompt_tokens", "cached_tokens", "generated_tokens", "seconds", "busy_seconds"
+    expected = dict(zip(names, (800, 720, 80, 2.5, 0.25), strict=True))
+    assert found["data/evaluation/trained", TESTS[0].id] == expected
     assert store.asked == [], "only the files of a run are looked at"
 
 
 def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium: Chromium) -> None:
-    with serving(counted) as address:
-        tab = chromium.tab()
-        tab.go(f"{address}#/overview")
+    with serving(counted) as address, chromium.looking(f"{address}#/overview") as tab:
         text = tab.until("document.querySelector('.charts')?.innerText.includes('The runs') && document.body.innerText")
         assert "What it has cost" in text and "evaluate, trained\t2\t1,600\t90\u00a0%\t160\t2.5\t1" in text
         assert "eeeeeeee\tfinished\tc0ffee00\t61.5 s" in text and "tasks\t" not in text
@@ -96,8 +90,6 @@ def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium:
         facts = tab.until("document.querySelector('.about .facts + .facts, .about .facts:last-of-type')?.innerText")
         whole = tab.text(".about")
         assert "2.5 s" in whole and "800 (720 cached)" in whole and "Tokens written" in whole, facts
-        assert tab.errors == []
-        tab.close()
 
 
 def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +102,7 @@ def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatc
     assert not list(TrackedRuns(settings, Target(Path(), "")).curves())
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"difference": 3}', '{"difference": {"reward": {"value": "x"}}}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"difference": {"reward": {"value": "x"}}}'])
 def test_an_evaluation_that_is_none_of_ours_shows_no_harm(tmp_path: Path, text: str) -> None:
     nothing = {"harm": "", "evaluated": []}
     assert measured(tmp_path / "evaluation.json", Domain()) == nothing

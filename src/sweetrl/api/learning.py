@@ -21,6 +21,7 @@ from sweetrl.evaluation.rollout_value import open_critic
 from sweetrl.io import publish
 from sweetrl.methods.base import Inputs, Method, find_method
 from sweetrl.methods.critics import make_critic
+from sweetrl.models.check import check_trained
 from sweetrl.protocols import Critic, Work
 from sweetrl.seeds import check_seed
 from sweetrl.sweet.candidates import LocalSampler, ServerSampler
@@ -33,13 +34,18 @@ from sweetrl.types import Task, Trajectory, TrajectoryPair
 
 
 class TrainedCritic:
-    """A trained critic: `advantages` of a dialogue's turns, and the protocol that ranking and Best-of-N ask for.
-
-    `adapter` is the folder it lies in.
-    """
+    """A trained critic, in the folder `adapter`: `advantages` of turns, and the protocol of ranking and Best-of-N."""
 
     def __init__(self, critic: Critic, adapter: Path) -> None:
         self.critic, self.adapter = critic, adapter
+
+    @classmethod
+    def load(cls, env: Domain, adapter: Path) -> TrainedCritic:
+        """Return the trained critic in the folder `adapter`, on the domain's base; UserError where there is none."""
+        check_trained(adapter)
+        settings = settings_of(env)
+        settings = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
+        return cls(make_critic(env.configured(settings), settings, adapter), adapter)
 
     def advantages(self, dialogue: Trajectory) -> list[float]:
         """Return the advantage of each agent turn of `dialogue`: A(o_t, a_t, c) of Eq. 3 for what was said there."""

@@ -196,7 +196,7 @@ def show_(
 
     domain = load_domain(settings_here(suite))
     if task is None and as_json:
-        print_json(list(islice(show.outlines(dialogues, domain, model), limit)))
+        print_json(list(map(show.outline, islice(show.read(dialogues, domain, model), limit))))
     elif task is None:
         show.list_trajectories(Screen(), dialogues, domain, model, limit)
     else:
@@ -271,7 +271,8 @@ def export(
     from sweetrl.serve import export as handover
 
     handed = handover.export(model, settings_here(), out, merge)
-    facts = [("agent", handed.title), ("written", str(out)), *handover.contents(out)]
+    sizes = [(path.name, f"{path.stat().st_size:,} bytes") for path in sorted(out.iterdir())]
+    facts = [("agent", handed.title), ("written", str(out)), *sizes]
     if push is not None:
         facts.append(("uploaded", handover.push(out, push, handed.title)))
     print_facts("export", facts, dict(facts) if as_json else None)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.api import rollouts
-from sweetrl.api.calls import settings_of
 from sweetrl.api.learning import TrainedCritic
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import read_trajectories
@@ -26,10 +25,8 @@ from sweetrl.console.screen import Screen
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import write_text
-from sweetrl.methods.critics import make_critic
 from sweetrl.models.check import check_trained
 from sweetrl.paths import POLICY, TEST_TASKS
-from sweetrl.stages.parameters import with_values
 from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.tracking.chat_agent import refuse_critic
 from sweetrl.tracking.registry import open_reference
@@ -87,7 +84,7 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     table = Table(title=f"trajectories in {source}", title_justify="left", header_style="bold")
     for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
         table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
-    rows = outlines(source, domain, policy)
+    rows = map(outline, read(source, domain, policy))
     hint = ""
     for row in islice(rows, limit):
         *cells, reward, success = row.values()
@@ -100,12 +97,8 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     console.print(hint, style="dim", soft_wrap=True)
 
 
-def outlines(source: Path, domain: Domain, policy: str | None) -> Iterator[dict[str, Any]]:
-    """Yield a row for each trajectory, as other programs read it."""
-    return map(_outline, read(source, domain, policy))
-
-
-def _outline(dialogue: Trajectory) -> dict[str, Any]:
+def outline(dialogue: Trajectory) -> dict[str, Any]:
+    """Return a trajectory as a row of the list, as other programs read it."""
     turns = sum(message.role == "assistant" for message in dialogue.messages)
     facts = {"task": dialogue.task.id, "attempt": dialogue.attempt, "policy": dialogue.policy, "turns": turns}
     return {**facts, "outcome": dialogue.outcome, "reward": dialogue.reward, "success": dialogue.success}
@@ -113,7 +106,7 @@ def _outline(dialogue: Trajectory) -> dict[str, Any]:
 
 def facts_of(dialogue: Trajectory, privileged: bool) -> dict[str, Any]:
     """Return one trajectory for other programs; with `privileged` also the training-time information."""
-    task, facts = dialogue.task, {**asdict(dialogue), **_outline(dialogue)}
+    task, facts = dialogue.task, {**asdict(dialogue), **outline(dialogue)}
     if privileged:
         hidden = {"reference": task.ground_truth, "hidden_information": task.hidden_information}
         facts["privileged"] = {**hidden, "test_cases": dict(task.test_cases)}
@@ -125,18 +118,11 @@ def domain_of(dialogue: Trajectory, domain: Domain) -> Domain:
     return domain if dialogue.task.suite == domain.spec else find_domain(dialogue.task.suite)
 
 
-def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
-    """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
-    check_trained(folder)
-    settings = with_values(settings_of(domain), {"rank.critic": "trained"})
-    return TrainedCritic(make_critic(domain.configured(settings), settings, folder), folder)
-
-
 def known_more(dialogue: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
     """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
     domain, more = domain_of(dialogue, domain), dict[str, Any]()
     if critic is not None:
-        more["advantages"] = load_critic(domain, critic).advantages(dialogue)
+        more["advantages"] = TrainedCritic.load(domain, critic).advantages(dialogue)
     if values and dialogue.answer is not None:
         more["runs"] = [asdict(run) for run in domain.run_tests(dialogue.task, dialogue.answer)]
     return more
@@ -302,7 +288,7 @@ def play_task(
     task = find_task(reference, tasks, domain)
     console.print(f"loading the agent ({policy}) ...", style="dim")
     agent = load_agent(policy, settings)
-    judge = None if critic is None else load_critic(domain, critic)
+    judge = None if critic is None else TrainedCritic.load(domain, critic)
     user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")), judge)
     introduce(user, task, settings.agent.max_turns, blind)
     return play(domain, user, task, agent, seed)
@@ -374,18 +360,13 @@ def load_agent(policy: str, settings: Settings) -> Policy:
     if policy == "policy" or (policy == "auto" and POLICY.exists()):
         adapter = POLICY
     elif "@" in policy:
-        adapter = _registered(policy, settings)
+        registry, alias = open_reference(policy, settings.tracking)
+        _kept.append(folder := tempfile.TemporaryDirectory(prefix="sweetrl-play-"))
+        adapter = registry.download(registry.get(alias), "artifacts/policy", Path(folder.name))
     elif policy not in ("auto", "base"):
         adapter = Path(policy)
         refuse_critic(adapter, check_trained(policy))
     return Policy(settings.model, settings.engine, adapter)
 
 
-def _registered(policy: str, settings: Settings) -> Path:
-    import atexit
-    import shutil
-
-    registry, alias = open_reference(policy, settings.tracking)
-    folder = tempfile.mkdtemp(prefix="sweetrl-play-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return registry.download(registry.get(alias), "artifacts/policy", Path(folder))
+_kept: list[tempfile.TemporaryDirectory[str]] = []  # adapters, for as long as this process

@@ -305,14 +305,6 @@ OFFICIAL: dict[str, dict[str, str]] = {
 }
 
 
-def with_preset(settings: Settings) -> Settings:
-    """Return `settings` with the switches of its preset set."""
-    if settings.preset == "paper":
-        return settings
-    update = {name: getattr(settings, name).model_copy(update=switches) for name, switches in OFFICIAL.items()}
-    return settings.model_copy(update=update)
-
-
 def load_settings(path: Path | str = "params.yaml") -> Settings:
     """Read `path`; a missing file, broken YAML, an unknown key or a bad value is one sentence that names the key."""
     path = Path(path)
@@ -324,10 +316,17 @@ def load_settings(path: Path | str = "params.yaml") -> Settings:
 
 
 def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
-    """Build Settings from plain values; the first thing wrong becomes a UserError that names `where` and the key."""
+    """Build Settings from plain values, with the switches of their preset.
+
+    The first thing wrong becomes a UserError that names `where` and the key.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
-    return with_preset(section(Settings, values, where))
+    settings = section(Settings, values, where)
+    if settings.preset == "paper":
+        return settings
+    update = {name: getattr(settings, name).model_copy(update=switches) for name, switches in OFFICIAL.items()}
+    return settings.model_copy(update=update)
 
 
 Made = TypeVar("Made", bound=BaseModel)

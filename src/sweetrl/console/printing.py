@@ -34,10 +34,7 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]], value: Mapping[str,
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], red: int = 0) -> None:
-    """Print rows of values below their names; without a `header` each row begins with its name.
-
-    So many of the first rows are `red`.
-    """
+    """Print rows below a `header`, or each with its name in front; so many of the first rows are `red`."""
     from rich.table import Table
 
     from sweetrl.console.screen import Screen

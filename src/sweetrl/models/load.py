@@ -93,10 +93,7 @@ def load_pictures(kind: Any, model: Path | str) -> Any:
 
 
 def load_lora(model: Any, adapter: Path | str) -> Any:
-    """Put the LoRA adapter in the folder `adapter` on `model`; UserError for one that is missing, unsafe or unfit.
-
-    The base that the adapter names is not looked for: it is on `model` now.
-    """
+    """Put the LoRA adapter in a folder on `model`, whatever base it names; UserError for a missing or unfit one."""
     from peft import LoraConfig, get_peft_model
 
     check_adapter(adapter)

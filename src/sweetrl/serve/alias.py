@@ -20,10 +20,10 @@ from sweetrl.engines.background import in_thread
 from sweetrl.engines.policy import adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
 from sweetrl.file_hashes import dvc_hash
-from sweetrl.models.check import is_full
+from sweetrl.models.check import is_full, is_trained
 from sweetrl.protocols import AsyncEngine
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest
-from sweetrl.serve.source import Handed, fetch, from_registry, is_folder
+from sweetrl.serve.source import Handed, fetch, from_registry
 from sweetrl.tracking.chat_agent import ChatAgent
 from sweetrl.tracking.registry import Registry, split_reference
 from sweetrl.types import Completion, Prompt
@@ -116,10 +116,7 @@ def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") ->
 
 
 def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None = None) -> Speaker:
-    """Load an agent whose adapter may lie in `folder`: into this process, or into the vLLM server of `engine`.
-
-    The folder goes with the agent: a server that was started again reads the adapter again.
-    """
+    """Load an agent here, or into the vLLM server of `engine`, which may read the adapter in `folder` again later."""
     if engine.kind != "vllm":
         return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config), folder)
     from sweetrl.engines.vllm import VllmEngine
@@ -141,10 +138,7 @@ def _new_folder() -> Folder:
 
 
 def _base_of(handed: Handed) -> tuple[str, str]:
-    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision.
-
-    Full weights are on themselves.
-    """
+    """Return which base an adapter is on: its hash, or the hub's name and revision; full weights are their own."""
     if is_full(handed.adapter):
         return dvc_hash(handed.adapter), ""
     return handed.config.base_hash or handed.config.base, handed.config.base_revision
@@ -175,7 +169,7 @@ class Follower:
         Engine `vllm` without `urls`: a server of the agent's base runs for as long as this lasts, with its output in
         the file `log`.
         """
-        if not is_folder(self.reference):
+        if not is_trained(self.reference):
             name, _ = split_reference(self.reference, self.settings.tracking.model)
             self.registry = Registry(self.settings.tracking.model_copy(update={"model": name}))
         folder = _new_folder()

@@ -102,17 +102,9 @@ class Feedback(BaseModel):
         return self.model_dump(exclude={"dialogue", "consent"}, exclude_none=True)
 
 
-def read_feedback(body: bytes) -> Feedback:
-    """Return what a body of POST /v1/feedback says; anything odd in it is a BadRequest."""
-    return _read(Feedback, body)
-
-
 def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> ChatRequest:
-    """Return the request in a body of POST /v1/chat/completions to the agent of `config`, called by one of `names`.
-
-    What is wrong in it is a BadRequest.
-    """
-    given = _read(_ChatBody, body)
+    """Return the request in `body` to the agent of `config`, called by one of `names`; BadRequest if it is wrong."""
+    given = read_body(_ChatBody, body)
     if given.model not in names:
         raise BadRequest(
             f"There is no model {one_line(given.model)[:60]} here; set `model` to {names[0]}.", 404, "model_not_found"
@@ -147,7 +139,8 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
     )
 
 
-def _read(kind: type[Body], body: bytes) -> Body:
+def read_body(kind: type[Body], body: bytes) -> Body:
+    """Return what the JSON in `body` says as a `kind`; anything odd in it is a BadRequest that names the place."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -29,9 +29,10 @@ from sweetrl.errors import UserError
 from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.serve.alias import Follower
-from sweetrl.serve.chat_requests import BadRequest, ChatRequest, read_feedback, read_request
+from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback, read_body, read_request
 from sweetrl.serve.recorder import Recorder
 from sweetrl.serve.source import Handed
+from sweetrl.thoughts import assistant_message
 from sweetrl.types import Completion
 
 logger = logging.getLogger("sweetrl")
@@ -100,7 +101,7 @@ class Endpoint:
     async def feedback(self, request: Request) -> Response:
         """Take what a dialogue came to."""
         assert self.recorder is not None
-        given = read_feedback(await request.body())
+        given = read_body(Feedback, await request.body())
         return JSONResponse({"dialogue": given.dialogue, "status": self.recorder.feedback(given)})
 
     async def models(self, request: Request) -> Response:
@@ -185,10 +186,7 @@ async def _tidy(recorder: Recorder) -> None:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
-
-    Clients that give up and ask again would wait for what nobody reads. The body must be read already.
-    """
+    """Return what `work` gives; cancel it where the client goes first (ClientDisconnect). The body must be read."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -216,10 +214,7 @@ async def _nobody(request: Request, error: Exception) -> Response:
 def _written(
     request: ChatRequest, completions: Sequence[Completion], prompt_tokens: int, handed: Handed
 ) -> dict[str, Any]:
-    """Return replies as OpenAI's chat completions write them, thoughts apart as reasoning models' servers do.
-
-    `sweetrl` says who replied, and at which turn.
-    """
+    """Return replies as OpenAI's chat completions, thoughts apart; `sweetrl` says who replied, and at which turn."""
     generated = sum(len(completion.token_ids) for completion in completions)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
@@ -230,7 +225,7 @@ def _written(
         "choices": [
             {
                 "index": number,
-                "message": _message(*handed.config.split(completion.text)),
+                "message": {**assistant_message(*handed.config.split(completion.text)), "refusal": None},
                 "finish_reason": completion.finish_reason,
                 "logprobs": None,
             }
@@ -245,19 +240,13 @@ def _written(
     }
 
 
-def _message(thoughts: str, said: str) -> dict[str, Any]:
-    apart = {"reasoning_content": thoughts} if thoughts else {}
-    return {"role": "assistant", "content": said, "refusal": None, **apart}
-
-
 def _events(written: dict[str, Any], with_usage: bool) -> str:
     """Return an answer as server-sent events: a chunk with each reply and its end, and the usage."""
     shared = {**written, "object": "chat.completion.chunk", "choices": []}
     usage = shared.pop("usage")
     chunks = []
     for choice in written["choices"]:
-        row = {**choice, "delta": choice["message"]}
-        del row["message"]
-        chunks.append({**shared, "choices": [row]})
+        message, row = choice["message"], {key: value for key, value in choice.items() if key != "message"}
+        chunks.append({**shared, "choices": [row | {"delta": message}]})
     chunks += [{**shared, "usage": usage}] if with_usage else []
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"

@@ -46,10 +46,7 @@ def export(reference: str, settings: Settings, out: Path, merge: bool = False) -
 
 
 def push(folder: Path, hub_id: str, title: str) -> str:
-    """Upload an exported folder to the Hugging Face Hub as the model `hub_id`, and return its address.
-
-    A repository that is new is private. The Hub's own client finds the token (`hf auth login`, or HF_TOKEN).
-    """
+    """Upload `folder` to the Hugging Face Hub as `hub_id`, private if new, by the client's token; return its page."""
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -113,8 +110,3 @@ def named_base(config: AgentConfig) -> dict[str, str | None]:
     path = Path(config.base)
     relative = not path.is_absolute() and path.parts[:1] != ("..",)
     return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
-
-
-def contents(folder: Path) -> list[tuple[str, str]]:
-    """Return (file, size) of an exported folder, for people."""
-    return [(path.name, f"{path.stat().st_size:,} bytes") for path in sorted(folder.iterdir())]

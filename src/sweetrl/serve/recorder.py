@@ -1,9 +1,8 @@
 """What a served agent has said, kept as dialogues to learn from: with the client's consent, once their outcome is told.
 
-A dialogue is open from its first answer on, in memory and in the journal `.open.jsonl`; the server that comes after a
-death goes on with it. The journal is written anew when it has grown, and soon after a dialogue was withdrawn or
-forgotten: until then it holds their words. When its outcome comes, a dialogue is one row of a file as `sweetrl import`
-reads them (docs/own-dialogues.md). Files have a hidden name while they grow, and are renamed when they are full or old:
+A dialogue is open from its first answer on, in memory and in a hidden file of its own; the server that comes after a
+death goes on with it. When its outcome comes, it is one row of a file as `sweetrl import` reads them
+(docs/own-dialogues.md). These files have a hidden name while they grow, and are renamed when they are full or old:
 whoever lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
 """
 
@@ -21,24 +20,13 @@ from typing import Any
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
-from sweetrl.io import (
-    PART,
-    append_row,
-    atomic_path,
-    private_file,
-    private_folder,
-    read_rows,
-    remove_leftovers,
-    write_text,
-)
+from sweetrl.io import PART, append_row, private_file, private_folder, read_rows, write_text
 from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback
-from sweetrl.thoughts import split_thoughts
+from sweetrl.thoughts import assistant_message, split_thoughts
 
 logger = logging.getLogger("sweetrl")
 
-JOURNAL = ".open.jsonl"  # hidden, as what is being written is: an ingest of the folder passes it over
 FULL = 16 * 2**20  # bytes of a file before the next one is begun
-GROWN = 16 * 2**20  # bytes of the journal below which it is not written anew for its length
 OLD = 3600.0  # seconds before a file that is not full is handed on
 FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is waited for
 OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
@@ -46,8 +34,8 @@ OPEN_BYTES = 256 * 2**20  # of all of them together
 
 Said = list[dict[str, str]]
 Split = Callable[[str], tuple[str, str]]
-# A row of the journal: a dialogue without an outcome, that is its id (`dialogue`), its words (`said`), the agent's last
-# version in it (`model`), and when it was last heard of (`time`).
+# A dialogue without an outcome: its id (`dialogue`), its words (`said`), the agent's last version in it (`model`), and
+# when it was last heard of (`time`).
 Open = dict[str, Any]
 
 
@@ -67,8 +55,6 @@ class Recorder:
             write_text(folder / ".gitignore", "*\n")
         self._part: Path | None = None
         self._begun = 0.0
-        self._written = 0  # bytes of the journal when it was last written anew
-        self._stale = False  # words stand in the journal that nobody waits for any more
         self._recover()
 
     def turn(
@@ -84,22 +70,21 @@ class Recorder:
         said = _followed(before["said"] if before else [], request.messages)
         if not request.consent or len(replies) != 1 or said is None:
             if before is not None:
-                self._end(name, "dropped")
+                self._end(name)
             return None
         if before is None:
             name = secrets.token_hex(16)
-        thoughts, reply = map(clean, split(replies[0]))
-        apart = {"reasoning_content": thoughts} if thoughts else {}
-        said = [*said, {"role": "assistant", "content": reply, **apart}]
-        row = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
+        said = [*said, assistant_message(*map(clean, split(replies[0])))]
+        self.open.pop(name, None)  # now it is the youngest
+        self.open[name] = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
         try:
-            append_row(self.folder / JOURNAL, row)
+            temporary = private_file(self._path(name).with_suffix(PART))
+            temporary.write_text(json.dumps(self.open[name]), encoding="utf-8")
+            temporary.replace(self._path(name))
         except (OSError, UserError) as error:  # the answer is what counts
             logger.warning("a dialogue cannot be kept: %s", error)
-            self.open.pop(name, None)
-            self._stale = True
+            self._end(name)
             return None
-        self._keep(row)
         self._make_room()
         return name
 
@@ -116,7 +101,7 @@ class Recorder:
                 "dialogue_not_found",
             )
         if not given.consent:
-            self._end(given.dialogue, "dropped")
+            self._end(given.dialogue)
             return "dropped"
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue["time"]))
         row = {"id": given.dialogue, **given.facts, "messages": dialogue["said"], "model": dialogue["model"]}
@@ -125,32 +110,22 @@ class Recorder:
         except (OSError, UserError) as error:
             logger.warning("a dialogue cannot be written: %s", error)
             raise BadRequest("The dialogue cannot be written now; try again later.", 503, "not_written") from error
-        self._end(given.dialogue, "kept")
+        self._end(given.dialogue)
         return "kept"
 
     def tidy(self) -> None:
-        """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words."""
+        """Forget dialogues whose outcome never came, and hand a file on that is old."""
         now = self.clock()
         for name in [name for name, dialogue in self.open.items() if now - dialogue["time"] >= FORGOTTEN]:
-            self._end(name, "forgotten")
-        if self._part is not None and now - self._begun >= OLD:
+            self._end(name)
+        if now - self._begun >= OLD:
             self.rotate()
-        elif self._stale or (self.folder / JOURNAL).stat().st_size > max(GROWN, 2 * self._written):
-            self._rewrite()
 
     def rotate(self) -> None:
-        """Give the file that is being written its name, if there is one; the journal is written anew."""
+        """Give the file that is being written its name, if there is one."""
         if self._part is not None:
             _hand_on(self._part)
             self._part = None
-        self._rewrite()
-
-    def _rewrite(self) -> None:
-        """Write the journal anew, whole or not at all, with the dialogues that are open and nothing else."""
-        with atomic_path(self.folder / JOURNAL) as temporary, temporary.open("w", encoding="utf-8") as out:
-            out.writelines(json.dumps(row) + "\n" for row in self.open.values())
-        self._written = (self.folder / JOURNAL).stat().st_size
-        self._stale = False
 
     def close(self) -> None:
         """Hand the last file on and let others have the folder."""
@@ -159,7 +134,6 @@ class Recorder:
 
     def _recover(self) -> None:
         """Take up what a server before has left: open dialogues, and files without their name."""
-        remove_leftovers(self.folder / JOURNAL)
         written = set[str]()
         for part in sorted(self.folder.glob(f".served-*{PART}")):
             read_rows(part, lambda row: written.add(row["id"]))
@@ -167,33 +141,36 @@ class Recorder:
                 _hand_on(part)
             else:
                 part.unlink()
+        rows = list[Open]()
+        for path in self.folder.glob(".open-*"):
+            try:
+                row = json.loads(path.read_bytes())
+                rows.append({key: row[key] for key in ("time", "dialogue", "said", "model")})
+            except (ValueError, KeyError, TypeError):  # the server, or the machine, died as it was written
+                path.unlink()
+        self.open = {row["dialogue"]: row for row in sorted(rows, key=lambda row: row["time"])}
+        for name in written & self.open.keys():  # written, and dead before that was noted
+            self._end(name)
 
-        read_rows(self.folder / JOURNAL, self._keep)
-        for name in written:  # written, and dead before that was noted
-            self.open.pop(name, None)
-        self.rotate()
+    def _path(self, name: str) -> Path:
+        """Where an open dialogue is kept: hidden, so that an ingest of the folder passes it over."""
+        return self.folder / f".open-{name}.json"
 
-    def _keep(self, row: Mapping[str, Any]) -> None:
-        """Take up a row of the journal: a dialogue that is open, or the end of one."""
-        self.open.pop(row["dialogue"], None)
-        if "end" not in row:
-            self.open[row["dialogue"]] = {key: row[key] for key in ("dialogue", "time", "said", "model")}
-
-    def _end(self, name: str, how: str) -> None:
-        """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
+    def _end(self, name: str) -> None:
+        """Forget a dialogue that is open no longer; where its file stays, a later server forgets it in time."""
         self.open.pop(name, None)
-        self._stale = self._stale or how != "kept"
         try:
-            append_row(self.folder / JOURNAL, {"dialogue": name, "end": how})
-        except (OSError, UserError) as error:
-            logger.warning("the end of a dialogue cannot be noted: %s", error)
+            for suffix in (".json", PART):
+                self._path(name).with_suffix(suffix).unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("a dialogue cannot be removed: %s", error)
 
     def _make_room(self) -> None:
         size = sum(map(_size, self.open.values()))
         while len(self.open) > OPEN or (size > OPEN_BYTES and len(self.open) > 1):
             oldest = next(iter(self.open))
             size -= _size(self.open[oldest])
-            self._end(oldest, "forgotten")
+            self._end(oldest)
 
     def _write(self, row: Mapping[str, Any]) -> None:
         """Append a row, on the disk when this returns, or not at all."""

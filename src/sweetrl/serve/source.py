@@ -42,17 +42,12 @@ class Handed:
         return f"{self.name} version {self.version}" if self.version else self.name
 
 
-def is_folder(reference: str) -> bool:
-    """Whether `reference` names a folder of what was trained and no registered model."""
-    return is_trained(reference)
-
-
 def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
     """Return the agent that `reference` names: MODEL[@ALIAS], MODEL/VERSION, or an adapter's folder.
 
     What is registered is copied into `folder`, which must last as long as the agent is used.
     """
-    if is_folder(reference):
+    if is_trained(reference):
         return from_folder(Path(reference), settings)
     if Path(reference).is_dir():
         check_trained(reference)

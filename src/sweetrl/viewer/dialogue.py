@@ -185,19 +185,15 @@ def _task(task: Task, domain: Domain) -> dict[str, Any]:
 def _state(
     state: RankedState, pairs: Sequence[Preference], ratios: TokenRatios | None, one: Trajectory, domain: Domain
 ) -> dict[str, Any]:
-    """The candidates of one turn, best first, and the pairs made of them as places in that order.
-
-    `heat` of a candidate are its tokens with their log-ratios, None where `rank` has not stored them.
-    """
+    """A turn's candidates, best first (`heat`: their tokens, where stored), and pairs as places in that order."""
     earlier = one.messages[: 2 * state.turn + 1]
     said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
-    ordered = sorted(state.candidates, key=lambda reply: -reply.advantage)
-    places = {reply.token_ids: place for place, reply in enumerate(ordered)}
-    stored = ratios.replies if ratios is not None else [None] * len(ordered)
-    heat = {reply.token_ids: tokens for reply, tokens in zip(state.candidates, stored, strict=True)}
+    stored = ratios.replies if ratios is not None else [None] * len(state.candidates)
+    ordered = sorted(zip(state.candidates, stored, strict=True), key=lambda each: -each[0].advantage)
+    places = {reply.token_ids: place for place, (reply, _) in enumerate(ordered)}
     candidates = []
-    for reply in ordered:
-        judgment, tokens = domain.judge(one.task, earlier, reply.text), heat[reply.token_ids]
+    for reply, tokens in ordered:
+        judgment = domain.judge(one.task, earlier, reply.text)
         thoughts, words = split_thoughts(reply.text, domain.settings.model.marks)
         candidates.append(
             {

@@ -79,12 +79,8 @@ def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
 
 
 def _for_a_disk(page: str) -> str:
-    """The page with its files beside it, and its rules for what may be loaded in itself: there are no headers.
-
-    `file:` stands beside 'self', which browsers do not take for files.
-    """
+    """The page with its data and its policy within: there are no headers, and browsers do not take files for 'self'."""
     rules = POLICY.replace("'self'", "'self' file:").replace("; frame-ancestors 'none'", "")
-    page = page.replace('href="static/', 'href="').replace('src="static/', 'src="')
     page = page.replace("<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{rules}">', 1)
     return page.replace("</head>", f'<script src="{META.as_posix()}" defer></script>\n</head>', 1)
 

@@ -63,12 +63,10 @@ class Heat:
 
     @cached_property
     def _critic(self) -> LogRatioCritic:
-        from sweetrl.methods.critics import make_critic
+        from sweetrl.api.learning import TrainedCritic
         from sweetrl.sweet.critic import LogRatioCritic
 
-        settings = self.domains.settings
-        trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
-        critic = make_critic(self.domains.of(settings.suite).configured(trained), trained, self.folder)
+        critic = TrainedCritic.load(self.domains.of(self.domains.settings.suite), self.folder).critic
         assert isinstance(critic, LogRatioCritic)
         return critic
 

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,7 @@ MOST_PARTS = 16  # of a reward, as columns of the table
 
 @dataclass(frozen=True)
 class Index:
-    """The index of one source: its table, how many rows, how the critic ranks kinds of replies, parts of the reward.
-
-    `seen` are the files that it was made of, each with its hash.
-    """
+    """The index of one source, made of the files `seen`, each with its hash: its table, and facts of all its rows."""
 
     source: Source
     table: Path
@@ -123,32 +121,24 @@ class Catalogue:
 
     def search(self, query: str) -> list[int]:
         """Return the numbers of the rows whose words hold every term of `query`, in any case; quotes keep blanks."""
-        import pyarrow as pa
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
-        found, first = list[int](), 0
-        for index in self.indices:
-            for batch in pq.ParquetFile(index.table).iter_batches(columns=[TEXT], batch_size=4 * _BATCH):
-                rows = pa.table({TEXT: batch[TEXT], "row": pa.array(range(first, first + len(batch)), pa.int64())})
-                for term in terms(query):
-                    rows = rows.filter(pc.match_substring(rows[TEXT], term))
-                found += rows["row"].to_pylist()
-                first += len(batch)
+        found = list[int]()
+        for first, words in self._column(TEXT):
+            holding = [pc.match_substring(words, term) for term in terms(query)]
+            places = pc.indices_nonzero(reduce(pc.and_, holding, pc.is_valid(words)))
+            found += [first + place for place in places.to_pylist()]
         return found
 
     def with_key(self, keys: Collection[str]) -> dict[int, str]:
         """Return the rows whose dialogues have one of `keys`, each with it."""
         import pyarrow as pa
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
-        found, first, wanted = dict[int, str](), 0, pa.array(sorted(keys), pa.string())
-        for index in self.indices if keys else ():
-            for batch in pq.ParquetFile(index.table).iter_batches(columns=[KEY], batch_size=4 * _BATCH):
-                places = pc.indices_nonzero(pc.is_in(batch[KEY], wanted)).to_pylist()
-                found |= {first + place: batch[KEY][place].as_py() for place in places}
-                first += len(batch)
+        found, asked = dict[int, str](), pa.array(sorted(keys), pa.string())
+        for first, some in self._column(KEY) if keys else ():
+            places = pc.indices_nonzero(pc.is_in(some, asked)).to_pylist()
+            found |= {first + place: some[place].as_py() for place in places}
         return found
 
     def words(self, start: int, count: int) -> list[str]:
@@ -224,10 +214,18 @@ class Catalogue:
             start += some
 
     def _names(self, column: str) -> list[str]:
+        values = (value for _, some in self._column(column) for value in some.unique().to_pylist())
+        return sorted({value or "" for value in values})
+
+    def _column(self, name: str) -> Iterator[tuple[int, Any]]:
+        """Yield a column of all rows in parts: the number of the first row, and the values."""
         import pyarrow.parquet as pq
 
-        columns = (pq.read_table(index.table, columns=[column])[column] for index in self.indices)
-        return sorted({value or "" for values in columns for value in values.unique().to_pylist()})
+        first = 0
+        for index in self.indices:
+            for batch in pq.ParquetFile(index.table).iter_batches(columns=[name], batch_size=4 * _BATCH):
+                yield first, batch[name]
+                first += len(batch)
 
 
 def terms(query: str) -> list[str]:

@@ -24,7 +24,7 @@ from sweetrl.colbench.logs import LogRow, parse_log
 from sweetrl.errors import UserError
 from sweetrl.io import digest, private_file, write_text
 from sweetrl.paths import LABELS, project_cache
-from sweetrl.thoughts import split_thoughts
+from sweetrl.thoughts import assistant_message, split_thoughts
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -124,13 +124,13 @@ def _label(row: Mapping[str, Any]) -> Label:
 
 def _row(key: str, one: Trajectory, domain: Domain, said: Label) -> dict[str, Any]:
     """A labelled dialogue as docs/own-dialogues.md has it."""
-    raw, messages = {turn.message_index: turn.raw for turn in one.turns}, list[dict[str, str]]()
-    for index, message in enumerate(one.messages):
-        thoughts, words = "", message.content
-        if message.role == "assistant":
-            thoughts, words = split_thoughts(raw.get(index, words), domain.settings.model.marks)
-        apart = {"reasoning_content": thoughts} if thoughts else {}
-        messages.append({"role": message.role, "content": words, **apart})
+    raw, marks = {turn.message_index: turn.raw for turn in one.turns}, domain.settings.model.marks
+    messages = [
+        assistant_message(*split_thoughts(raw.get(index, message.content), marks))
+        if message.role == "assistant"
+        else {"role": message.role, "content": message.content}
+        for index, message in enumerate(one.messages)
+    ]
     row: dict[str, Any] = {"id": key, "task_id": one.task.id, "messages": messages}
     known = {"reward": said.reward, "reference": one.task.ground_truth or None, "model": one.policy or None}
     row |= {name: value for name, value in known.items() if value is not None}

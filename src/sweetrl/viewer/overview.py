@@ -153,10 +153,7 @@ def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[st
 
 
 def measured(evaluation: Path, domain: Domain) -> dict[str, Any]:
-    """Return in which measures the evaluation shows harm, "" for none, and what the report says of each measure.
-
-    That is in words: what it is called, before and after, the change with its interval, p, and what that shows.
-    """
+    """Return in which measures there is harm, "" for none, and in words what the report says of each measure."""
     try:
         comparison = read_json(evaluation)
         return {"harm": printable(harm(comparison)), "evaluated": [*_measures(comparison, domain)]}

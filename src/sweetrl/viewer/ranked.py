@@ -62,10 +62,7 @@ class Ranked:
         self._ratios = Rows(folder / TOKEN_RATIOS, TokenRatios)
 
     def ratios(self, state: RankedState) -> TokenRatios | None:
-        """Return what the advantages of a ranked turn are made of; None where that is not stored.
-
-        A file that is of other candidates is a UserError.
-        """
+        """Return what a ranked turn's advantages are made of, None where it is not stored; UserError if of others."""
         for ratios in self._ratios.of(state.task_id, state.attempt):
             if ratios.turn == state.turn:
                 lengths = [len(reply.tokens) for reply in ratios.replies]

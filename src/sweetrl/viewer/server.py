@@ -94,12 +94,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
             response.headers.setdefault(name, value)
         return response
 
-    @app.get("/")
-    def page() -> HTMLResponse:
-        return HTMLResponse((ASSETS / "index.html").read_text(encoding="utf-8"))
-
-    app.mount("/static", StaticFiles(directory=ASSETS))
-
     @app.get("/report.html")
     def report() -> Response:
         found = linked_report(viewer.target, "/")
@@ -132,6 +126,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         key = viewer.labels.put(*viewer.dialogues.read(row), change)
         return dict.fromkeys(catalogue.with_key([key]), (change.reward, change.note))
 
+    app.mount("/", StaticFiles(directory=ASSETS, html=True))  # behind all of the above
     app.add_middleware(Guard, host=None, longest=LONGEST_BODY)
     return app
 

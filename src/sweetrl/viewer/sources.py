@@ -160,10 +160,7 @@ def _shards(path: Path, folder: Path) -> Source:
 
 
 def _measured(path: Path) -> dict[str, tuple[float, str]]:
-    """What a study's summary says of its files of results: by their names the temperature and the user.
-
-    A file of this name may be somebody else's: what is not of that form says nothing.
-    """
+    """By a file's name its temperature and user, as a study's summary says; one of another form says nothing."""
     try:
         return {
             row["file"]: (float(row["temperature"]), row["persona"]) for row in read_json(path, LONGEST_ROW)["measured"]
@@ -198,36 +195,22 @@ def _name(path: Path, folder: Path) -> str:
 
 
 def _kind_of(path: Path) -> Kind | None:
-    if path.suffix == ".parquet" and _is_results(path):
-        return "results"
-    return "file" if path.suffix == ".jsonl" and _is_official(path) else None
-
-
-def _is_results(path: Path) -> bool:
+    """Say what a file is by its columns, or by its first line that is not blank; None where it has no dialogues."""
     from sweetrl.types import Result
 
     try:
-        with open_parquet(path) as file:
-            return {column.name for column in fields(Result)} <= set(file.schema_arrow.names)
-    except UserError:
-        return False
-
-
-def _is_official(path: Path) -> bool:
-    """Whether the first line that is not blank is a dialogue as official files have them."""
-    try:
-        row = json.loads(next((line for line in lines(path) if line.strip()), b""))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(row, dict) and "dialogue_history" in row and "task" in row
+        if path.suffix == ".parquet":
+            with open_parquet(path) as file:
+                return "results" if {column.name for column in fields(Result)} <= set(file.schema_arrow.names) else None
+        row = json.loads(next(filter(bytes.strip, lines(path)), b"")) if path.suffix == ".jsonl" else None
+    except (UserError, OSError, ValueError, RecursionError):
+        return None
+    return "file" if isinstance(row, dict) and "dialogue_history" in row and "task" in row else None
 
 
 @dataclass(frozen=True)
 class Target:
-    """A folder laid out like a project's, what it is called, and the runs (by stage) that made what lies in it.
-
-    `runs` is None where the tracking store is to say it.
-    """
+    """A folder laid out like a project's, its title, and its runs by stage (None: the tracking store says them)."""
 
     folder: Path
     title: str
@@ -260,7 +243,7 @@ def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
         return Target(Path(), f"run {run_id[:8]}", {stage: one.run_id for stage, one in here.items()})
     if found is None:
         raise UserError(f"{run_id}: the tracking store knows no such run; `sweetrl lineage` names those of a version.")
-    data = {one.path: one.hash for one in found.inputs if one.path}
+    data = {one.path: one.hash for one in found.inputs}
     return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.name})", {})
 
 

@@ -45,13 +45,11 @@
 
   function bar() {
     const links = PAGES.map(([key, label]) => h("a", { href: `#/${key}`, "data-page": key }, label));
-    const tool = (
-      /** @type {any} */ picture,
-      /** @type {string} */ name,
-      /** @type {string} */ key,
-      /** @type {any} */ work,
-    ) => button(icon(picture), work, { class: "button quiet", "aria-label": name, title: `${name} (${key})` });
-    const tools = [tool("theme", "Light or dark", "t", theme), tool("keys", "Keys", "?", keys)];
+    const tool = (/** @type {string} */ name, /** @type {string} */ key, /** @type {any} */ work) => {
+      const look = { class: "button quiet", "aria-label": name, title: `${name} (${key})` };
+      return button(icon(work.name), work, look);
+    };
+    const tools = [tool("Light or dark", "t", theme), tool("Keys", "?", keys)];
     document.getElementById("pages")?.replaceChildren(...links);
     const what = [h("b", {}, data.meta.title), ` · ${count(data.meta.count)} dialogues`];
     document.getElementById("what")?.replaceChildren(...what);
@@ -87,22 +85,10 @@
   ];
 
   function keys() {
-    const dialog = h(
-      "dialog",
-      { class: "keys", "aria-label": "Keys" },
-      h("h2", {}, "Keys"),
-      h(
-        "dl",
-        {},
-        KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))),
-      ),
-      h("form", { method: "dialog" }, h("button", { class: "button" }, "Close")),
-    );
-    dialog.addEventListener("close", () => dialog.remove());
-    dialog.querySelector("form").addEventListener("submit", (/** @type {Event} */ event) => {
-      event.preventDefault();
-      dialog.close();
-    });
+    const rows = KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)));
+    const close = button("Close", () => dialog.close());
+    const look = { class: "keys", "aria-label": "Keys", onclose: () => dialog.remove() };
+    const dialog = h("dialog", look, h("h2", {}, "Keys"), h("dl", {}, rows), close);
     document.body.append(dialog);
     dialog.showModal();
   }

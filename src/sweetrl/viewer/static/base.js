@@ -56,6 +56,22 @@ var sweetrl = globalThis.sweetrl || {};
     return fill(document.createElementNS(SVG, tag), properties, children);
   }
 
+  /** What is folded until the reader opens it. @param {any} title @param {...any} children */
+  const folded = (title, ...children) => h("details", { class: "sampled" }, h("summary", {}, title), children);
+
+  /** Words as they were written. @param {any} text */
+  const verbatim = (text) => h("pre", { class: "plain" }, text);
+
+  /**
+   * A choice of one; `work` gets the value that is chosen.
+   * @param {string[][]} options each a value and its label @param {string} chosen @param {(value: string) => void} work
+   * @param {Record<string, any>} [more]
+   */
+  function select(options, chosen, work, more = {}) {
+    const rows = options.map(([value, label]) => h("option", { value, selected: value === chosen }, label));
+    return h("select", { ...more, onchange: (/** @type {any} */ event) => work(event.target.value) }, rows);
+  }
+
   /** A button that does something. @param {any} label @param {() => void} onclick @param {Record<string, any>} [more] */
   function button(label, onclick, more = {}) {
     return h("button", { class: "button", type: "button", onclick, ...more }, label);
@@ -72,11 +88,8 @@ var sweetrl = globalThis.sweetrl || {};
     const lines = rows.map((row) => (Array.isArray(row) ? h("tr", {}, row.map(cell)) : row));
     const columns = heads.map((head) => h("th", { scope: "col" }, head));
     const parts = [h("thead", {}, h("tr", {}, columns)), h("tbody", {}, lines)];
-    return h(
-      "div",
-      { class: "wide" },
-      h("table", properties, caption && h("caption", { class: "offscreen" }, caption), parts),
-    );
+    const head = caption && h("caption", { class: "offscreen" }, caption);
+    return h("div", { class: "wide" }, h("table", properties, head, parts));
   }
 
   const ICONS = {
@@ -186,24 +199,11 @@ var sweetrl = globalThis.sweetrl || {};
     }
     add(shown.slice(last), "");
     for (const row of rows) {
-      const line = h(
-        "span",
-        { class: "line" },
-        row.map((part) => (part.kind ? h("span", { class: `c-${part.kind}` }, part.text) : part.text)),
-        "\n",
-      );
-      lines.append(line);
+      const parts = row.map((part) => (part.kind ? h("span", { class: `c-${part.kind}` }, part.text) : part.text));
+      lines.append(h("span", { class: "line" }, parts, "\n"));
     }
-    return h(
-      "pre",
-      {
-        class: "code",
-        tabindex: "0",
-        role: "region",
-        "aria-label": language === "text" ? "Text" : `Code: ${language}`,
-      },
-      lines,
-    );
+    const label = language === "text" ? "Text" : `Code: ${language}`;
+    return h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": label }, lines);
   }
 
   /**
@@ -243,6 +243,9 @@ var sweetrl = globalThis.sweetrl || {};
     visible,
     h,
     s,
+    folded,
+    verbatim,
+    select,
     button,
     table,
     icon,

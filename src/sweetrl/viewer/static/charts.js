@@ -7,22 +7,16 @@
 
   /** @param {string} title @param {string} about @param {any} drawing @param {string[]} heads @param {any[][]} rows */
   function figure(title, about, drawing, heads, rows) {
-    return h(
-      "figure",
-      { class: "card chart" },
-      h("figcaption", {}, h("h2", {}, title), about && h("p", { class: "muted" }, about)),
-      drawing,
-      h("details", {}, h("summary", {}, "The numbers"), sweetrl.table(heads, rows)),
-    );
+    const caption = h("figcaption", {}, h("h2", {}, title), about && h("p", { class: "muted" }, about));
+    const numbers = h("details", {}, h("summary", {}, "The numbers"), sweetrl.table(heads, rows));
+    return h("figure", { class: "card chart" }, caption, drawing, numbers);
   }
 
   /** @param {any[]} series each {label, color} */
   function legend(series) {
-    return h(
-      "div",
-      { class: "legend" },
-      series.map((one) => h("span", {}, h("i", { class: "dot", style: { "--tone": one.color } }), one.label)),
-    );
+    const dot = (/** @type {any} */ one) => h("i", { class: "dot", style: { "--tone": one.color } });
+    const names = series.map((one) => h("span", {}, dot(one), one.label));
+    return h("div", { class: "legend" }, names);
   }
 
   /** A line between two points. @param {number} one @param {number} other */
@@ -49,50 +43,26 @@
     const values = Math.max(...rows.map((row) => row.points.length));
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => begin + share * (end - begin));
     const at = (/** @type {number} */ value) => (value - begin) / (end - begin);
-    return h(
-      "div",
-      { class: values > 2 ? "dots many" : "dots", style: { "--values": values } },
-      rows.map((row) =>
-        h(
-          "div",
-          { class: "dotrow" },
-          h("div", { class: "dotlabel" }, row.label),
-          h(
-            "div",
-            { class: "track" },
-            row.points.length === 2 && joint(at(row.points[0].value), at(row.points[1].value)),
-            row.points.map((point, place) => {
-              const shift = (place - (row.points.length - 1) / 2) * (row.points.length > 2 ? 7 : 5);
-              return estimate(point, at, shift);
-            }),
-          ),
-          values > 2
-            ? null
-            : h(
-                "div",
-                { class: "dotvalue" },
-                row.points.map((one) => h("span", { style: { "--tone": one.color } }, percent(one.value, 0))),
-              ),
-        ),
-      ),
-      h(
-        "div",
-        { class: "dotrow axis", "aria-hidden": "true" },
-        h("div", {}),
-        h(
-          "div",
-          { class: "track" },
-          ticks.map((one) => h("span", { class: "tick", style: { "--at": at(one) } }, percent(one, 0))),
-        ),
-        values > 2 ? null : h("div", {}),
-      ),
-    );
+    const lines = rows.map(({ label, points }) => {
+      const estimates = points.map((point, place) =>
+        estimate(point, at, (place - (points.length - 1) / 2) * (points.length > 2 ? 7 : 5)),
+      );
+      const pair = points.length === 2 && joint(at(points[0].value), at(points[1].value));
+      const shares = points.map((one) => h("span", { style: { "--tone": one.color } }, percent(one.value, 0)));
+      const track = h("div", { class: "track" }, pair, estimates);
+      const value = values <= 2 && h("div", { class: "dotvalue" }, shares);
+      return h("div", { class: "dotrow" }, h("div", { class: "dotlabel" }, label), track, value);
+    });
+    const marks = ticks.map((one) => h("span", { class: "tick", style: { "--at": at(one) } }, percent(one, 0)));
+    const scale = [h("div"), h("div", { class: "track" }, marks), values <= 2 && h("div")];
+    const axis = h("div", { class: "dotrow axis", "aria-hidden": "true" }, scale);
+    return h("div", { class: values > 2 ? "dots many" : "dots", style: { "--values": values } }, lines, axis);
   }
 
   /**
    * Lines with bands.
    * @param {{label: string, color: string, points: {x: number, y: number, low?: number, high?: number, n?: number}[]}[]} series
-   * @param {{x: string, y: string, share?: boolean, zero?: boolean, name: string}} words
+   * @param {{x: string, share?: boolean, name: string}} words
    */
   function lines(series, words) {
     const [wide, tall, left, right, top, bottom] = [560, 240, 46, 12, 10, 34];
@@ -101,7 +71,6 @@
       ys = all.flatMap((one) => [one.y, one.low ?? one.y, one.high ?? one.y]);
     const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     let [y0, y1] = words.share ? [0, 1] : [Math.min(...ys), Math.max(...ys)];
-    if (words.zero) [y0, y1] = [Math.min(0, y0), Math.max(0, y1)];
     if (y0 === y1) y1 = y0 + 1;
     const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
     const y = (/** @type {number} */ value) => tall - bottom - ((value - y0) / (y1 - y0)) * (tall - top - bottom);
@@ -119,14 +88,11 @@
     const drawing = s(
       "svg",
       { viewBox: `0 0 ${wide} ${tall}`, class: "lines", role: "img", "aria-label": words.name },
-      ticks(y0, y1, 4).map((value) => [
-        s("line", { class: "grid", x1: left, x2: wide - right, y1: y(value), y2: y(value) }),
-        s(
-          "text",
-          { x: left - 6, y: y(value) + 4, "text-anchor": "end" },
-          words.share ? percent(value, 0) : number(value),
-        ),
-      ]),
+      ticks(y0, y1, 4).map((value) => {
+        const label = words.share ? percent(value, 0) : number(value);
+        const grid = s("line", { class: "grid", x1: left, x2: wide - right, y1: y(value), y2: y(value) });
+        return [grid, s("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, label)];
+      }),
       ticks(x0, x1, 6)
         .filter((value) => !words.share || Number.isInteger(value))
         .map((value) => s("text", { x: x(value), y: tall - bottom + 16, "text-anchor": "middle" }, number(value))),
@@ -197,19 +163,15 @@
         const upper = `M${x0} ${a}C${middle} ${a} ${middle} ${b} ${x1} ${b}`;
         const lower = `V${b + height}C${middle} ${b + height} ${middle} ${a + height} ${x0} ${a + height}Z`;
         const words = `${names[one] || one}, ${names[other] || other}: ${count(many)}`;
-        const stream = s(
-          "path",
-          { class: "stream", d: upper + lower, style: { fill: tones[other] } },
-          s("title", {}, words),
-        );
+        const look = { class: "stream", d: upper + lower, style: { fill: tones[other] } };
+        const stream = s("path", look, s("title", {}, words));
         return s("a", { href: address(one, other), "aria-label": words }, stream);
       }),
     );
     const label = (/** @type {any} */ node, /** @type {string} */ kind, /** @type {number} */ x) => {
       const place = { x, y: node.y + node.height / 2 + 4, "text-anchor": x < wide / 2 ? "end" : "start" };
-      return (
-        node.many > 0 && s("text", place, `${names[kind] || kind} `, s("tspan", { class: "many" }, count(node.many)))
-      );
+      const many = s("tspan", { class: "many" }, count(node.many));
+      return node.many > 0 && s("text", place, `${names[kind] || kind} `, many);
     };
     const node = (/** @type {any} */ one, /** @type {number} */ x, /** @type {any} */ look) =>
       s("rect", { x, y: one.y, width: bar, height: Math.max(1, one.height), rx: 2, ...look });

@@ -6,36 +6,24 @@
 (() => {
   /** @type {Record<string, any>} */
   const given = {}; // what scripts of an exported folder have handed over
-  /** @type {Record<string, (value: any) => void>} */
-  const waiting = {};
   /** @type {Record<string, Promise<any>>} */
   const asked = {};
 
   /** Scripts of an exported folder call this. @param {string} name @param {any} value */
   sweetrl.take = (name, value) => {
-    if (waiting[name]) {
-      waiting[name](value);
-      delete waiting[name];
-    } else given[name] = value;
+    given[name] = value;
   };
 
-  /** Load one file of an exported folder; a page from a disk may load scripts, but may not fetch. @param {string} name */
+  /** One file of an exported folder; a page from a disk may load scripts, but may not fetch. @param {string} name */
   function script(name) {
-    asked[name] =
-      asked[name] ||
-      new Promise((resolve, reject) => {
-        waiting[name] = (value) => {
-          given[name] = value;
-          delete asked[name];
-          resolve(value);
-        };
-        const element = document.createElement("script");
-        element.src = `data/${name}.js`;
-        element.onload = () => element.remove();
-        element.onerror = () => reject(new Error(`data/${name}.js is missing; export the folder again.`));
-        document.head.append(element);
-      });
-    return asked[name]; // two who want the same file at the same time get the same
+    asked[name] ??= new Promise((resolve, reject) => {
+      const element = document.createElement("script");
+      element.src = `data/${name}.js`;
+      element.onload = () => resolve(given[name]);
+      element.onerror = () => reject(new Error(`data/${name}.js is missing; export the folder again.`));
+      document.head.append(element);
+    });
+    return asked[name]; // who wants it again gets the same
   }
 
   /** Ask the server. @param {string} path @param {any} [body] sent with POST where it is given */
@@ -51,10 +39,8 @@
       throw new Error("The viewer does not answer; start `sweetrl view` again.");
     }
     const value = await response.json().catch(() => ({ error: `The viewer answered ${response.status}.` }));
-    if (!response.ok)
-      throw new Error(
-        typeof value.error === "string" ? value.error : "The viewer refused that; check what you entered.",
-      );
+    const refused = "The viewer refused that; check what you entered.";
+    if (!response.ok) throw new Error(typeof value.error === "string" ? value.error : refused);
     return value;
   }
 
@@ -102,8 +88,7 @@
   data.load = async (step) => {
     const parts = Math.ceil(data.meta.count / data.meta.shard);
     for (let part = 0; part < parts; part++) {
-      const name = `rows-${part}`;
-      put(part * data.meta.shard, data.meta.server ? await ask(`rows/${part}`) : given[name] || (await script(name)));
+      put(part * data.meta.shard, await (data.meta.server ? ask(`rows/${part}`) : script(`rows-${part}`)));
       step();
     }
   };
@@ -124,9 +109,6 @@
 
   /** The word of a row in a column of words. @param {string} name @param {number} row */
   data.word = (name, row) => data.meta.words[name][data.columns[name][row]];
-
-  /** The number of a row in a column; NaN where it is not known. @param {string} name @param {number} row */
-  data.value = (name, row) => data.columns[name][row];
 
   /** The row at an address; -1 where there is none. @param {string} source @param {string} task @param {number} attempt */
   data.find = (source, task, attempt) => {
@@ -195,8 +177,7 @@
     else {
       const each = data.meta.words_shard;
       for (let part = 0; part * each < data.meta.count; part++) {
-        const name = `words-${part}`;
-        const words = given[name] || (await script(name));
+        const words = await script(`words-${part}`);
         for (let i = 0; i < words.length; i++)
           if (wanted.every((/** @type {string} */ term) => words[i].includes(term))) mask[part * each + i] = 1;
       }
@@ -223,9 +204,8 @@
   /** @param {number} row */
   async function read(row) {
     if (data.meta.server) return ask(`dialogue/${row}`);
-    const each = data.meta.dialogues_shard,
-      name = `dialogues-${Math.floor(row / each)}`;
-    return (given[name] || (await script(name)))[row % each];
+    const each = data.meta.dialogues_shard;
+    return (await script(`dialogues-${Math.floor(row / each)}`))[row % each];
   }
 
   /**

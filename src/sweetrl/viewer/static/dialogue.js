@@ -3,8 +3,8 @@
 "use strict";
 
 (() => {
-  const { h, icon, button, data, list, parts, plural, signed } = sweetrl;
-  const SPEAKERS = { user: "User", assistant: "Agent", system: "System" };
+  const { h, icon, folded, verbatim, button, data, list, parts, plural, signed } = sweetrl;
+  const { SPEAKERS } = sweetrl.files;
   const ENDS = {
     answered: "answered",
     max_turns_reached: "last turn reached",
@@ -77,42 +77,28 @@
   /** The turns as links, with what each was worth. @param {any} dialogue */
   function outline(dialogue) {
     if (dialogue.turns.length < 2) return null;
-    const worth = (/** @type {any} */ turn) => turn.verdict && (turn.fault ? "bad" : "good");
-    return h(
-      "nav",
-      { class: "outline", "aria-label": "Turns" },
-      dialogue.turns.map((/** @type {any} */ turn, /** @type {number} */ place) =>
-        turnLink(place + 1, String(place + 1), {
-          class: `tag ${worth(turn)}`,
-          "aria-label": `Turn ${place + 1}${turn.verdict ? `: ${turn.verdict}` : ""}`,
-          title: turn.verdict,
-        }),
-      ),
-    );
+    const links = dialogue.turns.map((/** @type {any} */ turn, /** @type {number} */ place) => {
+      const look = `tag ${turn.verdict && (turn.fault ? "bad" : "good")}`;
+      const label = `Turn ${place + 1}${turn.verdict ? `: ${turn.verdict}` : ""}`;
+      return turnLink(place + 1, String(place + 1), { class: look, "aria-label": label, title: turn.verdict });
+    });
+    return h("nav", { class: "outline", "aria-label": "Turns" }, links);
   }
 
   /** @param {number} row @param {number} other @param {any} dialogue */
   function top(row, other, dialogue) {
     const comparable = (/** @type {number} */ one) => Number(data.pairKey(one) === data.pairKey(row));
     const related = data.related(row).sort((a, b) => comparable(b) - comparable(a) || a - b);
-    const name = (/** @type {number} */ one) =>
-      [
-        data.word("method", one),
-        data.columns.attempt[one] ? `attempt ${data.columns.attempt[one]}` : "",
-        data.word("temperature", one) && `T=${data.word("temperature", one)}`,
-        data.word("persona", one),
-        list.said(one),
-      ]
-        .filter(Boolean)
-        .join(" · ");
-    const compare = h(
-      "select",
+    const name = (/** @type {number} */ one) => {
+      const attempt = data.columns.attempt[one] ? `attempt ${data.columns.attempt[one]}` : "";
+      return [data.word("method", one), attempt, ...list.how(one), list.said(one)].filter(Boolean).join(" · ");
+    };
+    const nothing = ["", related.length ? "nothing" : "no other dialogue about this task"];
+    const compare = sweetrl.select(
+      [nothing, ...related.map((one) => [String(one), name(one)])],
+      String(other),
+      (/** @type {string} */ chosen) => sweetrl.go(list.address(row, chosen ? Number(chosen) : undefined)),
       { id: "compare", "aria-label": "Side by side with", disabled: !related.length },
-      h("option", { value: "" }, related.length ? "nothing" : "no other dialogue about this task"),
-      related.map((one) => h("option", { value: one, selected: one === other }, name(one))),
-    );
-    compare.addEventListener("change", () =>
-      sweetrl.go(compare.value ? list.address(row, Number(compare.value)) : list.address(row)),
     );
     const place = list.rows.indexOf(row);
     const step = (/** @type {number} */ by, /** @type {string} */ label, /** @type {any} */ picture) => {
@@ -130,44 +116,29 @@
     };
     const held = data.columns.held_out[row] === 1 ? "held-out domain" : "";
     const about = [data.word("topic", row), held, dialogue.task.domain].filter(Boolean).join(" · ");
-    return h(
-      "header",
-      { class: "pagehead" },
+    const where = h("span", { class: "muted" }, place >= 0 ? `${place + 1} of ${list.rows.length}` : "");
+    return h("header", { class: "pagehead" }, [
       h("a", back, icon("back"), "List"),
       h("div", { class: "title" }, h("h1", {}, dialogue.task.id), h("p", { class: "muted" }, about)),
       h("label", { class: "compare" }, h("span", {}, "Side by side with"), compare),
-      h(
-        "div",
-        { class: "steps" },
-        h("span", { class: "muted" }, place >= 0 ? `${place + 1} of ${list.rows.length}` : ""),
-        step(-1, "The one before (k)", "back"),
-        step(1, "The next one (j)", "next"),
-      ),
-    );
+      h("div", { class: "steps" }, where, step(-1, "The one before (k)", "back"), step(1, "The next one (j)", "next")),
+    ]);
   }
 
   /** @param {any} dialogue */
   function request(dialogue) {
     const { task } = dialogue;
-    const hidden = task.hidden && task.hidden !== task.reference ? h("pre", { class: "plain" }, task.hidden) : null;
-    return h(
-      "section",
-      { class: "card request", "aria-label": "The task" },
+    const { hidden, reference } = task;
+    const shown = () => (reference.length < 20000 ? sweetrl.code(reference, task.syntax) : verbatim(reference));
+    return h("section", { class: "card request", "aria-label": "The task" }, [
       h("h2", {}, "The user asks"),
       h("p", { class: "words" }, task.request),
-      h(
-        "details",
-        {},
+      h("details", {}, [
         h("summary", {}, "What only the user knows"),
-        hidden && [h("h3", {}, "Hidden information"), hidden],
-        task.reference && [
-          h("h3", {}, "Reference"),
-          task.reference.length < 20000
-            ? sweetrl.code(task.reference, task.syntax)
-            : h("pre", { class: "plain" }, task.reference),
-        ],
-      ),
-    );
+        hidden && hidden !== reference && [h("h3", {}, "Hidden information"), verbatim(hidden)],
+        reference && [h("h3", {}, "Reference"), shown()],
+      ]),
+    ]);
   }
 
   /** One dialogue with its result. @param {any} dialogue @param {number} row @param {boolean} beside */
@@ -178,35 +149,22 @@
     const tests = dialogue.tests || [];
     const passed = tests.filter((/** @type {any} */ one) => one.passed).length;
     const dot = h("span", { class: "dot", style: { "--tone": list.tone(method) } });
-    const head = h(
-      "header",
-      { class: "sidehead" },
+    const scored = tests.length
+      ? [parts.squares(tests), h("span", { class: "muted" }, `${passed} of ${tests.length} tests`)]
+      : !Number.isNaN(reward) && h("span", { class: "muted" }, `${measure("reward")} ${reward.toFixed(2)}`);
+    const head = h("header", { class: "sidehead" }, [
       h("h2", {}, dot, method, attempt ? h("small", {}, ` attempt ${attempt}`) : ""),
       h("span", { class: `verdict pill ${list.outcome(row)}` }, list.said(row)),
-      tests.length
-        ? [parts.squares(tests), h("span", { class: "muted" }, `${passed} of ${tests.length} tests`)]
-        : !Number.isNaN(reward) && h("span", { class: "muted" }, `${measure("reward")} ${reward.toFixed(2)}`),
-    );
-    if (!dialogue.messages)
-      return h(
-        "section",
-        { class: "side" },
-        head,
-        h("p", { class: "card" }, "Only the numbers of this dialogue are kept, not its words."),
-        h("div", { class: "card" }, numbers(row)),
-      );
+      scored,
+    ]);
+    if (!dialogue.messages) {
+      const words = h("p", { class: "card" }, "Only the numbers of this dialogue are kept, not its words.");
+      return h("section", { class: "side" }, head, words, h("div", { class: "card" }, numbers(row)));
+    }
     const chat = conversation(dialogue);
-    return h(
-      "section",
-      { class: "side", "aria-label": `Dialogue by ${method}` },
-      head,
-      h(
-        "div",
-        { class: "columns" },
-        h("div", { class: "chat" }, beside ? null : outline(dialogue), chat),
-        h("div", { class: "about" }, about(dialogue, row, chat)),
-      ),
-    );
+    const left = h("div", { class: "chat" }, beside ? null : outline(dialogue), chat);
+    const columns = h("div", { class: "columns" }, left, h("div", { class: "about" }, about(dialogue, row, chat)));
+    return h("section", { class: "side", "aria-label": `Dialogue by ${method}` }, head, columns);
   }
 
   /** What the domain calls a measure. @param {string} key */
@@ -236,12 +194,8 @@
 
   /** The messages after the request, as a chat. @param {any} dialogue */
   function conversation(dialogue) {
-    const turns = new Map(
-      dialogue.turns.map((/** @type {any} */ one, /** @type {number} */ place) => [
-        one.message,
-        { ...one, number: place },
-      ]),
-    );
+    const turns = new Map();
+    for (const [number, one] of dialogue.turns.entries()) turns.set(one.message, { ...one, number });
     const scale = parts.scaleOf(dialogue);
     const marks = data.terms(list.state.q || "");
     const copyLook = { class: "button quiet copyone", "aria-label": "Copy this message", title: "Copy this message" };
@@ -249,27 +203,19 @@
     dialogue.messages.forEach((/** @type {any} */ message, /** @type {number} */ index) => {
       if (index === 0) return;
       const turn = turns.get(index);
-      chat.append(
-        h(
-          "li",
-          {
-            class: `message ${message.role}${turn && turn.fault ? " fault" : ""}`,
-            id: `m${dialogue.row}-${index}`,
-            tabindex: "-1",
-          },
-          h(
-            "div",
-            { class: "who" },
-            SPEAKERS[/** @type {"user"} */ (message.role)],
-            turn ? h("span", { class: "muted" }, ` turn ${turn.number + 1}`) : "",
-            turn && parts.verdictTag(turn.verdict, turn.fault),
-            button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
-          ),
-          turn ? [prompt(turn, dialogue), parts.thoughts(turn.thoughts)] : null,
-          h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
-          turn ? below(turn, scale) : null,
-        ),
-      );
+      const look = `message ${message.role}${turn && turn.fault ? " fault" : ""}`;
+      const who = h("div", { class: "who" }, [
+        SPEAKERS[/** @type {"user"} */ (message.role)],
+        turn && [h("span", { class: "muted" }, ` turn ${turn.number + 1}`), parts.verdictTag(turn.verdict, turn.fault)],
+        button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
+      ]);
+      const line = h("li", { class: look, id: `m${dialogue.row}-${index}`, tabindex: "-1" }, [
+        who,
+        turn && [prompt(turn, dialogue), parts.thoughts(turn.thoughts)],
+        h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
+        turn && below(turn, scale),
+      ]);
+      chat.append(line);
     });
     if (dialogue.error)
       chat.append(h("li", { class: "message system" }, h("div", { class: "bubble" }, `Lost: ${dialogue.error}`)));
@@ -282,98 +228,68 @@
     const anew = turn.prompt.anew ? "; earlier messages were written anew" : "";
     const title = `Prompt: ${plural(turn.prompt.tokens, "token")}, ${sweetrl.count(turn.prompt.new)} new${anew}`;
     if (!data.computable(dialogue, "prompts")) return h("p", { class: "cost" }, title);
-    const folded = h("details", { class: "sampled" }, h("summary", {}, title));
+    const box = folded(title);
     const read = async () => {
       const texts = data.compute(dialogue, "prompts");
-      const words = await texts.then((all) => all[turn.number]).catch((error) => error.message);
-      folded.append(h("pre", { class: "plain" }, words));
+      box.append(verbatim(await texts.then((all) => all[turn.number]).catch((error) => error.message)));
     };
-    folded.addEventListener("toggle", read, { once: true });
-    return folded;
+    box.addEventListener("toggle", read, { once: true });
+    return box;
   }
 
   /** What is known of one turn of the agent. @param {any} turn @param {number} scale */
   function below(turn, scale) {
-    const rankings = Object.entries(turn.rankings);
-    const own = rankings
-      .map(([name, state]) => [name, /** @type {any} */ (state).candidates.find((/** @type {any} */ one) => one.said)])
-      .filter(([, one]) => one && one.advantage !== null);
-    const bars = own.map(([name, one]) =>
-      advantageLine(
-        rankings.length > 1 ? name : "",
-        one.advantage,
-        scale,
-        `${turn.rankings[name].candidates.indexOf(one) + 1} of ${turn.rankings[name].candidates.length}`,
-      ),
+    const rankings = /** @type {[string, any][]} */ (Object.entries(turn.rankings));
+    const named = (/** @type {string} */ name) => (rankings.length > 1 ? name : "");
+    const bars = rankings.map(([name, { candidates }]) => {
+      const place = candidates.findIndex((/** @type {any} */ one) => one.said);
+      if (place < 0 || candidates[place].advantage === null) return null;
+      const rank = `${place + 1} of ${candidates.length}`;
+      return advantageLine(named(name), candidates[place].advantage, scale, rank);
+    });
+    const sampled = rankings.map(([name, state]) =>
+      h("div", {}, named(name) && h("span", { class: "muted" }, name), parts.candidates(state, scale)),
     );
-    const cost = [
-      turn.tokens ? plural(turn.tokens, "token") : "",
-      turn.perplexity ? `perplexity ${turn.perplexity.toFixed(2)}` : "",
-      turn.cut ? "cut at the limit" : "",
-    ]
-      .filter(Boolean)
-      .join(" · ");
-    return h(
-      "div",
-      { class: "below" },
+    const perplexity = turn.perplexity && `perplexity ${turn.perplexity.toFixed(2)}`;
+    const cost = [turn.tokens && plural(turn.tokens, "token"), perplexity, turn.cut && "cut at the limit"];
+    const spent = cost.filter(Boolean).join(" · ");
+    return h("div", { class: "below" }, [
       bars,
-      rankings.map(([name, state]) =>
-        h("div", {}, rankings.length > 1 ? h("span", { class: "muted" }, name) : null, parts.candidates(state, scale)),
-      ),
-      turn.raw
-        ? h(
-            "details",
-            { class: "sampled" },
-            h("summary", {}, "The agent's raw reply"),
-            h("pre", { class: "plain" }, turn.raw),
-          )
-        : null,
+      sampled,
+      turn.raw && folded("The agent's raw reply", verbatim(turn.raw)),
       h("div", { class: "heatplace" }),
-      cost ? h("p", { class: "cost" }, cost) : null,
-    );
+      spent && h("p", { class: "cost" }, spent),
+    ]);
   }
 
   /** @param {string} name @param {number} value @param {number} scale @param {string} rank */
   function advantageLine(name, value, scale, rank) {
-    return h(
-      "div",
-      { class: "advantage" },
+    return h("div", { class: "advantage" }, [
       h("span", { class: "muted" }, name ? `${name} ` : "Advantage "),
       parts.bar(value, scale),
       h("span", { class: "figure" }, signed(value)),
-      rank ? h("span", { class: "muted" }, `rank ${rank}`) : null,
-    );
+      rank && h("span", { class: "muted" }, `rank ${rank}`),
+    ]);
   }
 
   /** What stands beside the chat. @param {any} dialogue @param {number} row @param {any} chat */
   function about(dialogue, row, chat) {
     const sections = data.meta.server && data.meta.labels ? [labelling(row)] : [];
+    const card = (/** @type {string} */ look, /** @type {string} */ title, /** @type {any[]} */ ...[action, place]) =>
+      sections.push(h("section", { class: look }, h("div", { class: "cardhead" }, h("h3", {}, title), action), place));
     if (dialogue.tests.length) {
       const place = h("div", {}, parts.tests(dialogue, null));
-      const again =
-        dialogue.can_run && data.computable(dialogue, "run")
-          ? parts.onDemand("Run again", "run", async () =>
-              place.replaceChildren(parts.tests(dialogue, await data.compute(dialogue, "run"))),
-            )
-          : null;
-      sections.push(
-        h(
-          "section",
-          { class: "card tests-card" },
-          h("div", { class: "cardhead" }, h("h3", {}, "Hidden tests"), again),
-          place,
-        ),
-      );
+      const run = async () => place.replaceChildren(parts.tests(dialogue, await data.compute(dialogue, "run")));
+      const runs = dialogue.can_run && data.computable(dialogue, "run");
+      card("card tests-card", "Hidden tests", runs && parts.onDemand("Run again", "run", run), place);
     }
     if (dialogue.has_pages && data.computable(dialogue, "pictures")) {
-      const place = h("div", {});
+      const place = h("div");
       const draw = parts.onDemand("Draw the pages", "run", async () => {
-        place.replaceChildren(pages(dialogue, await data.compute(dialogue, "pictures")));
+        place.replaceChildren(pages(await data.compute(dialogue, "pictures")));
         draw.remove();
       });
-      sections.push(
-        h("section", { class: "card" }, h("div", { class: "cardhead" }, h("h3", {}, "Pages"), draw), place),
-      );
+      card("card", "Pages", draw, place);
     }
     const { files } = sweetrl;
     const action = (/** @type {string} */ label, /** @type {() => void} */ work) =>
@@ -410,29 +326,18 @@
         ),
       );
     const raw = h("details", { class: "raw" }, h("summary", {}, "Raw JSON"));
-    raw.addEventListener(
-      "toggle",
-      () => raw.open && raw.childElementCount === 1 && raw.append(h("pre", { class: "plain" }, json())),
-    );
-    sections.push(
-      h(
-        "section",
-        { class: "card" },
-        h("h3", {}, "About"),
-        numbers(row),
-        parts.facts([
-          ["Policy", dialogue.policy],
-          ["User", dialogue.simulator],
-          ["Seed", dialogue.seed],
-          ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
-          ...cost(dialogue.cost),
-          ...Object.entries(dialogue.parts).map(([name, value]) => [`${measure("reward")}: ${name}`, value]),
-          ...Object.entries(dialogue.extra),
-        ]),
-        h("div", { class: "buttons" }, tools),
-        raw,
-      ),
-    );
+    raw.addEventListener("toggle", () => raw.append(verbatim(json())), { once: true });
+    const facts = parts.facts([
+      ["Policy", dialogue.policy],
+      ["User", dialogue.simulator],
+      ["Seed", dialogue.seed],
+      ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
+      ...cost(dialogue.cost),
+      ...Object.entries(dialogue.parts).map(([name, value]) => [`${measure("reward")}: ${name}`, value]),
+      ...Object.entries(dialogue.extra),
+    ]);
+    const buttons = h("div", { class: "buttons" }, tools);
+    sections.push(h("section", { class: "card" }, h("h3", {}, "About"), numbers(row), facts, buttons, raw));
     return sections;
   }
 
@@ -451,12 +356,11 @@
   /** What the list says of a dialogue. @param {number} row */
   function numbers(row) {
     const { columns } = data;
-    const known = (/** @type {string} */ name, digits = 3) =>
-      Number.isNaN(columns[name][row])
-        ? ""
-        : Number.isInteger(columns[name][row])
-          ? columns[name][row]
-          : columns[name][row].toFixed(digits);
+    const known = (/** @type {string} */ name) => {
+      const value = columns[name][row];
+      return Number.isNaN(value) ? "" : Number.isInteger(value) ? value : value.toFixed(3);
+    };
+    const turn = Number.isNaN(columns.fault_turn[row]) ? "" : `, turn ${columns.fault_turn[row]}`;
     const faults = sweetrl.filters.FAULTS.filter(([key]) => columns[key][row] > 0).map(([key, label, about]) =>
       h("li", { title: about }, columns[key][row] > 1 ? `${label} × ${columns[key][row]}` : label),
     );
@@ -472,11 +376,7 @@
         ["Hidden details", known("details")],
         ["Advantage, mean", known("advantage")],
         ["Advantage, least", known("least_advantage")],
-        [
-          "First fault",
-          data.word("first_fault", row) &&
-            `${data.word("first_fault", row)}${Number.isNaN(columns.fault_turn[row]) ? "" : `, turn ${columns.fault_turn[row]}`}`,
-        ],
+        ["First fault", data.word("first_fault", row) && `${data.word("first_fault", row)}${turn}`],
         ["Temperature", data.word("temperature", row)],
         ["Persona", data.word("persona", row)],
         ["Training seed", data.word("seed", row)],
@@ -519,21 +419,15 @@
     });
   }
 
-  /** @param {any} dialogue @param {any} found */
-  function pages(dialogue, found) {
-    const figure = (/** @type {string} */ title, /** @type {string | null} */ source) =>
-      source
-        ? h("figure", {}, h("img", { src: source, alt: title, loading: "lazy" }), h("figcaption", {}, title))
-        : null;
-    return h(
-      "div",
-      { class: "pictures" },
-      figure("Reference", found.reference),
-      Object.entries(found.pages).map(([index, one]) => [
-        figure(`Turn ${(Number(index) + 1) / 2}`, one.picture),
-        figure(`Turn ${(Number(index) + 1) / 2}: difference from the reference`, one.difference),
-      ]),
-    );
+  /** @param {any} found */
+  function pages(found) {
+    const figure = (/** @type {string} */ title, /** @type {string | null} */ src) =>
+      src && h("figure", {}, h("img", { src, alt: title, loading: "lazy" }), h("figcaption", {}, title));
+    const drawn = Object.entries(found.pages).map(([index, one]) => {
+      const turn = `Turn ${(Number(index) + 1) / 2}`;
+      return [figure(turn, one.picture), figure(`${turn}: difference from the reference`, one.difference)];
+    });
+    return h("div", { class: "pictures" }, figure("Reference", found.reference), drawn);
   }
 
   sweetrl.dialogue = { show };

@@ -75,5 +75,5 @@
   const named = (dialogue, end) =>
     [dialogue.source, dialogue.task.id, dialogue.attempt].filter(Boolean).map(visible).join("-") + end;
 
-  sweetrl.files = { save, csv, lines, plain, said, script, named };
+  sweetrl.files = { SPEAKERS, save, csv, lines, plain, said, script, named };
 })();

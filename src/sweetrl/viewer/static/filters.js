@@ -46,19 +46,7 @@
     ["tokens", "Tokens"],
     ["label", "Label"],
   ];
-  const SORTS = [
-    ["", "as collected"],
-    ["task", "task"],
-    ["reward", "reward"],
-    ["passed", "tests passed"],
-    ["turns", "turns"],
-    ["questions", "questions"],
-    ["advantage", "advantage, mean"],
-    ["least_advantage", "advantage, least"],
-    ["faults", "number of faults"],
-    ["tokens", "tokens"],
-    ["label", "label"],
-  ];
+  const SORTS = [["", "As collected"], ["task", "Task"], ["faults", "Number of faults"], ...RANGES];
 
   /**
    * @typedef {{q: string, words: Record<string, string[]>, truths: Record<string, boolean>, faults: string[],

@@ -60,18 +60,12 @@
       "aria-controls": "filters",
       "aria-expanded": "false",
     });
-    const sorting = h(
-      "select",
-      { "aria-label": "Order", onchange: () => go({ sort: sorting.value }) },
-      filters.SORTS.map(([key, label]) => h("option", { value: key }, label)),
-    );
-    const turn = button("", () => go({ down: !list.state.down }), {
-      class: "button quiet",
-      title: "Turn the order round",
-    });
+    const quiet = { class: "button quiet" };
+    const order = (/** @type {string} */ sort) => go({ sort });
+    const sorting = sweetrl.select(filters.SORTS, "", order, { "aria-label": "Order" });
+    const turn = button("", () => go({ down: !list.state.down }), { ...quiet, title: "Turn the order round" });
     const columns = sweetrl.menu("Columns", "columns");
     const { files } = sweetrl;
-    const quiet = { class: "button quiet" };
     const download = sweetrl.menu(
       "Download",
       "download",
@@ -80,34 +74,16 @@
     );
     const told = h("p", { class: "told", role: "status", "aria-live": "polite" });
     const chips = h("div", { class: "chips" });
-    const study = data.meta.words.temperature.length > 1;
-    const table = h("div", {
-      class: study ? "table study" : "table",
-      role: "table",
-      "aria-label": "Dialogues",
-      tabindex: "-1",
-    });
     const head = h("div", { class: "head", role: "rowgroup" });
     const inner = h("div", { class: "inner", role: "presentation" });
     const scroll = h("div", { class: "scroll", role: "rowgroup" }, inner);
-    table.append(head, scroll);
-    const bar = h(
-      "div",
-      { class: "listbar" },
-      h("div", { class: "searchbox" }, icon("search"), box),
-      h("label", { class: "sorter" }, h("span", {}, "Order"), sorting, turn),
-      columns,
-      download,
-      toggle,
-    );
-    main.replaceChildren(
-      h(
-        "div",
-        { class: "listpage" },
-        panel,
-        h("section", { class: "results", "aria-label": "Dialogues" }, bar, chips, told, table),
-      ),
-    );
+    const look = data.meta.words.temperature.length > 1 ? "table study" : "table";
+    const table = h("div", { class: look, role: "table", "aria-label": "Dialogues", tabindex: "-1" }, head, scroll);
+    const search = h("div", { class: "searchbox" }, icon("search"), box);
+    const sorter = h("label", { class: "sorter" }, h("span", {}, "Order"), sorting, turn);
+    const bar = h("div", { class: "listbar" }, search, sorter, columns, download, toggle);
+    const results = h("section", { class: "results", "aria-label": "Dialogues" }, bar, chips, told, table);
+    main.replaceChildren(h("div", { class: "listpage" }, panel, results));
     return { box, panel, sorting, turn, told, chips, columns, table, head, show: view(scroll, inner, table), key: "" };
   }
 
@@ -221,14 +197,10 @@
       const next = filters.toggled(on, key);
       go({ columns: next.length === USUAL.length && USUAL.every((one) => next.includes(one)) ? [] : next });
     };
-    return COLUMNS.filter(([key]) => key !== "task").map(([key, label]) =>
-      h(
-        "label",
-        { class: "choice" },
-        h("input", { type: "checkbox", checked: on.includes(key), onchange: () => turn(key), "data-column": key }),
-        label,
-      ),
-    );
+    return COLUMNS.filter(([key]) => key !== "task").map(([key, label]) => {
+      const box = { type: "checkbox", checked: on.includes(key), onchange: () => turn(key), "data-column": key };
+      return h("label", { class: "choice" }, h("input", box), label);
+    });
   }
 
   /** @param {any} state @param {(change: any) => void} go */
@@ -236,14 +208,9 @@
     const cells = shown(state).map(([key, label, sort]) => {
       const down = state.sort === sort && !state.down; // the next click turns it round
       const sorted = sort && state.sort === sort ? (state.down ? "descending" : "ascending") : "none";
-      const body = sort
-        ? h(
-            "button",
-            { type: "button", onclick: () => go(state.sort === sort ? { down } : { sort, down: sort !== "task" }) },
-            label,
-            h("i", { "aria-hidden": "true" }, sorted === "none" ? "" : state.down ? "↓" : "↑"),
-          )
-        : label;
+      const onclick = () => go(state.sort === sort ? { down } : { sort, down: sort !== "task" });
+      const arrow = h("i", { "aria-hidden": "true" }, sorted === "none" ? "" : state.down ? "↓" : "↑");
+      const body = sort ? h("button", { type: "button", onclick }, label, arrow) : label;
       return h("div", { class: cell(key), role: "columnheader", "aria-sort": sort ? sorted : null }, body);
     });
     return h("div", { class: "row", role: "row", "aria-rowindex": "1" }, cells);
@@ -266,22 +233,14 @@
       const to = Math.min(rows.length, Math.ceil((scroll.scrollTop + scroll.clientHeight) / each) + SPARE);
       if (!again && from === first && to === last) return;
       [first, last, size] = [from, to, `${scroll.clientWidth} ${scroll.clientHeight}`];
-      const focused = inner.contains(document.activeElement)
-        ? document.activeElement?.getAttribute("data-place")
-        : null;
+      const active = document.activeElement;
+      const focused = inner.contains(active) ? active?.getAttribute("data-place") : null;
+      const lines = Array.from({ length: to - from }, (_, place) => line(rows[from + place], from + place, each));
       inner.style.setProperty("height", `${rows.length * each}px`);
-      inner.replaceChildren(
-        ...Array.from({ length: to - from }, (_, place) => line(rows[from + place], from + place, each)),
-      );
+      inner.replaceChildren(...lines);
       if (list.state.columns.some((/** @type {string} */ key) => WORDS.includes(key))) fillWords();
-      if (!rows.length)
-        inner.append(
-          h(
-            "p",
-            { class: "empty" },
-            data.loaded ? "No dialogue is like that. Take a filter away, or search for less." : "Reading …",
-          ),
-        );
+      const none = data.loaded ? "No dialogue is like that. Take a filter away, or search for less." : "Reading …";
+      if (!rows.length) inner.append(h("p", { class: "empty" }, none));
       if (focused)
         /** @type {any} */ (inner.querySelector(`[data-place="${focused}"]`))?.focus({ preventScroll: true });
     };
@@ -289,13 +248,9 @@
     new ResizeObserver(() => `${scroll.clientWidth} ${scroll.clientHeight}` !== size && draw(true)).observe(scroll);
     list.move = (/** @type {number} */ step) => {
       if (!rows.length) return;
-      const here = document.activeElement?.getAttribute("data-place");
-      const place =
-        here === null || here === undefined
-          ? list.current >= 0 && list.current < rows.length
-            ? list.current
-            : 0
-          : Math.min(rows.length - 1, Math.max(0, Number(here) + step));
+      const here = document.activeElement?.getAttribute("data-place") ?? null;
+      const last = list.current >= 0 && list.current < rows.length ? list.current : 0;
+      const place = here === null ? last : Math.min(rows.length - 1, Math.max(0, Number(here) + step));
       const each = height();
       if (place * each < scroll.scrollTop) scroll.scrollTop = place * each;
       if ((place + 1) * each > scroll.scrollTop + scroll.clientHeight)
@@ -309,12 +264,8 @@
       rows = found;
       const { advantage } = data.columns;
       table.classList.toggle("chosen", Boolean(list.state.columns.length));
-      table.style.setProperty(
-        "--columns",
-        shown(list.state)
-          .map(([, , , width]) => width)
-          .join(" "),
-      );
+      const widths = shown(list.state).map(([, , , width]) => width);
+      table.style.setProperty("--columns", widths.join(" "));
       table.classList.toggle("unranked", !rows.some((row) => advantage[row] === advantage[row]));
       table.setAttribute("aria-rowcount", String(rows.length + 1));
       draw(true);
@@ -327,22 +278,12 @@
 
   /** One row. @param {number} row @param {number} place @param {number} each */
   function line(row, place, each) {
-    return h(
-      "div",
-      {
-        class: "row",
-        role: "row",
-        "aria-rowindex": place + 2,
-        style: { top: `${place * each}px`, height: `${each}px` },
-      },
-      shown(list.state).map(([key]) =>
-        h(
-          "div",
-          { class: cell(key), role: "cell", "data-row": WORDS.includes(key) ? row : null },
-          inCell(key, row, place),
-        ),
-      ),
-    );
+    const style = { top: `${place * each}px`, height: `${each}px` };
+    const cells = shown(list.state).map(([key]) => {
+      const look = { class: cell(key), role: "cell", "data-row": WORDS.includes(key) ? row : null };
+      return h("div", look, inCell(key, row, place));
+    });
+    return h("div", { class: "row", role: "row", "aria-rowindex": place + 2, style }, cells);
   }
   const WORDS = ["request", "answer"]; // columns whose words are asked for when their rows are in sight
 
@@ -352,21 +293,14 @@
     if (key === "task") return [sweetrl.parts.mark(list.outcome(row), list.said(row)), name(row, place)];
     if (key === "method") {
       const method = data.word("method", row);
-      const more = [data.word("temperature", row) && `T=${data.word("temperature", row)}`, data.word("persona", row)]
-        .filter(Boolean)
-        .join(" · ");
-      return [
-        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
-        h("span", { class: "name" }, method),
-        more && h("small", {}, more),
-      ];
+      const more = list.how(row).filter(Boolean).join(" · ");
+      const dot = h("span", { class: "dot", style: { "--tone": list.tone(method) } });
+      return [dot, h("span", { class: "name" }, method), more && h("small", {}, more)];
     }
-    if (key === "topic")
-      return [
-        data.word("topic", row),
-        columns.held_out[row] === 1 &&
-          h("small", { class: "tag", title: "a domain that no training task has" }, "held out"),
-      ];
+    if (key === "topic") {
+      const held = { class: "tag", title: "a domain that no training task has" };
+      return [data.word("topic", row), columns.held_out[row] === 1 && h("small", held, "held out")];
+    }
     if (key === "passed") return result(row);
     if (key === "faults") return faultTags(row);
     if (WORDS.includes(key)) return "";
@@ -379,6 +313,12 @@
     return number(value);
   }
 
+  /** At which temperature, and with which user. @param {number} row */
+  list.how = (row) => [
+    data.word("temperature", row) && `T=${data.word("temperature", row)}`,
+    data.word("persona", row),
+  ];
+
   const OUTCOMES = { yes: "solved", no: "not solved", lost: "lost" };
   /** How a dialogue went, in words. @param {number} row */
   list.said = (row) => OUTCOMES[/** @type {"yes"} */ (list.outcome(row))];
@@ -386,22 +326,13 @@
   /** The task's name, which leads to the dialogue; in "won by A, lost by B" beside the one of B. @param {number} row @param {number} place */
   function name(row, place) {
     const { won, lost } = list.state;
-    const other =
-      won && lost
-        ? data
-            .related(row)
-            .find(
-              (/** @type {number} */ one) =>
-                data.word("method", one) === lost && data.pairKey(one) === data.pairKey(row),
-            )
-        : undefined;
-    const attempt = data.columns.attempt[row];
-    return h(
-      "a",
-      { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) },
-      data.tasks[row],
-      h("small", {}, attempt ? ` #${attempt}` : "", data.word("stage", row).endsWith(", running") ? " running" : ""),
-    );
+    const loser = (/** @type {number} */ one) =>
+      data.word("method", one) === lost && data.pairKey(one) === data.pairKey(row);
+    const other = won && lost ? data.related(row).find(loser) : undefined;
+    const attempt = data.columns.attempt[row] ? ` #${data.columns.attempt[row]}` : "";
+    const running = data.word("stage", row).endsWith(", running") ? " running" : "";
+    const look = { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) };
+    return h("a", look, data.tasks[row], h("small", {}, attempt, running));
   }
 
   /** Put the words of the rows in sight into their cells. */
@@ -461,18 +392,10 @@
     for (const [key, label] of filters.FACETS)
       if (data.meta.words[key].length > 1) parts.push(facet(key, label, state, facets[key], go));
     parts.push(ranges(state, go), moreOf(state, facets, go));
-    return [
-      h(
-        "div",
-        { class: "filterhead" },
-        h("h2", {}, "Filters"),
-        button("Clear", () => go({ ...filters.read(new URLSearchParams()), sort, down, columns }), {
-          class: "button quiet",
-          disabled: filters.idle(state),
-        }),
-      ),
-      ...parts,
-    ];
+    const clear = () => go({ ...filters.read(new URLSearchParams()), sort, down, columns });
+    const look = { class: "button quiet", disabled: filters.idle(state) };
+    const head = h("div", { class: "filterhead" }, h("h2", {}, "Filters"), button("Clear", clear, look));
+    return [head, ...parts];
   }
 
   /** A box with a label and a count. @param {string} name @param {any} label @param {number} many @param {boolean} on @param {() => void} turn @param {any} [extra] */
@@ -495,25 +418,20 @@
   /** @param {any} state @param {any} facets @param {(change: any) => void} go */
   function solved(state, facets, go) {
     const [no, yes] = facets.success;
-    return group(data.meta.measures[0][1], [
-      choice("success yes", "Solved", yes, state.truths.success === true, () => turnTruth(state, "success", true, go)),
-      choice("success no", "Not solved", no, state.truths.success === false, () =>
-        turnTruth(state, "success", false, go),
-      ),
-    ]);
+    const box = (/** @type {string} */ name, /** @type {string} */ label, /** @type {number} */ many, value = false) =>
+      choice(name, label, many, state.truths.success === value, () => turnTruth(state, "success", value, go));
+    const boxes = [box("success yes", "Solved", yes, true), box("success no", "Not solved", no)];
+    return group(data.meta.measures[0][1], boxes);
   }
 
   /** @param {any} state @param {(change: any) => void} go */
   function duel(state, go) {
     const methods = data.meta.words.method;
     if (methods.length < 2) return null;
+    const options = [["", "any"], ...methods.map((/** @type {string} */ one) => [one, one])];
     const pick = (/** @type {string} */ key, /** @type {string} */ label) => {
-      const select = h(
-        "select",
-        { "data-key": key, onchange: () => go({ [key]: select.value }) },
-        h("option", { value: "" }, "any"),
-        methods.map((/** @type {string} */ one) => h("option", { value: one, selected: state[key] === one }, one)),
-      );
+      const chosen = (/** @type {string} */ value) => go({ [key]: value });
+      const select = sweetrl.select(options, state[key], chosen, { "data-key": key });
       return h("label", { class: "pick" }, h("span", {}, label), select);
     };
     return group("Same task, two methods", [pick("won", "Won by"), pick("lost", "Lost by")]);
@@ -523,19 +441,11 @@
   function faultsOf(state, facets, go) {
     const known = filters.FAULTS.filter(([key]) => facets[`fault ${key}`] || state.faults.includes(key));
     if (!known.length) return null;
-    return group(
-      "What went wrong",
-      known.map(([key, label, about]) =>
-        choice(
-          `fault ${key}`,
-          label,
-          facets[`fault ${key}`],
-          state.faults.includes(key),
-          () => go({ faults: filters.toggled(state.faults, key) }),
-          { title: about },
-        ),
-      ),
-    );
+    const boxes = known.map(([key, label, title]) => {
+      const [name, turn] = [`fault ${key}`, () => go({ faults: filters.toggled(state.faults, key) })];
+      return choice(name, label, facets[name], state.faults.includes(key), turn, { title });
+    });
+    return group("What went wrong", boxes);
   }
 
   /** @param {string} key @param {string} label @param {any} state @param {Uint32Array} sums @param {(change: any) => void} go */
@@ -547,32 +457,16 @@
       .filter((/** @type {number} */ place) => sums[place] || on.includes(names[place]));
     places.sort((/** @type {number} */ a, /** @type {number} */ b) => sums[b] - sums[a] || a - b);
     const turn = (/** @type {string} */ word) => go({ words: { ...state.words, [key]: filters.toggled(on, word) } });
-    const boxes = places.map((/** @type {number} */ place) =>
-      choice(
-        `${key} ${names[place]}`,
-        names[place].replaceAll("_", " ") || "not said",
-        sums[place],
-        on.includes(names[place]),
-        () => turn(names[place]),
-      ),
-    );
-    const shown = boxes.slice(0, 6),
-      rest = boxes.slice(6);
-    return group(label, [
-      shown,
-      rest.length
-        ? h(
-            "details",
-            {
-              class: "more",
-              open: opened.has(key),
-              ontoggle: (/** @type {any} */ event) => (event.target.open ? opened.add(key) : opened.delete(key)),
-            },
-            h("summary", {}, `${rest.length} more`),
-            rest,
-          )
-        : null,
-    ]);
+    const boxes = places.map((/** @type {number} */ place) => {
+      const name = names[place];
+      const label = name.replaceAll("_", " ") || "not said";
+      return choice(`${key} ${name}`, label, sums[place], on.includes(name), () => turn(name));
+    });
+    const rest = boxes.splice(6);
+    const ontoggle = (/** @type {any} */ event) => (event.target.open ? opened.add(key) : opened.delete(key));
+    const look = { class: "more", open: opened.has(key), ontoggle };
+    const more = rest.length > 0 && h("details", look, h("summary", {}, `${rest.length} more`), rest);
+    return group(label, [boxes, more]);
   }
   /** @type {Set<string>} */
   const opened = new Set();
@@ -587,31 +481,19 @@
       known.map(([key, label]) => {
         const range = state.ranges[key] || [null, null];
         const field = (/** @type {0 | 1} */ end) => {
-          const input = h("input", {
-            type: "number",
-            step: "any",
-            value: range[end] ?? "",
-            placeholder: end ? "to" : "from",
-            "aria-label": `${label}, ${end ? "at most" : "at least"}`,
-            "data-key": `${key} ${end}`,
-          });
-          input.addEventListener("change", () => {
+          const onchange = (/** @type {any} */ event) => {
             const next = [...range];
-            next[end] = input.value === "" ? null : Number(input.value);
+            next[end] = event.target.value === "" ? null : Number(event.target.value);
             const all = { ...state.ranges, [key]: next };
             if (next[0] === null && next[1] === null) delete all[key];
             go({ ranges: all });
-          });
-          return input;
+          };
+          const says = { placeholder: end ? "to" : "from", "aria-label": `${label}, ${end ? "at most" : "at least"}` };
+          const look = { type: "number", step: "any", value: range[end] ?? "", "data-key": `${key} ${end}` };
+          return h("input", { ...look, ...says, onchange });
         };
-        return h(
-          "div",
-          { class: "range" },
-          h("span", {}, label),
-          field(0),
-          h("span", { "aria-hidden": "true" }, "–"),
-          field(1),
-        );
+        const between = h("span", { "aria-hidden": "true" }, "–");
+        return h("div", { class: "range" }, h("span", {}, label), field(0), between, field(1));
       }),
     );
   }
@@ -622,12 +504,10 @@
       ([key]) => key !== "success" && ((facets[key][0] && facets[key][1]) || key in state.truths),
     );
     if (!known.length) return null;
-    return group(
-      "More",
-      known.map(([key, , , yes]) => {
-        return choice(key, yes, facets[key][1], state.truths[key] === true, () => turnTruth(state, key, true, go));
-      }),
+    const boxes = known.map(([key, , , yes]) =>
+      choice(key, yes, facets[key][1], state.truths[key] === true, () => turnTruth(state, key, true, go)),
     );
+    return group("More", boxes);
   }
 
   /** @param {string} label @param {any[]} children */
@@ -649,18 +529,17 @@
         found.push([state.truths[key] ? yes : no, () => go({ truths: without(state.truths, key) })]);
     for (const [key, label] of filters.FAULTS)
       if (state.faults.includes(key)) found.push([label, () => go({ faults: filters.toggled(state.faults, key) })]);
+    const named = (/** @type {string} */ word) => word.replaceAll("_", " ") || "not said";
     for (const [key, label] of filters.FACETS)
-      if (state.words[key])
-        found.push([
-          `${label}: ${state.words[key].map((/** @type {string} */ one) => one.replaceAll("_", " ") || "not said").join(", ")}`,
-          () => go({ words: without(state.words, key) }),
-        ]);
+      if (state.words[key]) {
+        const words = `${label}: ${state.words[key].map(named).join(", ")}`;
+        found.push([words, () => go({ words: without(state.words, key) })]);
+      }
     for (const [key, label] of filters.RANGES)
-      if (state.ranges[key])
-        found.push([
-          `${label} ${state.ranges[key][0] ?? ""}–${state.ranges[key][1] ?? ""}`,
-          () => go({ ranges: without(state.ranges, key) }),
-        ]);
+      if (state.ranges[key]) {
+        const [low, high] = state.ranges[key];
+        found.push([`${label} ${low ?? ""}–${high ?? ""}`, () => go({ ranges: without(state.ranges, key) })]);
+      }
     return found.map(([words, drop]) =>
       button([words, icon("close")], drop, { class: "chip", "aria-label": `Take away: ${words}` }),
     );

@@ -14,14 +14,9 @@
     const state = filters.read(search);
     const asked = search.get("measure") || data.meta.measure;
     measure = data.columns[asked] ? asked : "success";
-    const pick = h(
-      "select",
-      {
-        "aria-label": "Measure",
-        onchange: () => sweetrl.go(`#/overview?${filters.write(state)}&measure=${encodeURIComponent(pick.value)}`),
-      },
-      data.meta.measures.map(([key, label]) => h("option", { value: key, selected: key === measure }, label)),
-    );
+    const compare = (/** @type {string} */ key) =>
+      sweetrl.go(`#/overview?${filters.write(state)}&measure=${encodeURIComponent(key)}`);
+    const pick = sweetrl.select(data.meta.measures, measure, compare, { "aria-label": "Measure" });
     const found = state.q.trim() ? await data.search(state.q) : null;
     const all = filters.apply({ ...state, sort: "" }, found).rows;
     const rows = [...all].filter((/** @type {number} */ row) => data.columns.scored[row] === 1);
@@ -36,30 +31,16 @@
       ? link("#/dialogues", "Filter them in the list")
       : [link(`#/dialogues?${filters.write(state)}`, "The list"), " · ", link("#/overview", "All dialogues")];
     const report = data.meta.report ? [" · ", link("report.html", "The report")] : null;
-    const lead = h(
-      "header",
-      { class: "overviewhead" },
+    const lead = h("header", { class: "overviewhead" }, [
       h("h1", {}, "Overview"),
-      data.meta.harm ? h("p", { class: "bad" }, `Training hurt: ${data.meta.harm}.`) : null,
+      data.meta.harm && h("p", { class: "bad" }, `Training hurt: ${data.meta.harm}.`),
       h("p", { class: "muted" }, about, links, report),
       h("label", { class: "pick" }, h("span", {}, "Measure"), pick),
-    );
-    const parts = rows.length
-      ? [
-          evaluation(),
-          headline(stage),
-          byMethod(stage),
-          byTopic(stage),
-          byPersona(stage),
-          byQuestions(stage),
-          flow(rows, state),
-          faultRates(stage),
-          contrasts(),
-          usage(),
-          runs(),
-          ...curves(),
-        ]
-      : [h("p", { class: "empty" }, "No scored dialogue is like that.")];
+    ]);
+    const compared = () => [headline, byMethod, byTopic, byPersona, byQuestions].map((part) => part(stage));
+    const more = () => [flow(rows, state), faultRates(stage), contrasts(), usage(), runs(), curves()];
+    const none = h("p", { class: "empty" }, "No scored dialogue is like that.");
+    const parts = rows.length ? [evaluation(), compared(), more()] : none;
     main.replaceChildren(h("div", { class: "overview" }, lead, h("div", { class: "charts" }, parts)));
   }
 
@@ -165,13 +146,8 @@
         const title = `${names[kind]}: ${count(many)}`;
         return h("a", { ...look, href, title }, h("b", {}, count(many)), h("span", {}, names[kind]));
       });
-    return h(
-      "section",
-      { class: "card span" },
-      h("h2", {}, `${after} against ${before}`),
-      h("p", { class: "muted" }, about),
-      h("div", { class: "stack" }, stack),
-    );
+    const head = [h("h2", {}, `${after} against ${before}`), h("p", { class: "muted" }, about)];
+    return h("section", { class: "card span" }, head, h("div", { class: "stack" }, stack));
   }
 
   /** @param {number[]} rows */
@@ -194,10 +170,8 @@
         .filter((one) => one.n),
     }));
     lines.sort((a, b) => (b.points[0] ? b.points[0].value : 0) - (a.points[0] ? a.points[0].value : 0));
-    const key =
-      temperatures.length > 1
-        ? temperatures.map((one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) }))
-        : [];
+    const shade = (/** @type {string} */ one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) });
+    const key = temperatures.length > 1 ? temperatures.map(shade) : [];
     return dots(`${named()} by method`, what(), "method", key, lines);
   }
 
@@ -223,13 +197,11 @@
    * @param {number[]} rows @param {string[]} methods @param {string} name
    */
   function points(rows, methods, name) {
-    return methods
-      .map((one) => ({
-        ...rate(rows.filter((row) => method(row) === one)),
-        color: list.tone(one),
-        name: `${name}, ${one}`,
-      }))
-      .filter((one) => one.n);
+    const point = (/** @type {string} */ one) => {
+      const own = rows.filter((row) => method(row) === one);
+      return { ...rate(own), color: list.tone(one), name: `${name}, ${one}` };
+    };
+    return methods.map(point).filter((one) => one.n);
   }
 
   /** Success in each domain; which got worse stands last. @param {number[]} rows */
@@ -242,15 +214,8 @@
       const found = points(some, methods, name);
       const change = found.length ? found[found.length - 1].value - (found.length > 1 ? found[0].value : 0) : 0;
       const held = some.some((row) => data.columns.held_out[row] === 1);
-      return {
-        name,
-        change,
-        points: found,
-        label: [
-          h("a", { href: `#/dialogues?topic=${encodeURIComponent(name)}` }, name),
-          held ? h("small", { class: "tag" }, "held out") : null,
-        ],
-      };
+      const link = h("a", { href: `#/dialogues?topic=${encodeURIComponent(name)}` }, name);
+      return { name, change, points: found, label: [link, held && h("small", { class: "tag" }, "held out")] };
     });
     lines.sort((a, b) => b.change - a.change);
     const two = methods.length === 2;
@@ -280,12 +245,8 @@
   function byQuestions(rows) {
     rows = comparable(rows);
     const methods = foremost(rows, 5);
-    const series = [
-      ...groups(
-        rows.filter((row) => methods.includes(method(row))),
-        method,
-      ),
-    ]
+    const shown = rows.filter((row) => methods.includes(method(row)));
+    const series = [...groups(shown, method)]
       .map(([name, some]) => ({
         label: name,
         color: list.tone(name),
@@ -298,27 +259,20 @@
       .filter((one) => one.points.length > 1);
     if (!series.length) return null;
     const table = series.flatMap((one) => one.points.map((point) => [`${one.label}, ${point.x}`, ...interval(point)]));
+    const words = { x: "questions asked", share: measure === "success", name: "By questions asked" };
     return charts.figure(
       `${named()} against questions asked`,
       `${leftOut(rows, methods)}Points of fewer than ${FEW} dialogues are left out.`,
-      charts.lines(series, {
-        x: "questions asked",
-        y: named(),
-        share: measure === "success",
-        name: "By questions asked",
-      }),
+      charts.lines(series, words),
       ["method, questions", named().toLowerCase(), "low", "high", "dialogues"],
       table,
     );
   }
 
+  // As the list calls them; a verdict on an answer is about the answer.
   const FAULT_NAMES = {
-    none: "no fault",
-    premature: "premature answer",
-    mistaken: "mistaken answer",
-    repeated: "repeated question",
-    irrelevant: "irrelevant question",
-    unclear: "unclear question",
+    ...Object.fromEntries(filters.FAULTS.map(([key, label]) => [key, label])),
+    ...{ none: "no fault", mistaken: "mistaken answer", unclear: "unclear question" },
   };
   let chosen = "";
 
@@ -333,11 +287,10 @@
       const some = rows.filter((row) => method(row) === chosen);
       const end = (/** @type {number} */ row) =>
         data.columns.success[row] === 1 ? "solved" : data.columns.reward[row] > 0 ? "partly" : "failed";
-      const flows = [...groups(some, (row) => `${data.word("first_fault", row)}\n${end(row)}`)].map(([key, these]) => ({
-        from: key.split("\n")[0],
-        to: key.split("\n")[1],
-        many: these.length,
-      }));
+      const flows = [...groups(some, (row) => `${data.word("first_fault", row)}\n${end(row)}`)].map(([key, these]) => {
+        const [from, to] = key.split("\n");
+        return { from, to, many: these.length };
+      });
       const sums = new Map();
       for (const one of flows) sums.set(one.from, (sums.get(one.from) || 0) + one.many);
       const left = [...sums.keys()].sort((a, b) => (a === "none" ? -1 : b === "none" ? 1 : sums.get(b) - sums.get(a)));
@@ -346,28 +299,21 @@
       const address = (/** @type {string} */ from, /** @type {string} */ to) => {
         const truths = to === "solved" ? { success: true } : { success: false };
         const ranges = to === "partly" ? { reward: [0.0001, null] } : to === "failed" ? { reward: [null, 0] } : {};
-        return `#/dialogues?${filters.write({ ...state, truths: { ...state.truths, ...truths }, ranges: { ...state.ranges, ...ranges }, words: { ...state.words, method: [chosen], first_fault: [from] } })}`;
+        const words = { ...state.words, method: [chosen], first_fault: [from] };
+        const asked = { truths: { ...state.truths, ...truths }, ranges: { ...state.ranges, ...ranges }, words };
+        return `#/dialogues?${filters.write({ ...state, ...asked })}`;
       };
-      place.replaceChildren(
-        charts.flow(flows, left, right, tones, { ...FAULT_NAMES, partly: "partly right" }, address),
-      );
+      const names = { ...FAULT_NAMES, partly: "partly right" };
+      place.replaceChildren(charts.flow(flows, left, right, tones, names, address));
     };
-    const select = h(
-      "select",
-      { "aria-label": "Method", onchange: () => ((chosen = select.value), draw()) },
-      methods.map((one) => h("option", { value: one, selected: one === chosen }, one)),
-    );
+    const turn = (/** @type {string} */ name) => ((chosen = name), draw());
+    const options = methods.map((one) => [one, one]);
+    const select = sweetrl.select(options, chosen, turn, { "aria-label": "Method" });
     draw();
-    const table = methods.flatMap((name) =>
-      [
-        ...groups(
-          rows.filter((row) => method(row) === name),
-          (row) => data.word("first_fault", row),
-        ),
-      ].map(([fault, these]) => [
-        `${name}, ${FAULT_NAMES[/** @type {"none"} */ (fault)] || fault}`,
-        ...interval(rate(these)),
-      ]),
+    const fault = (/** @type {number} */ row) => data.word("first_fault", row);
+    const named_ = (/** @type {string} */ key) => FAULT_NAMES[/** @type {"none"} */ (key)] || key;
+    const table = [...groups(rows, method)].flatMap(([name, own]) =>
+      [...groups(own, fault)].map(([key, these]) => [`${name}, ${named_(key)}`, ...interval(rate(these))]),
     );
     return charts.figure(
       "From the first fault to the outcome",
@@ -384,10 +330,8 @@
     if (!known.length) return null;
     rows = comparable(rows);
     const names = foremost(rows, 4);
-    const methods = groups(
-      rows.filter((row) => names.includes(method(row))),
-      method,
-    );
+    const shown = rows.filter((row) => names.includes(method(row)));
+    const methods = groups(shown, method);
     const lines = known.map(([key, label]) => ({
       label: h("a", { href: `#/dialogues?fault=${key}` }, label),
       points: [...methods]
@@ -420,15 +364,12 @@
         h("td", { class: tone === "bad" ? "bad" : "" }, one.verdict),
       ]);
     });
+    const last = h("a", { href: "#/dialogues?needed_last=yes" }, "Dialogues in which it ranked a needed question last");
     return card(
       "What the critic knows",
       "Pairs of sampled replies at one state whose worth is known: how often the better one has the higher advantage. 50 % is chance.",
       sweetrl.table(rankings.length > 1 ? ["ranking", ...heads] : heads, rows),
-      h(
-        "p",
-        {},
-        h("a", { href: "#/dialogues?needed_last=yes" }, "Dialogues in which it ranked a needed question last"),
-      ),
+      h("p", {}, last),
     );
   }
 
@@ -462,41 +403,27 @@
       one.seconds === null ? "" : `${one.seconds.toFixed(1)} s`,
     ]);
     const parameters = sweetrl.parts.facts(Object.entries(data.meta.parameters));
-    return card(
-      "The runs",
-      "",
-      sweetrl.table(["stage", "run", "status", "commit", "time"], rows),
-      h("details", {}, h("summary", {}, "Parameters"), parameters),
-    );
+    const table = sweetrl.table(["stage", "run", "status", "commit", "time"], rows);
+    return card("The runs", "", table, h("details", {}, h("summary", {}, "Parameters"), parameters));
   }
 
   /** @param {string} title @param {string} about @param {...any} children */
   function card(title, about, ...children) {
-    return h(
-      "section",
-      { class: "card chart" },
-      h("h2", {}, title),
-      about && h("p", { class: "muted" }, about),
-      children,
-    );
+    const head = [h("h2", {}, title), about && h("p", { class: "muted" }, about)];
+    return h("section", { class: "card chart" }, head, children);
   }
 
   function curves() {
-    return data.meta.curves.map((/** @type {any} */ one) =>
-      charts.figure(
-        `${one.stage}: ${one.label}`,
-        one.points.length > 60 ? "Each step, and the mean of those around it." : "",
-        charts.lines([{ label: one.label, color: "var(--tone-1)", points: one.points.map(([x, y]) => ({ x, y })) }], {
-          x: "step",
-          y: one.label,
-          name: `${one.stage}: ${one.label} by step`,
-        }),
-        ["step", one.label],
-        one.points
-          .filter((/** @type {any} */ _, /** @type {number} */ place) => place % 20 === 0)
-          .map(([x, y]) => [x, sweetrl.number(y)]),
-      ),
-    );
+    return data.meta.curves.map((/** @type {any} */ one) => {
+      const points = one.points.map((/** @type {number[]} */ [x, y]) => ({ x, y }));
+      const title = `${one.stage}: ${one.label}`;
+      const about = points.length > 60 ? "Each step, and the mean of those around it." : "";
+      const series = [{ label: one.label, color: "var(--tone-1)", points }];
+      const drawing = charts.lines(series, { x: "step", name: `${title} by step` });
+      const some = points.filter((/** @type {any} */ _, /** @type {number} */ place) => place % 20 === 0);
+      const rows = some.map((/** @type {any} */ { x, y }) => [x, sweetrl.number(y)]);
+      return charts.figure(title, about, drawing, ["step", one.label], rows);
+    });
   }
 
   sweetrl.overview = { show };

@@ -3,20 +3,13 @@
 "use strict";
 
 (() => {
-  const { h, icon, signed, plural } = sweetrl;
+  const { h, icon, folded, verbatim, signed, plural } = sweetrl;
 
   /** A bar left or right of zero; one that is longer than the scale says so by its end. @param {number} value @param {number} scale */
   function bar(value, scale) {
-    const share = Math.min(1, Math.abs(value) / (scale || 1));
-    return h(
-      "span",
-      {
-        class: `bar ${value < 0 ? "minus" : "plus"}${Math.abs(value) > scale ? " beyond" : ""}`,
-        style: { "--share": share },
-        "aria-hidden": "true",
-      },
-      h("i", {}),
-    );
+    const style = { "--share": Math.min(1, Math.abs(value) / (scale || 1)) };
+    const look = `bar ${value < 0 ? "minus" : "plus"}${Math.abs(value) > scale ? " beyond" : ""}`;
+    return h("span", { class: look, style, "aria-hidden": "true" }, h("i", {}));
   }
 
   /** The advantage at which bars of a dialogue are full: one far outlier must not flatten the others. @param {any} dialogue */
@@ -33,13 +26,8 @@
 
   /** @param {string} verdict @param {boolean} fault */
   function verdictTag(verdict, fault) {
-    return verdict
-      ? h(
-          "span",
-          { class: `tag verdict ${fault ? "bad" : verdict === "needed" || verdict === "complete" ? "good" : ""}` },
-          verdict,
-        )
-      : null;
+    const look = fault ? "bad" : verdict === "needed" || verdict === "complete" ? "good" : "";
+    return verdict ? h("span", { class: `tag verdict ${look}` }, verdict) : null;
   }
 
   /** A message's words and programs. @param {[string, string][]} pieces @param {string[]} [marks] words to be marked */
@@ -67,101 +55,55 @@
   }
 
   /** What a model thought before it spoke, folded. @param {string | null} words */
-  function thoughts(words) {
-    const body = h("pre", { class: "plain" }, words);
-    return words ? h("details", { class: "sampled" }, h("summary", {}, "Thoughts"), body) : null;
-  }
+  const thoughts = (words) => (words ? folded("Thoughts", verbatim(words)) : null);
 
   /** What else was sampled at a turn, best first, and the pairs made of it. @param {any} state @param {number} scale */
   function candidates(state, scale) {
     const all = state.candidates;
     const samples = all.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.count, 0);
-    const rows = all.map((/** @type {any} */ one, /** @type {number} */ place) =>
-      h(
-        "tr",
-        { class: one.said ? "said" : "" },
+    const rows = all.map((/** @type {any} */ one, /** @type {number} */ place) => {
+      const { advantage, text } = one;
+      const begin = `${text.split("\n").find((/** @type {string} */ line) => line.trim()) || ""} …`;
+      const long = text.length > 220 || text.includes("\n");
+      const words = long ? h("details", {}, h("summary", {}, begin), verbatim(text)) : text;
+      const tokens = one.heat && h("details", {}, h("summary", {}, "Tokens by the critic"), heat(one.heat));
+      const figure = advantage !== null && [bar(advantage, scale), h("span", { class: "figure" }, signed(advantage))];
+      const better = { class: "n good", title: "pairs in which it is the better one" };
+      const worse = { class: "n bad", title: "pairs in which it is the worse one" };
+      return h("tr", { class: one.said ? "said" : "" }, [
         h("td", { class: "n" }, place + 1),
-        h(
-          "td",
-          { class: "adv" },
-          one.advantage === null
-            ? ""
-            : [bar(one.advantage, scale), h("span", { class: "figure" }, signed(one.advantage))],
-        ),
+        h("td", { class: "adv" }, figure),
         h("td", { class: "n" }, `×${one.count}`),
         h("td", {}, verdictTag(one.verdict, one.fault) || one.kind, one.said && h("span", { class: "tag" }, "said")),
-        h(
-          "td",
-          { class: "reply" },
-          thoughts(one.thoughts),
-          one.text.length > 220 || one.text.includes("\n")
-            ? h(
-                "details",
-                {},
-                h("summary", {}, `${one.text.split("\n").find((/** @type {string} */ line) => line.trim()) || ""} …`),
-                h("pre", { class: "plain" }, one.text),
-              )
-            : one.text,
-          one.heat && h("details", {}, h("summary", {}, "Tokens by the critic"), heat(one.heat)),
-        ),
-        h("td", { class: "n good", title: "pairs in which it is the better one" }, one.chosen ? `+${one.chosen}` : ""),
-        h(
-          "td",
-          { class: "n bad", title: "pairs in which it is the worse one" },
-          one.rejected ? `−${one.rejected}` : "",
-        ),
-      ),
-    );
+        h("td", { class: "reply" }, thoughts(one.thoughts), words, tokens),
+        h("td", better, one.chosen ? `+${one.chosen}` : ""),
+        h("td", worse, one.rejected ? `−${one.rejected}` : ""),
+      ]);
+    });
     const heads = ["#", "advantage", "count", "kind", "reply", "chosen", "rejected"];
     const table = sweetrl.table(heads, rows, { class: "candidates" }, "Sampled replies at this turn, best first");
-    const pairs = state.pairs.length
-      ? h(
-          "p",
-          { class: "pairs" },
-          h("span", { class: "muted" }, "Pairs: "),
-          state.pairs.map(([good, bad, margin]) =>
-            h("span", { class: "pair", title: `margin ${margin.toFixed(3)}` }, `${good + 1} over ${bad + 1}`),
-          ),
-        )
-      : null;
-    const pairsSaid = state.pairs.length ? `, ${plural(state.pairs.length, "pair")}` : "";
-    const last = all[all.length - 1];
-    const missed =
-      last && last.verdict === "needed" && all.some((/** @type {any} */ one) => one.verdict !== "needed")
-        ? h("span", { class: "tag bad" }, "a needed question is last")
-        : null;
-    return h(
-      "details",
-      { class: "sampled" },
-      h(
-        "summary",
-        {},
-        `${plural(all.length, "distinct reply", "distinct replies")} of ${samples} sampled${pairsSaid} `,
-        missed,
-      ),
-      table,
-      pairs,
+    const made = state.pairs.map((/** @type {number[]} */ [good, bad, margin]) =>
+      h("span", { class: "pair", title: `margin ${margin.toFixed(3)}` }, `${good + 1} over ${bad + 1}`),
     );
+    const pairs = made.length > 0 && h("p", { class: "pairs" }, h("span", { class: "muted" }, "Pairs: "), made);
+    const pairsSaid = made.length ? `, ${plural(made.length, "pair")}` : "";
+    const missed =
+      all[all.length - 1]?.verdict === "needed" &&
+      all.some((/** @type {any} */ one) => one.verdict !== "needed") &&
+      h("span", { class: "tag bad" }, "a needed question is last");
+    const title = `${plural(all.length, "distinct reply", "distinct replies")} of ${samples} sampled${pairsSaid} `;
+    return folded([title, missed], table, pairs);
   }
 
   /** Tokens coloured by how much likelier the critic finds them than the reference. @param {[string, number][]} tokens */
   function heat(tokens) {
     const most = Math.max(0.05, ...tokens.map(([, ratio]) => Math.abs(ratio)));
-    return h(
-      "p",
-      { class: "heat" },
-      tokens.map(([text, ratio]) =>
-        h(
-          "span",
-          {
-            class: ratio < 0 ? "minus" : "plus",
-            style: { "--share": Math.sqrt(Math.abs(ratio) / most).toFixed(3) },
-            title: `${signed(ratio)} nats`,
-          },
-          text.replace(/\n/g, "⏎\n"),
-        ),
-      ),
-    );
+    const spans = tokens.map(([text, ratio]) => {
+      const style = { "--share": Math.sqrt(Math.abs(ratio) / most).toFixed(3) };
+      const look = { class: ratio < 0 ? "minus" : "plus", style, title: `${signed(ratio)} nats` };
+      return h("span", look, text.replace(/\n/g, "⏎\n"));
+    });
+    return h("p", { class: "heat" }, spans);
   }
 
   /** How something went, as a sign. @param {"yes" | "no" | "lost"} how @param {string} words */
@@ -173,44 +115,32 @@
   function tests(dialogue, runs) {
     const known = runs || dialogue.tests;
     if (!known.length) return null;
-    const rows = known.map((/** @type {any} */ one) =>
-      h(
-        "tr",
-        { class: one.passed ? "" : "failed" },
+    const mono = (/** @type {string} */ text) => h("td", { class: "mono" }, text);
+    const rows = known.map((/** @type {any} */ one) => {
+      const why = () => (one.passed ? "" : [one.reason.replaceAll("_", " "), one.detail && `: ${one.detail}`]);
+      const time = () => h("td", { class: "n" }, `${(1000 * one.seconds).toFixed(1)} ms`);
+      return h("tr", { class: one.passed ? "" : "failed" }, [
         h("td", {}, mark(one.passed ? "yes" : "no", one.passed ? "passed" : "failed")),
-        h("td", { class: "mono" }, one.call || one.name),
-        runs
-          ? [
-              h("td", { class: "mono" }, one.expected),
-              h("td", { class: "mono" }, one.got),
-              h("td", { class: "n" }, `${(1000 * one.seconds).toFixed(1)} ms`),
-            ]
-          : h("td", {}, one.passed ? "" : [one.reason.replaceAll("_", " "), one.detail && `: ${one.detail}`]),
-      ),
-    );
+        mono(one.call || one.name),
+        runs ? [mono(one.expected), mono(one.got), time()] : h("td", {}, why()),
+      ]);
+    });
     const heads = runs ? ["", "input", "expected", "got", "time"] : ["", "input", "verdict"];
     return sweetrl.table(heads, rows, { class: "tests" });
   }
 
   /** Small squares, one for each hidden test. @param {any[]} tests */
   function squares(tests) {
-    const passed = tests.filter((one) => one.passed).length;
-    return h(
-      "span",
-      { class: "squares", role: "img", "aria-label": `${passed} of ${tests.length} hidden tests passed` },
-      tests.map((one) => h("i", { class: one.passed ? "yes" : "no", title: `${one.name}: ${one.reason}` })),
-    );
+    const label = `${tests.filter((one) => one.passed).length} of ${tests.length} hidden tests passed`;
+    const each = tests.map((one) => h("i", { class: one.passed ? "yes" : "no", title: `${one.name}: ${one.reason}` }));
+    return h("span", { class: "squares", role: "img", "aria-label": label }, each);
   }
 
   /** A table of facts. @param {[string, any][]} rows */
   function facts(rows) {
-    return h(
-      "dl",
-      { class: "facts" },
-      rows
-        .filter(([, value]) => value !== "" && value !== null && value !== undefined)
-        .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
-    );
+    const known = rows.filter(([, value]) => value !== "" && value !== null && value !== undefined);
+    const lines = known.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+    return h("dl", { class: "facts" }, lines);
   }
 
   /** A button that computes something and shows it in place of itself. @param {string} label @param {keyof any} picture @param {() => Promise<any>} work */
