@@ -55,22 +55,6 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets, neither of which takes the place of a standard stream that is closed here.
-
-    A zygote has streams of its own in those places, and ours may still be written to by whoever takes them for open.
-    """
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return _moved_up(one), _moved_up(other)
-
-
-def _moved_up(end: socket.socket) -> socket.socket:
-    if end.fileno() > 2:
-        return end
-    with end:
-        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-
-
 class Running:
     """A job and what it has come to so far."""
 

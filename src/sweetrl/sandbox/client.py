@@ -13,7 +13,6 @@ import selectors
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -47,7 +46,7 @@ class _Tier:
 
 
 class Sandbox:
-    """Runs jobs in `workers` zygotes. Safe to share between threads; a process forked from this one starts its own.
+    """Runs jobs in `workers` zygotes. Safe to share between threads; does not outlive a fork.
 
     `libraries` are the third-party modules that solutions may import. Solutions that import one of them, or
     another module that takes its time, are run by zygotes of other kinds (tiers.py), started when they are first
@@ -74,9 +73,6 @@ class Sandbox:
         }
         self._count = workers
         self._lock = threading.RLock()  # a result may lead to the next job
-        self._reset()
-
-    def _reset(self) -> None:
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._tiers = [_Tier(preload) for preload in preloads(self._options["libraries"])]
@@ -147,9 +143,9 @@ class Sandbox:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError("a sandbox does not outlive a fork: make one in the new process")
         with self._lock:
-            if self._process != os.getpid():  # forked: the zygotes are the parent's
-                self._reset()
             if self._thread is not None or self._closed:
                 return
             if sys.platform != "linux":
@@ -171,7 +167,6 @@ class Sandbox:
             self._tiers[0].workers = workers
             self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
-            _LIVE.add(self)
             self._thread.start()
 
     def _poke(self) -> None:
@@ -232,17 +227,3 @@ class Sandbox:
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
-
-
-_LIVE: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # A forked copy must not keep the zygotes alive after their client is gone: it lets go of their sockets.
-    for sandbox in list(_LIVE):
-        for worker in sandbox._workers():
-            worker.forget()
-        sandbox._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -72,7 +72,7 @@ class Guards:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if version:
             writable = [self.scratch] if self.scratch else []
-            self.landlock.restrict(self._split(readable), listable, [*writable, self.namespaces.NULL], version)
+            self.landlock.restrict(self._split(readable, hidden), listable, [*writable, self.namespaces.NULL], version)
             self.layers.append("landlock")
         _drop_capabilities(kept)
         if "rlimits" not in self.without:
@@ -107,12 +107,11 @@ class Guards:
         ]
         return inside, sorted(stdlib), hidden
 
-    def _split(self, readable: list[str]) -> list[str]:
+    def _split(self, readable: list[str], hidden: list[str]) -> list[str]:
         """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one each."""
-        hidden = self._paths()[2] if not self.scratch else []
         parts: list[str] = []
         for path in readable:
-            if any(folder.startswith(path + "/") for folder in hidden):
+            if not self.scratch and any(folder.startswith(path + "/") for folder in hidden):
                 children = [os.path.join(path, name) for name in os.listdir(path)]
                 parts += [child for child in children if child not in hidden]
             else:
@@ -154,18 +153,18 @@ class Guards:
     def _limit(self) -> None:
         """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
         limits = self.config["limits"]
-        _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
         results = max(limits["disk_mib"] << 20, limits["output_kib"] << 14)  # in the file that holds the source, too
-        _set_limit(resource.RLIMIT_FSIZE, results + (limits["source_kib"] << 10))
-        _set_limit(resource.RLIMIT_NOFILE, 64)
-        _set_limit(resource.RLIMIT_CORE, 0)
-        _set_limit(resource.RLIMIT_MEMLOCK, 0)
-        _set_limit(resource.RLIMIT_MSGQUEUE, 0)
-        self._limits = [(resource.RLIMIT_CPU, _within_hard(resource.RLIMIT_CPU, limits["cpu_seconds"]))]
-        if self.alone:
-            _set_limit(resource.RLIMIT_NPROC, self.processes)
-        else:
-            self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
+        now = {
+            resource.RLIMIT_AS: self.base + (limits["memory_mib"] << 20),
+            resource.RLIMIT_FSIZE: results + (limits["source_kib"] << 10),
+            resource.RLIMIT_NOFILE: 64,
+            **dict.fromkeys((resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE), 0),
+        }
+        later = {resource.RLIMIT_CPU: limits["cpu_seconds"]}
+        (now if self.alone else later)[resource.RLIMIT_NPROC] = self.processes
+        for name, value in now.items():
+            resource.setrlimit(name, _within_hard(name, value))
+        self._limits = [(name, _within_hard(name, value)) for name, value in later.items()]
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder, and give it the mode and the times that it began with.
@@ -197,10 +196,6 @@ def _within_hard(name: int, value: int) -> tuple[int, int]:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     return value, value
-
-
-def _set_limit(name: int, value: int) -> None:
-    resource.setrlimit(name, _within_hard(name, value))
 
 
 def _empty(folder: str) -> None:

@@ -164,13 +164,8 @@ def _cover(place: str) -> None:
 def _read_only(place: str, also: int) -> None:
     attributes = struct.pack("4Q", _RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
     size = ctypes.c_size_t(len(attributes))
-    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, size) == 0:
-        return
-    flags = os.statvfs(place).f_flag  # an older kernel: the flags that are locked must be given again
-    keep = flags & (_NOSUID | _NODEV | _NOEXEC) | (flags & 1024) | (flags & 2048)
-    if flags & 4096:
-        keep |= 1 << 21  # relatime
-    _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | also | keep)
+    if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, attributes, size) != 0:
+        raise OSError(ctypes.get_errno(), f"mount_setattr {place}: it is there since Linux 5.12")
 
 
 def _become_first() -> None:

@@ -8,6 +8,7 @@ import marshal
 import math
 import os
 import selectors
+import socket
 import struct
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.sandbox.attempt import Attempt, Running, socket_pair
+from sweetrl.sandbox.attempt import Attempt, Running
 from sweetrl.sandbox.claims import describe_isolation, describe_status, is_safe, library_paths, schedule_of
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
@@ -76,7 +77,6 @@ class Worker:
         self._selector: selectors.BaseSelector | None = None
         self._queue: deque[Attempt] = deque()  # the first is at work, the others wait for it
         self._lost: list[Running] = []  # what the last zygote did not finish
-        self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._refused: float | None = None  # since when the machine has started no process for it
         self._launch()
@@ -101,7 +101,7 @@ class Worker:
             self.attach(self._selector)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        pairs = [socket_pair() for _ in range(2)]
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
         # What the kernel lets a child compute, where no clock stops it: more than all cores can in its time.
         most = max(120.0, 2 * self.limits.wall_seconds * (os.cpu_count() or 1))
         config = {
@@ -213,11 +213,10 @@ class Worker:
 
     def stop(self) -> None:
         """End the zygote and reap it."""
-        if self._owner != os.getpid():
-            return
         while self._queue:
             os.close(self._queue.popleft().file)
-        self.forget()
+        self._control.close()
+        self._jobs.close()
         self._take_bait()
         process, self._process = self._process, None
         if process is None:
@@ -227,11 +226,6 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def forget(self) -> None:
-        """In a forked copy of the client: let go of the socket, so that the copy does not keep the zygote alive."""
-        self._control.close()
-        self._jobs.close()
 
     def _replace(self) -> None:
         """The zygote is gone or of no more use: start another, and do again what was lost with it."""
