@@ -174,21 +174,6 @@ def test_everything_ends_when_the_client_is_killed() -> None:
     assert gone(pids)
 
 
-def test_a_forked_copy_of_the_client_starts_zygotes_of_its_own(sandbox: Sandbox) -> None:
-    sandbox.layers()
-    script = (
-        "import os\nfrom sweetrl.sandbox import *\n"
-        "s = Sandbox(workers=1)\nj = Job(('def f(): return 5',), ('f()',))\n"
-        "assert s.submit(j).result().calls[0].tree == 5\n"
-        "pid = os.fork()\n"
-        "assert s.submit(j).result().calls[0].tree == 5\n"
-        "s.close()\n"
-        "if pid: assert os.waitpid(pid, 0)[1] == 0\n"
-        "else: os._exit(0)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
-
-
 def test_unsafe_mode_is_named_in_every_result() -> None:
     with Sandbox(workers=1, without=("seccomp", "landlock", "namespaces"), unsafe=True) as sandbox:
         outcome = sandbox.submit(Job((DOUBLE,), ("f(2)",))).result()

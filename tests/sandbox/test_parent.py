@@ -58,17 +58,6 @@ def test_a_limit_of_a_month_is_one() -> None:
         assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
 
 
-@pytest.mark.parametrize("closed", [(0, 1), (1, 2), (0, 1, 2)])
-def test_closed_standard_streams_are_no_obstacle(closed: tuple[int, ...]) -> None:
-    code = (
-        "import os, sys\nfrom sweetrl.sandbox import Job, Sandbox\n"
-        f"for one in {closed}: os.close(one)\n"
-        f"job = Job(({DOUBLE!r},), ('f(1)',))\n"
-        "with Sandbox(workers=1) as sandbox: os._exit(sandbox.submit(job).result().calls[0].tree)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 2
-
-
 def test_a_zygote_that_cannot_start_says_why() -> None:
     with pytest.raises(UserError, match=r"could not start \(OverflowError: .*\): run `sweetrl doctor`"):
         Sandbox(Limits(memory_mib=1 << 50), workers=1).layers()
