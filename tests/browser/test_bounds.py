@@ -58,7 +58,7 @@ def test_an_answer_that_is_none_is_a_refusal(said: str):
 
 
 def test_a_page_whose_facts_cannot_be_read_is_bad_and_the_next_is_not(
-    browser_program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    browser: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     read = facts.read_facts
 
@@ -76,7 +76,7 @@ def test_a_page_whose_facts_cannot_be_read_is_bad_and_the_next_is_not(
 
 
 def test_a_machine_that_allows_namespaces_and_no_mounts_has_a_browser(
-    browser_program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    browser: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     """As containers and some distributions do; what namespaces were to do is then left to the other layers."""
     launcher = devtools._LAUNCHER.read_text()

@@ -16,7 +16,6 @@ from PIL import Image
 from sweetrl.browser import Element, Page, Renderer
 from sweetrl.browser.binary import find_browser
 from sweetrl.browser.cache import PageCache
-from sweetrl.browser.prepare import prepare
 from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
 
@@ -131,9 +130,7 @@ SCROLLED = "<p style='margin-left:4000px;width:200px;scroll-snap-align:start;scr
 
 
 @pytest.mark.parametrize("insists", [False, True])
-def test_a_page_that_scrolls_itself_is_seen_from_its_beginning_and_leaves_the_next_there(
-    browser_program: Path, insists: bool
-):
+def test_a_page_that_scrolls_itself_is_seen_from_its_beginning_and_leaves_the_next_there(browser: None, insists: bool):
     rule = "scroll-snap-type:x mandatory"
     style = f"@layer still{{html#a{{{rule}!important}}}}" if insists else f"html{{{rule}}}"
     scrolled = f"<!doctype html><style>{style}</style><html id=a><body><p>Near</p><div style='width:6000px'>{SCROLLED}"
@@ -181,18 +178,7 @@ def test_what_moves_stands_still(moving: str, renderer: Renderer):
     assert len(shots) == 1
 
 
-def test_style_sheets_with_keyframes_leave_the_document_in_use(browser_program: Path):
-    """A new document costs as much as the page."""
-    with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
-        renderer.render(PAGE)
-        assert "@keyframes" in prepare(PAGE).html
-        (tab,) = renderer._service._current.idle
-        assert tab._clean
-        renderer.render("<iframe srcdoc='<p>in</p>'></iframe>")
-        assert not tab._clean
-
-
-def test_a_browser_that_draws_unasked_is_as_good(browser_program: Path):
+def test_a_browser_that_draws_unasked_is_as_good(browser: None):
     """A whole Chromium does not draw frames on request; the pictures of the two are equal in their facts."""
     whole = Path("/usr/lib/chromium/chromium")
     if not whole.exists() or whole == find_browser():
@@ -207,7 +193,7 @@ def test_a_browser_that_draws_unasked_is_as_good(browser_program: Path):
     assert found[0] == found[1]
 
 
-def test_a_killed_browser_loses_no_request(browser_program: Path):
+def test_a_killed_browser_loses_no_request(browser: None):
     with Renderer(BrowserSettings(cache="", tabs=2, seconds=4.0)) as renderer:
         before = renderer.render(PAGE)
         killed = threading.Event()
@@ -229,7 +215,7 @@ def test_a_killed_browser_loses_no_request(browser_program: Path):
         assert renderer._service.restarts >= 2
 
 
-def test_tabs_and_browsers_are_replaced(browser_program: Path, monkeypatch: pytest.MonkeyPatch):
+def test_tabs_and_browsers_are_replaced(browser: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sweetrl.browser.service.RECYCLE", 2)
     monkeypatch.setattr("sweetrl.browser.service.RESTART", 5)
     with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
@@ -244,7 +230,7 @@ def test_equal_settings_share_one_browser(renderer: Renderer):
     assert renderer.render("<p>still here").status == "ok"
 
 
-def test_closing_ends_every_process(browser_program: Path):
+def test_closing_ends_every_process(browser: None):
     renderer = Renderer(BrowserSettings(cache="", tabs=1, seconds=7.0))
     renderer.render(PAGE)
     group = renderer._service._current.browser.pid  # type: ignore[union-attr]
@@ -267,7 +253,7 @@ def _group(process: Path) -> int:
     return 0 if state == "Z" else int(group)
 
 
-def test_the_cache_answers_without_a_tab(browser_program: Path, tmp_path: Path):
+def test_the_cache_answers_without_a_tab(browser: None, tmp_path: Path):
     settings = BrowserSettings(cache=str(tmp_path), tabs=1)
     with Renderer(settings) as renderer:
         first = renderer.render(PAGE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,9 +18,7 @@ from sweetrl.config.settings import SimilaritySettings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import layout
 from sweetrl.frontend.rewards import ClipReward, LayoutReward, make_reward
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
-import page_edits
+from tests.frontend import page_edits
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 HOME = (

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -65,16 +66,14 @@ class CallError(Exception):
     """The browser refused a call, or its answer cannot be read."""
 
 
+@dataclass(eq=False)
 class Call:
     """A command that was sent: `done` is set with its answer or failure."""
 
-    __slots__ = ("answer", "done", "failure", "session")
-
-    def __init__(self, session: str | None):
-        self.session = session
-        self.done = threading.Event()
-        self.answer: dict[str, Any] = {}
-        self.failure: Exception | None = None
+    session: str | None
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: dict[str, Any] = field(default_factory=dict)
+    failure: Exception | None = None
 
 
 class Browser:
@@ -159,7 +158,7 @@ class Browser:
         return self.wait(self.send(method, session, **parameters), timeout)
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> Call:
-        """Send one command; `wait` fetches the result. Raises BrowserGone."""
+        """Send one command; `wait` fetches the result, if anybody wants it. Safe in handlers. Raises BrowserGone."""
         number, call = next(self._numbers), Call(session)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
@@ -170,13 +169,6 @@ class Browser:
             self._calls[number] = call
         self._write(message)
         return call
-
-    def tell(self, method: str, session: str | None = None, **parameters: Any) -> None:
-        """Send one command whose result nobody wants; safe in handlers."""
-        message: dict[str, Any] = {"id": next(self._numbers), "method": method, "params": parameters}
-        if session is not None:
-            message["sessionId"] = session
-        self._write(message)
 
     @staticmethod
     def wait(call: Call, limit: float | Clock) -> dict[str, Any]:

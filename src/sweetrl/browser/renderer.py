@@ -18,8 +18,6 @@ from sweetrl.browser.service import Service
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from sweetrl.config.settings import BrowserSettings
 
 _services: dict[tuple[int, str], tuple[Service, int]] = {}
@@ -100,9 +98,7 @@ class Renderer:
     def __enter__(self) -> Renderer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

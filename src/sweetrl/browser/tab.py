@@ -257,7 +257,7 @@ class Tab:
     def close(self) -> None:
         """Give the context back, whatever state its page is in; does not wait."""
         self.browser.forget(self._session, PageCrashed())
-        self.browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
+        self.browser.send("Target.disposeBrowserContext", browserContextId=self._context)
 
     def _picture(self, whole: int, clock: Clock) -> bytes:
         """Return the PNG of the page from its upper left corner, `whole` pixels high."""
@@ -285,7 +285,7 @@ class Tab:
         self._call("Runtime.evaluate", clock, contextId=context, expression=hide)
         png = self._picture(whole, clock)
         # Before the next page, which comes into the same document; nobody waits for it.
-        self.browser.tell("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
+        self.browser.send("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
         return png
 
     def _draw(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class Tab:
         elif method == "Fetch.requestPaused":
             self._answer(parameters)
         elif method == "Page.javascriptDialogOpening":
-            self.browser.tell("Page.handleJavaScriptDialog", self._session, accept=False)
+            self.browser.send("Page.handleJavaScriptDialog", self._session, accept=False)
         elif method in ("Inspector.targetCrashed", "Inspector.detached", "Target.targetCrashed"):
             self._crashed = True
             self._loaded.set()
@@ -355,9 +355,9 @@ class Tab:
         if paused.get("resourceType") == "Image":
             size = placeholders.size(paused["request"]["url"])
         if size is None:
-            self.browser.tell("Fetch.failRequest", self._session, requestId=request, errorReason="BlockedByClient")
+            self.browser.send("Fetch.failRequest", self._session, requestId=request, errorReason="BlockedByClient")
             return
-        self.browser.tell(
+        self.browser.send(
             "Fetch.fulfillRequest",
             self._session,
             requestId=request,
