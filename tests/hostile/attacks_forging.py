@@ -32,14 +32,7 @@ for _name, _bytes, _outcome in (
     ("frame that is not JSON", "b'\\x00\\x00\\x00\\x03abc'", "any"),
     ("frame of deep JSON", "struct.pack('>I', 200000) + b'[' * 200000", "any"),
     ("frame with a verdict", "struct.pack('>I', 15) + b'{\"passed\": true}'[:15]", "any"),
-    ("frame with a huge number", "struct.pack('>I', 100006) + b'{\"v\":' + b'9' * 100000 + b'}'", "any"),
     ("frame with equal keys", "struct.pack('>I', 15) + b'{\"v\":1,\"v\":999}'", "any"),
-    ("frame of a tag without its value", "struct.pack('>I', 11) + b'{\"v\":[\"i\"]}'", "any"),
-    ("frame of nested lists", "struct.pack('>I', 6 + 5 * 99999) + b'{\"v\":' + b'[\"l\",' * 99999", "any"),
-    ("frame of nested objects", "struct.pack('>I', 5 * 99999) + b'{\"a\":' * 99999", "any"),
-    ("frame of empty objects", "struct.pack('>I', 900011) + b'{\"v\":[\"l\"' + b',{}' * 300000 + b']}'", "any"),
-    ("frame of many dimensions", "struct.pack('>I', 100019) + b'{\"v\":[\"nd\",[' + b'1,' * 50000 + b'1],16]}'", "any"),
-    ("frame of NaN", "struct.pack('>I', 9) + b'{\"v\":NaN}'", "any"),
 ):
     ATTACKS.add(
         "forging",
