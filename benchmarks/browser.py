@@ -133,10 +133,10 @@ class RoutedTab(Tab):
         elif (found := size(address)) is not None:
             body, kind = base64.b64encode(picture(*found)).decode(), "image/svg+xml"
         else:
-            self.browser.tell("Fetch.failRequest", self._session, **asked, errorReason="Failed")
+            self.browser.send("Fetch.failRequest", self._session, **asked, errorReason="Failed")
             return
         headers = [{"name": "Content-Type", "value": kind}]
-        self.browser.tell(
+        self.browser.send(
             "Fetch.fulfillRequest", self._session, **asked, responseCode=200, responseHeaders=headers, body=body
         )
 

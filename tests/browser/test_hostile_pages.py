@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_pages import BOMBS, ODD, REACHES, SCRIPTED
 
 from sweetrl.browser import Renderer, devtools
 from sweetrl.browser.page import Page
 from sweetrl.config.settings import BrowserSettings
+from tests.browser.hostile_pages import BOMBS, ODD, REACHES, SCRIPTED
 
 SECRET = "canary-7261"
 GOOD = (
@@ -72,7 +72,7 @@ def secret() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def strict(browser_program: Path) -> Iterator[Renderer]:
+def strict(browser: None) -> Iterator[Renderer]:
     """A renderer that has little patience with bombs."""
     with Renderer(BrowserSettings(cache="", tabs=2, seconds=1.0)) as made:
         yield made
@@ -156,7 +156,7 @@ def test_nothing_hung_stays_behind(strict: Renderer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTED)
-def test_scripts_do_no_harm_where_they_are_allowed(name: str, browser_program: Path, canary: Canary, secret: Path):
+def test_scripts_do_no_harm_where_they_are_allowed(name: str, browser: None, canary: Canary, secret: Path):
     settings = BrowserSettings(cache="", tabs=1, seconds=1.0, javascript=True)
     with Renderer(settings) as scripted:
         before = scripted.render(GOOD)
@@ -168,7 +168,7 @@ def test_scripts_do_no_harm_where_they_are_allowed(name: str, browser_program: P
 
 @pytest.mark.slow
 def test_without_namespaces_the_browser_still_reaches_nothing(
-    browser_program: Path, canary: Canary, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: None, canary: Canary, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Where the machine allows no namespaces, interception and the browser's own rules remain."""
     launcher = devtools._LAUNCHER.read_text()

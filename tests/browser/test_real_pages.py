@@ -21,7 +21,7 @@ import hashlib, json, random, sys
 from sweetrl.browser import Renderer
 from sweetrl.config.settings import BrowserSettings
 path, tabs, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-pages = [json.loads(line)["ground_truth"] for line in open(path)]
+pages = [json.loads(line) for line in open(path)]
 order = random.Random(seed).sample(range(len(pages)), len(pages))
 with Renderer(BrowserSettings(cache="", tabs=tabs)) as renderer:
     made = dict(zip(order, renderer.render_many(pages[at] for at in order)))
@@ -35,8 +35,8 @@ def fingerprint(page: Page) -> list[str]:
     return [page.status, hashlib.sha256(page.png + repr(page.elements).encode()).hexdigest()]
 
 
-def test_the_first_pages(renderer: Renderer, real_pages: list[dict[str, str]]):
-    htmls = [row["ground_truth"] for row in real_pages[:12]]
+def test_the_first_pages(renderer: Renderer, real_pages: list[str]):
+    htmls = real_pages[:12]
     one = list(renderer.render_many(htmls))
     two = list(renderer.render_many(reversed(htmls)))[::-1]
     assert [fingerprint(page) for page in one] == [fingerprint(page) for page in two]
@@ -46,11 +46,9 @@ def test_the_first_pages(renderer: Renderer, real_pages: list[dict[str, str]]):
 
 
 @pytest.mark.slow
-def test_all_are_equal_across_processes_and_concurrency(
-    browser_program: Path, real_pages: list[dict[str, str]], tmp_path: Path
-):
+def test_all_are_equal_across_processes_and_concurrency(browser: None, real_pages: list[str], tmp_path: Path):
     path = tmp_path / "pages.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in real_pages), encoding="utf-8")
+    path.write_text("".join(json.dumps(page) + "\n" for page in real_pages), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     found = []
     for tabs, seed in ((1, 0), (4, 1)):
@@ -64,9 +62,9 @@ def test_all_are_equal_across_processes_and_concurrency(
 
 @pytest.mark.slow
 def test_purged_and_whole_style_sheets_give_equal_pixels(
-    renderer: Renderer, real_pages: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, real_pages: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    htmls = [row["ground_truth"] for row in real_pages[:20]]
+    htmls = real_pages[:20]
     purged = [fingerprint(page) for page in renderer.render_many(htmls)]
     whole = lzma.decompress(files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()).decode()
     monkeypatch.setattr(prepare.tailwind, "purge", lambda classes: whole)

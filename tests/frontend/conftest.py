@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sweetrl.browser import Renderer
-from sweetrl.config.settings import AgentSettings, BrowserSettings
+from sweetrl.config.settings import AgentSettings
 from sweetrl.frontend import Frontend
 from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.types import Task
-
-
-@pytest.fixture(scope="module")
-def renderer(browser: None) -> Iterator[Renderer]:
-    """A renderer without a cache."""
-    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
-        yield made
+from tests.browser.conftest import real_pages, renderer  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,7 @@ from sweetrl.backend.suite import generate as generate_programs
 from sweetrl.evaluation.metrics import judged_metrics
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.suite import generate
-from sweetrl.frontend.suite.designs import read_page, write_page
+from sweetrl.frontend.suite.designs import write_page
 from sweetrl.frontend.suite.judge import worth
 from sweetrl.frontend.suite.tasks import read_request, wanted_design
 from sweetrl.methods.critics import OracleCritic
@@ -49,25 +47,3 @@ def test_the_oracle_ranks_pages_and_critics_are_measured_by_it():
     candidates = tuple(Candidate(one.token_ids, one.text, 1, a) for one, a in zip(replies, advantages, strict=True))
     found = judged_metrics([RankedState(TASK.id, 0, 0, (1,), candidates)], [dialogue], Frontend())
     assert found == {"ranked/better_over_worse": pytest.approx(2.5 / 6)}
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        lambda n: '<html><body class=""><h1>x</h1>' + "<header>" * (n // 8) + "</body></html>",
-        lambda n: '<html><body class="">' + "<h1" * (n // 3) + "</body></html>",
-        lambda n: "</body><h1>x</h1>" + '<body class="">' * (n // 15),
-    ],
-)
-def test_a_page_is_read_back_in_time_that_grows_with_it(page: Callable[[int], str]) -> None:
-    """Eight times the text: at most 20 times the time (64 times if it were quadratic)."""
-
-    def seconds(size: int) -> float:
-        began = time.process_time()
-        read_page(page(size))
-        return time.process_time() - began
-
-    for _ in range(10):  # whoever else is at work here makes some of them longer, and none shorter
-        if seconds(80_000) < 20 * max(seconds(10_000), 0.002):
-            return
-    raise AssertionError

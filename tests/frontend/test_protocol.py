@@ -60,10 +60,6 @@ def test_pages_are_those_of_the_official_expressions(parts: list[str]) -> None:
     assert find_page(text) == (official.group() if official else None)
 
 
-def test_a_hostile_reply_is_read_in_linear_time() -> None:
-    assert find_page("<html>" * 200_000 + "<body" * 200_000) is None
-
-
 def test_a_reply_is_words_a_page_and_a_marker() -> None:
     reply = read_reply(f"I think {TWO}. OUTPUT:Is it blue? {ONE} I WANT TO ANSWER: OUTPUT: more")
     assert reply.html == ONE

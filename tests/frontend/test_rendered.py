@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from sweetrl.frontend.differences import Difference, compare
 from sweetrl.frontend.outline import Outline, outline_of, words_of
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.sketch import sketch
+from tests.frontend.page_edits import edit
 
 TASKS = list(generate("test", 12, 5))
 
@@ -55,15 +54,6 @@ def test_a_picture_behind_text_is_masked_like_any_other(renderer: Renderer) -> N
     assert all("#{:02x}{:02x}{:02x}".format(*color) in source for color in DRAWN)
 
 
-def edits() -> Any:
-    folder = str(Path(__file__).resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    import page_edits  # type: ignore[import-not-found]
-
-    return page_edits
-
-
 KINDS = {
     "colour": {"page color", "color", "box color"},
     "order": {"order", "text order"},
@@ -86,18 +76,15 @@ def untrue(one: Difference, agent: Outline, wanted: Outline) -> str | None:
 
 
 @pytest.mark.slow
-def test_edits_of_real_pages_are_told_by_their_kind(renderer: Renderer, real_frontend_tasks: Path) -> None:
+def test_edits_of_real_pages_are_told_by_their_kind(renderer: Renderer, real_pages: list[str]) -> None:
     """Most visible edits are found, nothing of another kind is said of a changed colour, and equal pages are equal."""
-    tools = edits()
-    rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").split("\n") if line]
     seen: Counter[tuple[str, str]] = Counter()
-    for number, row in enumerate(rows):
-        html = row["ground_truth"]
+    for number, html in enumerate(real_pages):
         page = renderer.render(html)
         wanted = outline_of(page)
         assert compare(wanted, wanted) == []
         for kind, expected in KINDS.items():
-            edited = tools.edit(html, kind, number)
+            edited = edit(html, kind, number)
             drawn = renderer.render(edited) if edited else page
             if drawn.png == page.png:
                 continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,9 +18,7 @@ from sweetrl.config.settings import SimilaritySettings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import layout
 from sweetrl.frontend.rewards import ClipReward, LayoutReward, make_reward
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
-import page_edits
+from tests.frontend import page_edits
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 HOME = (
@@ -82,26 +79,6 @@ def test_tags_that_nobody_sees_make_no_difference(renderer: Renderer, home: Page
 def test_it_is_symmetric(renderer: Renderer, home: Page):
     other = renderer.render(HOME.replace("bg-blue-700", "bg-red-400").replace("p-8", "p-4"))
     assert score_pages(other, home) == pytest.approx(score_pages(home, other), abs=1e-9)
-
-
-@pytest.mark.parametrize("times", [1, 30])
-def test_invisible_text_earns_nothing(times: int, renderer: Renderer, home: Page):
-    """A page that hides the reference's words (in any of these ways) is worth what it is worth without them."""
-    poor = f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-blue-700 p-4 text-white'>Bakery</nav>%s</body></html>"
-    words = "Fresh bread every day We bake with flour of the valley Our cakes Open from six " * times
-    honest = layout.similarity(renderer.render(poor % ""), home)
-    for style in (
-        "position:absolute;opacity:0.02",
-        "position:absolute;color:#f3f4f6;background:#f3f4f6;left:0;top:300px;width:900px",
-        "position:absolute;left:-2000px;width:900px",
-        "position:absolute;clip-path:inset(50%)",
-        "height:0;overflow:hidden",
-    ):
-        hidden = layout.similarity(renderer.render(poor % f"<div style='{style}'>{words}</div>"), home)
-        assert hidden.score <= honest.score + 0.01, style
-    # Letters too small to be read are marks on the page, but no words.
-    tiny = layout.similarity(renderer.render(poor % f"<div style='font-size:1px'>{words}</div>"), home)
-    assert tiny.text <= honest.text
 
 
 def test_each_part_sees_its_own_difference(renderer: Renderer, home: Page):

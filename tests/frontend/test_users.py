@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweetrl.browser.page import Page
-from sweetrl.colbench.users import Recording
 from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.errors import SimulatorError, UserError
@@ -163,14 +161,6 @@ def test_an_answer_with_markup_is_asked_for_again(fake_server: Any) -> None:
 )
 def test_leaks_of_a_page(reply: str, leaks: bool) -> None:
     assert (FRONTEND.find_leak(TASK, reply) is not None) == leaks
-
-
-def test_words_are_cut_recorded_and_found_again(fake_server: Any, tmp_path: Path) -> None:
-    with fake_server(reply=lambda body: "red " * 600) as server:
-        recording = Recording(tmp_path / "said.jsonl")
-        first = vision(server, recording=recording).reply(TASK, after(write_page(PLAIN)), 5)
-        again = vision(server, recording=Recording(tmp_path / "said.jsonl")).reply(TASK, after(write_page(PLAIN)), 5)
-    assert first == again and len(first) == 1000 and server.requests == 1
 
 
 def test_a_model_in_this_process_has_no_eyes() -> None:

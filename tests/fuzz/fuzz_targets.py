@@ -28,6 +28,19 @@ class Target:
     seeds: Sequence[bytes] = ()
 
 
+TARGETS: dict[str, Target] = {}
+
+
+def target(*seeds: bytes, allowed: tuple[type[BaseException], ...] = ()) -> Callable[..., Any]:
+    """Make a target of a function, with its name."""
+
+    def register(run: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        TARGETS[run.__name__] = Target(run, allowed, seeds)
+        return run
+
+    return register
+
+
 @cache
 def backend() -> Any:
     from sweetrl.colbench.find import find_domain
@@ -54,146 +67,6 @@ def text(data: bytes) -> str:
 def written(data: bytes) -> Path:
     place().write_bytes(data)
     return place()
-
-
-def frame(data: bytes) -> None:
-    """A frame of a child, judged against a value, rendered and stored."""
-    from sweetrl.sandbox.claims import parse_frame
-    from sweetrl.sandbox.compare import equal, render
-
-    found = parse_frame(data, 5_000)
-    if found.kind == "value":
-        for expected in (["l", 1, 2.5, "x"], ["d", "a", ["t", None]], ["nd", [2, 2], 1, 2, 3, 4], 7):
-            equal(expected, found.tree)
-        render(found.tree).encode("utf-8")
-    (found.detail or "").encode("utf-8")
-
-
-def answer(data: bytes) -> None:
-    """An agent's answer: the program in it, by both readings."""
-    from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
-
-    words = text(data)
-    fixed_sources(words, "f")
-    official_source(words)
-    banned_word(words)
-
-
-def reply(data: bytes) -> None:
-    """An agent's reply in all domains: markers, pages, what the user is shown."""
-    from sweetrl.colbench.markers import visible_reply
-    from sweetrl.frontend.pages import find_page, read_reply, without_pages
-
-    words = text(data)
-    visible_reply(words)
-    read_reply(words)
-    find_page(words)
-    without_pages(words)
-
-
-def page(data: bytes) -> None:
-    """A page on its way to the browser."""
-    from sweetrl.browser.prepare import prepare, stay
-
-    prepared = stay(prepare(text(data)))
-    prepared.html.encode("utf-8")
-
-
-def colour(data: bytes) -> None:
-    """A computed style with colours."""
-    from sweetrl.browser.css_colors import COLOR, parse_color
-
-    words = text(data)
-    for each in (words, *COLOR.findall(words)):
-        assert all(0 <= channel <= 255 for channel in parse_color(each))
-
-
-def tasks(data: bytes) -> None:
-    """A file of tasks."""
-    from sweetrl.colbench.files import read_tasks
-
-    for task in read_tasks(written(data), backend()):
-        task.problem_description.encode("utf-8")
-
-
-def trajectories(data: bytes) -> None:
-    """A file of official trajectories."""
-    from sweetrl.colbench.files import read_trajectories
-
-    for one in read_trajectories(written(data), backend()):
-        one.messages[0].content.encode("utf-8")
-
-
-def table(data: bytes) -> None:
-    """A Parquet file, as the process that reads it does."""
-    from sweetrl.bounded import rows_of
-
-    for row in rows_of(written(data)):
-        row.decode("utf-8")
-
-
-def model_file(data: bytes) -> None:
-    """A JSON file in a model's folder."""
-    from sweetrl.bounded import read_object
-
-    read_object(written(data), 2**20)
-
-
-def logs(data: bytes) -> None:
-    """A line of somebody's log."""
-    from sweetrl.colbench.jsonl import parse_row
-    from sweetrl.colbench.logs import parse_log
-
-    parse_log(parse_row(data, "here"), "here", backend())
-
-
-def recording(data: bytes) -> None:
-    """A file of recorded answers, perhaps cut off."""
-    from sweetrl.colbench.users import Recording
-
-    len(Recording(written(data)))
-
-
-def chat_reply(data: bytes) -> None:
-    """The body of a server of chat completions, good and bad."""
-    from sweetrl.engines.openai import read_choice
-    from sweetrl.engines.remote import choices_of, count_of, error_message, hide_key, read_object
-
-    words = hide_key("sk-0123456789", data.decode("utf-8", "replace"))
-    error_message(words).encode("utf-8")
-    reply = read_object("u", words)
-    count_of(reply.get("usage"))
-    for one in choices_of("u", reply, 1):
-        read_choice("u", one).text.encode("utf-8")
-
-
-def chat_request(data: bytes) -> None:
-    """What a client of the endpoint sends."""
-    from sweetrl.serve.chat_requests import read_request
-    from sweetrl.tracking.chat_agent import AgentConfig
-
-    read_request(data, AgentConfig(base="b"), ("agent",))
-
-
-def parameters(data: bytes) -> None:
-    """A params.yaml."""
-    from sweetrl.config.settings import load_settings
-
-    load_settings(written(data))
-
-
-def rest(data: bytes) -> None:
-    """A Retry-After."""
-    from sweetrl.engines.retry import LONGEST_REST, retry_after
-
-    assert 0.0 <= retry_after({"retry-after": data.decode("latin-1")}) <= LONGEST_REST
-
-
-def screen(data: bytes) -> None:
-    """Words on the terminal."""
-    from sweetrl.text import printable
-
-    printable(text(data)).encode("utf-8")
 
 
 def _task(**more: Any) -> dict[str, Any]:
@@ -230,47 +103,165 @@ _PAGE = (
     "<body class='md:hover:bg-red-500 w-[3px] a/b'><marquee>x</marquee></body></html>"
 )
 
-TARGETS: dict[str, Target] = {
-    "frame": Target(
-        frame,
-        seeds=(
-            b'{"v":["l",1,2.5,"x",null,true]}',
-            b'{"v":["nd",[2,2],1,2,3,4]}',
-            b'{"v":["d",["t","a"],["dt",1,2,3,4,5,6,7]]}',
-            b'{"v":["dec","1.5"]}',
-            b'{"e":["exception","ValueError: \\ud800"]}',
-            b'{"r":"a reason"}',
-        ),
-    ),
-    "answer": Target(answer, seeds=(_FENCE.encode(), b"def f():\n\treturn 1", b"\xed\xa0\x80 ```\n```")),
-    "reply": Target(reply, seeds=(b"OUTPUT: I WANT TO ANSWER: <html><body>x</body></html>", b"<html><html></html>")),
-    "page": Target(page, seeds=(_PAGE.encode(), b"<meta ", b"<!--><?x><style>")),
-    "colour": Target(colour, seeds=(b"rgb(1, 2, 3)", b"oklch(0.5 none 1e3 / 0.5)", b"color(display-p3 1 -1 1e-5)")),
-    "tasks": Target(tasks, (UserError,), seeds=(_json(_task(), _task(task_id="u")), b"\xef\xbb\xbf{}")),
-    "trajectories": Target(
-        trajectories,
-        (UserError,),
-        seeds=(_json({"task": _task(), "dialogue_history": _CHAT, "answer": "x", "reward": 0.5}),),
-    ),
-    "table": Target(table, (UserError, *ARROW), seeds=(_table(),)),
-    "model_file": Target(model_file, (UserError,), seeds=(b'{"a": {"b": [1, 2.5, "x"]}}', b'{"a": ' + b"[" * 99)),
-    "logs": Target(logs, (UserError,), seeds=(_json({"messages": _CHAT, "reward": 1, "metadata": {"a": [1]}}),)),
-    "recording": Target(
-        recording, (UserError,), seeds=(_json({"speaker": "s", "dialogue": "d", "task": "t", "reply": "r"}) + b"\n",)
-    ),
-    "chat_reply": Target(
-        chat_reply, (EngineError, TransientError), seeds=(_json(_CHOICE), b'{"error":{"message":"no"}}')
-    ),
-    "chat_request": Target(
-        chat_request,
-        (BadRequest, UserError),
-        seeds=(_json({"model": "agent", "messages": _CHAT[:1], "temperature": 0.5, "n": 2}),),
-    ),
-    "parameters": Target(
-        parameters,
-        (UserError,),
-        seeds=(b"seed: 7\nrank: {candidates: 16, margin: 0.1}\n", b"a: &a [*a]\n", b"? [x]\n: y"),
-    ),
-    "rest": Target(rest, seeds=(b"7", b"Fri, 31 Dec 1999 23:59:59 GMT")),
-    "screen": Target(screen, seeds=("\x1b[2J\u202e\u200d é".encode(),)),
-}
+
+@target(
+    b'{"v":["l",1,2.5,"x",null,true]}',
+    b'{"v":["nd",[2,2],1,2,3,4]}',
+    b'{"v":["d",["t","a"],["dt",1,2,3,4,5,6,7]]}',
+    b'{"v":["dec","1.5"]}',
+    b'{"e":["exception","ValueError: \\ud800"]}',
+    b'{"r":"a reason"}',
+)
+def frame(data: bytes) -> None:
+    """A frame of a child, judged against a value, rendered and stored."""
+    from sweetrl.sandbox.claims import parse_frame
+    from sweetrl.sandbox.compare import equal, render
+
+    found = parse_frame(data, 5_000)
+    if found.kind == "value":
+        for expected in (["l", 1, 2.5, "x"], ["d", "a", ["t", None]], ["nd", [2, 2], 1, 2, 3, 4], 7):
+            equal(expected, found.tree)
+        render(found.tree).encode("utf-8")
+    (found.detail or "").encode("utf-8")
+
+
+@target(_FENCE.encode(), b"def f():\n\treturn 1", b"\xed\xa0\x80 ```\n```")
+def answer(data: bytes) -> None:
+    """An agent's answer: the program in it, by both readings."""
+    from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
+
+    words = text(data)
+    fixed_sources(words, "f")
+    official_source(words)
+    banned_word(words)
+
+
+@target(b"OUTPUT: I WANT TO ANSWER: <html><body>x</body></html>", b"<html><html></html>")
+def reply(data: bytes) -> None:
+    """An agent's reply in all domains: markers, pages, what the user is shown."""
+    from sweetrl.colbench.markers import visible_reply
+    from sweetrl.frontend.pages import find_page, read_reply, without_pages
+
+    words = text(data)
+    visible_reply(words)
+    read_reply(words)
+    find_page(words)
+    without_pages(words)
+
+
+@target(_PAGE.encode(), b"<meta ", b"<!--><?x><style>")
+def page(data: bytes) -> None:
+    """A page on its way to the browser."""
+    from sweetrl.browser.prepare import prepare, stay
+
+    prepared = stay(prepare(text(data)))
+    prepared.html.encode("utf-8")
+
+
+@target(b"rgb(1, 2, 3)", b"oklch(0.5 none 1e3 / 0.5)", b"color(display-p3 1 -1 1e-5)")
+def colour(data: bytes) -> None:
+    """A computed style with colours."""
+    from sweetrl.browser.css_colors import COLOR, parse_color
+
+    words = text(data)
+    for each in (words, *COLOR.findall(words)):
+        assert all(0 <= channel <= 255 for channel in parse_color(each))
+
+
+@target(_json(_task(), _task(task_id="u")), b"\xef\xbb\xbf{}", allowed=(UserError,))
+def tasks(data: bytes) -> None:
+    """A file of tasks."""
+    from sweetrl.colbench.files import read_tasks
+
+    for task in read_tasks(written(data), backend()):
+        task.problem_description.encode("utf-8")
+
+
+@target(_json({"task": _task(), "dialogue_history": _CHAT, "answer": "x", "reward": 0.5}), allowed=(UserError,))
+def trajectories(data: bytes) -> None:
+    """A file of official trajectories."""
+    from sweetrl.colbench.files import read_trajectories
+
+    for one in read_trajectories(written(data), backend()):
+        one.messages[0].content.encode("utf-8")
+
+
+@target(_table(), allowed=(UserError, *ARROW))
+def table(data: bytes) -> None:
+    """A Parquet file, as the process that reads it does."""
+    from sweetrl.bounded import rows_of
+
+    for row in rows_of(written(data)):
+        row.decode("utf-8")
+
+
+@target(b'{"a": {"b": [1, 2.5, "x"]}}', b'{"a": ' + b"[" * 99, allowed=(UserError,))
+def model_file(data: bytes) -> None:
+    """A JSON file in a model's folder."""
+    from sweetrl.bounded import read_object
+
+    read_object(written(data), 2**20)
+
+
+@target(_json({"messages": _CHAT, "reward": 1, "metadata": {"a": [1]}}), allowed=(UserError,))
+def logs(data: bytes) -> None:
+    """A line of somebody's log."""
+    from sweetrl.colbench.jsonl import parse_row
+    from sweetrl.colbench.logs import parse_log
+
+    parse_log(parse_row(data, "here"), "here", backend())
+
+
+@target(_json({"speaker": "s", "dialogue": "d", "task": "t", "reply": "r"}) + b"\n", allowed=(UserError,))
+def recording(data: bytes) -> None:
+    """A file of recorded answers, perhaps cut off."""
+    from sweetrl.colbench.users import Recording
+
+    len(Recording(written(data)))
+
+
+@target(_json(_CHOICE), b'{"error":{"message":"no"}}', allowed=(EngineError, TransientError))
+def chat_reply(data: bytes) -> None:
+    """The body of a server of chat completions, good and bad."""
+    from sweetrl.engines.openai import read_choice
+    from sweetrl.engines.remote import choices_of, count_of, error_message, hide_key, read_object
+
+    words = hide_key("sk-0123456789", data.decode("utf-8", "replace"))
+    error_message(words).encode("utf-8")
+    reply = read_object("u", words)
+    count_of(reply.get("usage"))
+    for one in choices_of("u", reply, 1):
+        read_choice("u", one).text.encode("utf-8")
+
+
+@target(_json({"model": "agent", "messages": _CHAT[:1], "temperature": 0.5, "n": 2}), allowed=(BadRequest, UserError))
+def chat_request(data: bytes) -> None:
+    """What a client of the endpoint sends."""
+    from sweetrl.serve.chat_requests import read_request
+    from sweetrl.tracking.chat_agent import AgentConfig
+
+    read_request(data, AgentConfig(base="b"), ("agent",))
+
+
+@target(b"seed: 7\nrank: {candidates: 16, margin: 0.1}\n", b"a: &a [*a]\n", b"? [x]\n: y", allowed=(UserError,))
+def parameters(data: bytes) -> None:
+    """A params.yaml."""
+    from sweetrl.config.settings import load_settings
+
+    load_settings(written(data))
+
+
+@target(b"7", b"Fri, 31 Dec 1999 23:59:59 GMT")
+def rest(data: bytes) -> None:
+    """A Retry-After."""
+    from sweetrl.engines.retry import LONGEST_REST, retry_after
+
+    assert 0.0 <= retry_after({"retry-after": data.decode("latin-1")}) <= LONGEST_REST
+
+
+@target("\x1b[2J\u202e\u200d é".encode())
+def screen(data: bytes) -> None:
+    """Words on the terminal."""
+    from sweetrl.text import printable
+
+    printable(text(data)).encode("utf-8")

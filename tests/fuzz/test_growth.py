@@ -25,6 +25,7 @@ from sweetrl.colbench.users import spoken
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
 from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite.designs import read_page
 from sweetrl.methods.critics import first_wins
 from sweetrl.sandbox.tiers import lightest
 from sweetrl.types import Task, Trajectory
@@ -84,6 +85,7 @@ FENCES: dict[str, Shape] = {
     "fences that define the function": of("```\ndef f():\n```\n"),
     "fences of which some define it": of("```\ndef f():\n```\n```\nimport x\n```\n"),
     "open fences": of("~~~\nx\n"),
+    "indents": lambda n: "```\n" + "".join(" " * (i % 60) + "x\n" for i in range(n // 30)) + "```",
     "backticks": of("`", after="x`"),
     "tildes": of("~", after="`"),
     "blanks": of(" ", before="a:", after="x"),
@@ -111,6 +113,7 @@ PAGES: dict[str, Shape] = {
     "open classes": of("class='"),
     "class names": numbered("c#", " ", '<p class="', '">'),
     "class names with brackets": of("a[", before='<p class="', after=']">'),
+    "class names with numbers": of("a-1", before='<p class="', after='">'),
     "entities": of("&amp"),
     "attributes": of("href=x ", before="<link rel=stylesheet ", after=">"),
     "links": of("<link rel=stylesheet href=tailwind>"),
@@ -173,6 +176,11 @@ QUOTES: dict[str, Shape] = {
     "classes": of("bg-red-"),
     "words": of("price "),
 }
+DESIGNS: dict[str, Shape] = {
+    "open headers": of("<header>", before='<html><body class=""><h1>x</h1>', after="</body></html>"),
+    "open titles": of("<h1", before='<html><body class="">', after="</body></html>"),
+    "open bodies": of('<body class="">', before="</body><h1>x</h1>"),
+}
 ASKED = Task("t", "Write f.", "def f(x):\n    return 7 * x if x else 'none'", (("a", "f(1)"),))
 TASK, TALK = json.dumps(_task()), json.dumps(SAID)
 
@@ -228,6 +236,7 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
         lambda text: size("https://picsum.photos/" + text),
         {"sizes": of("1/"), "blanks": of(" ", before="1")},
     ),
+    "a page of the suite": (read_page, DESIGNS),
     "a page's classes": (lambda text: purge(text.split()), {"names": numbered("c#", " "), "known": of("p-1 ")}),
     "a task's name": (
         lambda text: _group(Trajectory(Task(text, "", ""), 0, ())),

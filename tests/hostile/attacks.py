@@ -5,7 +5,6 @@ from __future__ import annotations
 import attacks_forging
 import attacks_kernel
 import attacks_leaks
-import attacks_legitimate
 import attacks_limits
 from attack import Attack
 
@@ -14,5 +13,4 @@ ATTACKS: list[Attack] = [
     *attacks_leaks.ATTACKS,
     *attacks_forging.ATTACKS,
     *attacks_kernel.ATTACKS,
-    *attacks_legitimate.ATTACKS,
 ]

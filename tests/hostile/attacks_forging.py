@@ -6,65 +6,33 @@ from attack import Attacks
 
 ATTACKS = Attacks()
 
-# -- forging -------------------------------------------------------------------------------------------------------------
-ATTACKS.always("forging", "equal to everything", "class A:\n    def __eq__(s, o): return True\nreturn A()")
-ATTACKS.always(
-    "forging",
-    "int subclass equal to everything",
-    "class A(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\nreturn A(0)",
-)
-ATTACKS.always(
-    "forging",
-    "str subclass equal to everything",
-    "class A(str):\n    def __eq__(s, o): return True\n    __hash__ = str.__hash__\nreturn A('0')",
-)
+for name, body in {
+    "equal to everything": "class A:\n    def __eq__(s, o): return True\nreturn A()",
+    "int subclass equal to everything": "class A(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\nreturn A(0)",
+    "str subclass equal to everything": "class A(str):\n    def __eq__(s, o): return True\n    __hash__ = str.__hash__\nreturn A('0')",
+    "lying __class__": "class A:\n    __class__ = int\n    def __int__(s): return 4\n    def __index__(s): return 4\nreturn A()",
+    "float subclass": "class F(float):\n    def __eq__(s, o): return True\n    def hex(s): return '0x0p0'\nreturn F(-1)",
+    "metaclass that claims int": "class M(type):\n    def __subclasscheck__(c, o): return True\n    def __instancecheck__(c, o): return True\n    __mro__ = (int, object)\nclass A(metaclass=M): pass\nreturn A()",
+    "patched isinstance": "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.issubclass = lambda *a: True\nreturn 'x'",
+    "patched json": "import json\njson.dumps = lambda *a, **k: '{\"v\": 1}'\njson.JSONEncoder.encode = lambda *a: '{\"v\": 1}'\nreturn 0",
+    "mocked everything": "from unittest import mock\nreturn mock.ANY",
+    "pickle gadget": "class A:\n    def __reduce__(s): return (print, ('got in',))\nreturn A()",
+    "close every descriptor": "import os\nos.closerange(0, 64)",
+}.items():
+    ATTACKS.always("forging", name, body)
 ATTACKS.always(
     "forging",
     "int subclass by its value",
     "class A(int):\n    def __eq__(s, o): return False\n    __hash__ = int.__hash__\nreturn A(x * x)",
-    "full",
+    outcome="full",
 )
-ATTACKS.always(
-    "forging",
-    "lying __class__",
-    "class A:\n    __class__ = int\n    def __int__(s): return 4\n    def __index__(s): return 4\nreturn A()",
-)
-ATTACKS.always(
-    "forging",
-    "float subclass",
-    "class F(float):\n    def __eq__(s, o): return True\n    def hex(s): return '0x0p0'\nreturn F(-1)",
-)
-ATTACKS.always(
-    "forging",
-    "metaclass that claims int",
-    "class M(type):\n    def __subclasscheck__(c, o): return True\n    def __instancecheck__(c, o): return True\n    __mro__ = (int, object)\nclass A(metaclass=M): pass\nreturn A()",
-)
-ATTACKS.always(
-    "forging",
-    "patched isinstance",
-    "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.issubclass = lambda *a: True\nreturn 'x'",
-)
-ATTACKS.always(
-    "forging",
-    "patched json",
-    "import json\njson.dumps = lambda *a, **k: '{\"v\": 1}'\njson.JSONEncoder.encode = lambda *a: '{\"v\": 1}'\nreturn 0",
-)
-ATTACKS.always("forging", "mocked everything", "from unittest import mock\nreturn mock.ANY")
-ATTACKS.always("forging", "pickle gadget", "class A:\n    def __reduce__(s): return (print, ('got in',))\nreturn A()")
 for _name, _bytes, _outcome in (
     ("wrong frame for every test", "b'\\x00\\x00\\x00\\x07{\"v\":1}' * 5", "zero"),
     ("oversized frame", "b'\\x7f\\xff\\xff\\xff' + b'x' * 100", "any"),
     ("frame that is not JSON", "b'\\x00\\x00\\x00\\x03abc'", "any"),
     ("frame of deep JSON", "struct.pack('>I', 200000) + b'[' * 200000", "any"),
     ("frame with a verdict", "struct.pack('>I', 15) + b'{\"passed\": true}'[:15]", "any"),
-    ("frame with a huge number", "struct.pack('>I', 100006) + b'{\"v\":' + b'9' * 100000 + b'}'", "any"),
     ("frame with equal keys", "struct.pack('>I', 15) + b'{\"v\":1,\"v\":999}'", "any"),
-    ("frame of a tag without its value", "struct.pack('>I', 11) + b'{\"v\":[\"i\"]}'", "any"),
-    ("frame of nested lists", "struct.pack('>I', 6 + 5 * 99999) + b'{\"v\":' + b'[\"l\",' * 99999", "any"),
-    ("frame of nested objects", "struct.pack('>I', 5 * 99999) + b'{\"a\":' * 99999", "any"),
-    ("frame of empty objects", "struct.pack('>I', 900011) + b'{\"v\":[\"l\"' + b',{}' * 300000 + b']}'", "any"),
-    ("frame of many dimensions", "struct.pack('>I', 100019) + b'{\"v\":[\"nd\",[' + b'1,' * 50000 + b'1],16]}'", "any"),
-    ("frame of NaN", "struct.pack('>I', 9) + b'{\"v\":NaN}'", "any"),
 ):
     ATTACKS.add(
         "forging",
@@ -107,28 +75,26 @@ ATTACKS.add(
         time.sleep(100)
     """,
 )
-ATTACKS.add(
-    "output", "half a surrogate pair in an exception", "zero", "def square(x): raise ValueError(chr(0xd800) * 9)"
-)
-ATTACKS.add("output", "half a surrogate pair as the value", "zero", "def square(x): return chr(0xdfff)")
-ATTACKS.always("forging", "close every descriptor", "import os\nos.closerange(0, 64)")
+for name, source in {
+    "half a surrogate pair in an exception": "def square(x): raise ValueError(chr(0xd800) * 9)",
+    "half a surrogate pair as the value": "def square(x): return chr(0xdfff)",
+}.items():
+    ATTACKS.add("output", name, "zero", source)
 ATTACKS.always(
     "forging",
     "a result file cut short",
     "for fd in range(3, 64):\n    try: os.ftruncate(fd, 0)\n    except OSError: pass\nos.kill(os.getpid(), 9)",
-    "zero",
-    "import os",
+    setup="import os",
 )
 ATTACKS.always(
     "forging",
     "descriptors passed over a socket",
     "a, b = socket.socketpair()\ntry:\n    socket.send_fds(a, [b'x'], [0])\nexcept OSError: pass",
-    "full",
-    "import socket",
+    outcome="full",
+    setup="import socket",
 )
-
-# -- results -------------------------------------------------------------------------------------------------------------
 for _name, _value in (
+    ("True", "True"),
     ("NaN", "float('nan')"),
     ("None", "None"),
     ("a list around it", "[x * x]"),
@@ -156,42 +122,44 @@ for _name, _value in (
     ("the wrong sign", "-x * x"),
 ):
     ATTACKS.add("results", f"returns {_name}", "zero", f"def square(x):\n    return {_value}")
-ATTACKS.add("results", "a coroutine", "zero", "async def square(x): return x * x")
-ATTACKS.add("results", "a generator function", "zero", "def square(x): yield x * x")
-ATTACKS.add("results", "True for one", "zero", "def square(x): return True")
-ATTACKS.add("results", "a float that is equal", "full", "def square(x): return float(x * x)")
-ATTACKS.add("results", "a complex number that is equal", "full", "def square(x): return complex(x * x)")
-
-# -- source --------------------------------------------------------------------------------------------------------------
-ATTACKS.add("source", "wrong name", "zero", "def sqare(x): return x * x")
-ATTACKS.add("source", "homoglyph", "zero", "def squаre(x): return x * x")
-ATTACKS.add("source", "NUL", "zero", "def square(x): return x * x\0")
+for name, source in {
+    "a coroutine": "async def square(x): return x * x",
+    "a generator function": "def square(x): yield x * x",
+}.items():
+    ATTACKS.add("results", name, "zero", source)
+for name, source in {
+    "a float that is equal": "def square(x): return float(x * x)",
+    "a complex number that is equal": "def square(x): return complex(x * x)",
+}.items():
+    ATTACKS.add("results", name, "full", source)
+for name, source in {
+    "wrong name": "def sqare(x): return x * x",
+    "homoglyph": "def squаre(x): return x * x",
+    "NUL": "def square(x): return x * x\0",
+    "not Python": "I would return x * x, of course.",
+    "name defined as None": "square = None",
+}.items():
+    ATTACKS.add("source", name, "zero", source)
 ATTACKS.add("source", "parser nesting bomb", "zero", "def square(x): return " + "(" * 5000 + "x" + ")" * 5000)
 ATTACKS.add("source", "unary nesting bomb", "any", "y = " + "-" * 200_000 + "1\ndef square(x): return -1")
 ATTACKS.add("source", "list nesting bomb", "any", "y = " + "[" * 100_000 + "]" * 100_000 + "\ndef square(x): return -1")
 ATTACKS.add(
     "source", "attribute chain bomb", "any", "def f(): return a" + ".b" * 100_000 + "\ndef square(x): return -1"
 )
-ATTACKS.add(
-    "source",
-    "constant folding bomb",
-    "any",
-    "def square(x):\n    y = ((1 << 127) ** 120, 'x' * 4096 * 4096, (0,) * 99999999)\n    return -1",
-)
+for name, source in {
+    "constant folding bomb": "def square(x):\n    y = ((1 << 127) ** 120, 'x' * 4096 * 4096, (0,) * 99999999)\n    return -1",
+    "encoding trick": "# -*- coding: utf-7 -*-\ndef square(x): return -1\n+AAo-def square(x): return x*x",
+}.items():
+    ATTACKS.add("source", name, "any", source)
 ATTACKS.add(
     "source",
     "indentation bomb",
     "zero",
     "\n".join(" " * i + "if 1:" for i in range(200)) + "\n" + " " * 200 + "square = 1",
 )
-ATTACKS.add("source", "not Python", "zero", "I would return x * x, of course.")
-ATTACKS.add("source", "lambda", "full", "square = lambda x: x * x")
-ATTACKS.add(
-    "source",
-    "encoding trick",
-    "any",
-    "# -*- coding: utf-7 -*-\ndef square(x): return -1\n+AAo-def square(x): return x*x",
-)
+for name, source in {
+    "lambda": "square = lambda x: x * x",
+    "trap on import": "import sys\nsys.modules['math'] = None\ndef square(x): return x * x",
+}.items():
+    ATTACKS.add("source", name, "full", source)
 ATTACKS.add("source", "a megabyte of comments", "full", "# " + "x" * 1_000_000 + "\ndef square(x): return x * x")
-ATTACKS.add("source", "name defined as None", "zero", "square = None")
-ATTACKS.add("source", "trap on import", "full", "import sys\nsys.modules['math'] = None\ndef square(x): return x * x")

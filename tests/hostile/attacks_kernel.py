@@ -44,16 +44,17 @@ for _name, _call in (
 ):
     ATTACKS.tries("kernel", _name, _call, _SYSCALL)
 _FCNTL = "import fcntl, os, signal, ctypes\nr, w = os.pipe()\n"
-ATTACKS.tries("kernel", "fcntl F_SETOWN", "fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid())", _FCNTL)
-ATTACKS.tries("kernel", "fcntl F_SETSIG", "fcntl.fcntl(r, 10, signal.SIGKILL)", _FCNTL)
-ATTACKS.tries("kernel", "fcntl O_ASYNC", "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)", _FCNTL)
-ATTACKS.tries(
-    "kernel",
-    "fcntl with a high bit",
-    "assert ctypes.CDLL(None).syscall(72, r, ctypes.c_long(8 | 1 << 32), os.getppid()) == 0",
-    _FCNTL,
-)
-ATTACKS.tries("kernel", "fcntl F_SETOWN_EX", "fcntl.fcntl(r, 15, bytes(8))", _FCNTL)
-ATTACKS.tries("kernel", "fcntl F_NOTIFY", "fcntl.fcntl(os.open('.', 0), 1026, 1)", _FCNTL)
-ATTACKS.tries("kernel", "link out of the scratch folder", "os.symlink('/', 'out')", "import os")
-ATTACKS.tries("kernel", "hard link", "open('a', 'w').close(); os.link('a', 'b')", "import os")
+for name, body in {
+    "fcntl F_SETOWN": "fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid())",
+    "fcntl F_SETSIG": "fcntl.fcntl(r, 10, signal.SIGKILL)",
+    "fcntl O_ASYNC": "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)",
+    "fcntl with a high bit": "assert ctypes.CDLL(None).syscall(72, r, ctypes.c_long(8 | 1 << 32), os.getppid()) == 0",
+    "fcntl F_SETOWN_EX": "fcntl.fcntl(r, 15, bytes(8))",
+    "fcntl F_NOTIFY": "fcntl.fcntl(os.open('.', 0), 1026, 1)",
+}.items():
+    ATTACKS.tries("kernel", name, body, _FCNTL)
+for name, body in {
+    "link out of the scratch folder": "os.symlink('/', 'out')",
+    "hard link": "open('a', 'w').close(); os.link('a', 'b')",
+}.items():
+    ATTACKS.tries("kernel", name, body, "import os")

@@ -7,37 +7,25 @@ from attack import Attacks
 ATTACKS = Attacks()
 
 for _path in (
-    "/etc/passwd",
-    "/etc/hostname",
-    "/proc/self/environ",
-    "/proc/self/maps",
-    "/proc/1/cmdline",
-    "/sys/kernel/uevent_seqnum",
-    "/dev/mem",
-    "/root/.bashrc",
-    "{here}",
-    "{data}",
+    *("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/proc/self/maps", "/proc/1/cmdline", "/dev/mem"),
+    *("/sys/kernel/uevent_seqnum", "/root/.bashrc", "{here}", "{data}"),
 ):
     ATTACKS.tries("leaks", f"read {_path}", f"open({_path!r}).read()")
-ATTACKS.tries("leaks", "list the root", "assert {'proc', 'sys', 'boot', 'home'} & set(os.listdir('/'))", "import os")
-ATTACKS.tries("leaks", "list the devices", "assert os.listdir('/dev') != ['null']", "import os")
-ATTACKS.tries("leaks", "list /proc", "os.listdir('/proc')", "import os")
-ATTACKS.tries("leaks", "secret in the environment", "assert 'SWEETRL_TEST_SECRET' in os.environ", "import os")
-ATTACKS.tries("leaks", "standard input", "assert sys.stdin.read()", "import sys")
-ATTACKS.tries("leaks", "internet socket", "socket.socket()", "import socket")
-ATTACKS.tries("leaks", "raw socket", "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", "import socket")
-ATTACKS.tries("leaks", "name look-up", "socket.getaddrinfo('example.org', 80)", "import socket")
-ATTACKS.tries("leaks", "http", "urllib.request.urlopen('http://127.0.0.1:1', timeout=1)", "import urllib.request")
-ATTACKS.tries(
-    "leaks", "abstract unix socket", "s = socket.socket(socket.AF_UNIX); s.bind('\\0hostile')", "import socket"
-)
-ATTACKS.tries(
-    "leaks",
-    "datagram to an abstract name",
-    "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', '\\0name')",
-    "import socket",
-)
-ATTACKS.tries("leaks", "netlink socket", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)", "import socket")
+for name, body in {
+    "list the root": "assert {'proc', 'sys', 'boot', 'home'} & set(os.listdir('/'))",
+    "list the devices": "assert os.listdir('/dev') != ['null']",
+    "list /proc": "os.listdir('/proc')",
+    "secret in the environment": "assert 'SWEETRL_TEST_SECRET' in os.environ",
+    "standard input": "assert sys.stdin.read()",
+    "internet socket": "socket.socket()",
+    "raw socket": "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+    "name look-up": "socket.getaddrinfo('example.org', 80)",
+    "abstract unix socket": "s = socket.socket(socket.AF_UNIX); s.bind('\\0hostile')",
+    "datagram to an abstract name": "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', '\\0name')",
+    "netlink socket": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+    "http": "import urllib.request; urllib.request.urlopen('http://127.0.0.1:1', timeout=1)",
+}.items():
+    ATTACKS.tries("leaks", name, body, "import os, socket, sys")
 ATTACKS.always(
     "leaks",
     "expected values by the frames",

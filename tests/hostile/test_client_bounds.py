@@ -9,13 +9,11 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.sandbox.claims import parse_frame
 from sweetrl.sandbox.compare import Rules, equal, render
 
@@ -83,49 +81,6 @@ def seconds(work: Callable[[], object], enough: float = 0.0) -> float:
     finally:
         gc.enable()
     return min(took)
-
-
-TEXTS = {
-    "newlines in a fence": lambda n: "```python\n" + "\n" * n + "```",
-    "blank lines and a definition": lambda n: "```python\n" + " \n" * n + "def f(): pass\n```",
-    "tildes": lambda n: "~" * n + "`",
-    "backticks": lambda n: "`" * n + "x`",
-    "fences": lambda n: "```\nx\n```\n" * (n // 8),
-    "blanks": lambda n: "a:" + " " * n + "x",
-    "tabs": lambda n: "```python\n" + "\t" * n + "x\n    y\n```",
-    "dots": lambda n: "import x\n" + "a." * n + "\na" + "[" * n,
-    "indents": lambda n: "```\n" + "".join(" " * (i % 60) + "x\n" for i in range(n // 30)) + "```",
-    "awaiting": lambda n: "```python\n" + "async " * (n // 6) + "\n```",
-}
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_reading_an_answer_takes_time_that_grows_with_it(name: str) -> None:
-    """Eight times the text: at most 20 times the time (64 times if it were quadratic)."""
-    for read in (lambda text: fixed_sources(text, "f"), official_source):
-        small, large = (seconds(partial(read, TEXTS[name](size))) for size in (16_000, 128_000))
-        assert large < 20 * max(small, 0.002), (small, large)
-
-
-FRAMES: dict[str, Callable[[int], bytes]] = {
-    "empty dictionaries": lambda n: b'{"v":["l"' + b",{}" * n + b"]}",
-    "empty lists": lambda n: b'{"v":["l"' + b',["l"]' * (n // 2) + b"]}",
-    "an array of the wrong size": lambda n: b'{"v":["nd",[' + b"1," * n + b"1],16]}",
-    "depth": lambda n: b'{"v":' + b'["l",' * (n // 2) + b"1" + b"]" * (n // 2) + b"}",
-    "texts": lambda n: b'{"v":["s"' + b',"x"' * n + b"]}",
-}
-
-
-@pytest.mark.parametrize("name", FRAMES)
-def test_parsing_a_refused_frame_takes_time_that_grows_with_it(name: str) -> None:
-    """32 times the frame, up to the largest: at most 200 times the time (1,024 times if it were quadratic)."""
-    times = []
-    for size in (10_000, 320_000):
-        payload = FRAMES[name](size)
-        assert parse_frame(payload, size // 4).kind == "refused"
-        times.append(seconds(partial(parse_frame, payload, size // 4)))
-    small, large = times
-    assert large < 200 * max(small, 0.0005), (small, large)
 
 
 ACCEPTED: dict[str, Any] = {

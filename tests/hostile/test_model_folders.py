@@ -344,14 +344,6 @@ def test_a_server_of_ours_is_not_started_on_such_a_folder(folder: Path, tmp_path
         pass
 
 
-def test_doctor_says_what_is_wrong_with_a_base(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.cli import doctor
-
-    change(folder / "config.json", model_type="evil", auto_map=OWN)
-    found = doctor._base(str(folder))
-    assert found.status == "fail" and "brings its own code" in found.seen
-
-
 def test_a_checkpoint_is_read_without_running_what_is_pickled_in_it(
     tiny_model: Path, tmp_path: Path, canary: Path
 ) -> None:

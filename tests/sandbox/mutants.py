@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def mutants(reference: str, name: str) -> Iterator[tuple[str, str]]:
@@ -42,53 +43,56 @@ def _texts(reference: str, name: str) -> Iterator[tuple[str, str]]:
     yield "main guard", f"{reference}\nif __name__ == '__main__':\n    raise ValueError"
 
 
+_COMPARISONS: dict[type, type] = {ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.LtE: ast.Lt, ast.GtE: ast.Gt}
+# kind: (which node, what it becomes)
+_CHANGES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], ast.AST]]] = {
+    "wrong constant": (
+        lambda node: isinstance(node, ast.Constant) and type(node.value) in (int, float),
+        lambda node: ast.Constant(node.value + 1),
+    ),
+    "wrong text": (
+        lambda node: isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "",
+        lambda node: ast.Constant(node.value + "!"),
+    ),
+    "swapped branch": (
+        lambda node: isinstance(node, ast.If),
+        lambda node: ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse),
+    ),
+    "missing case": (
+        lambda node: isinstance(node, ast.If),
+        lambda node: ast.If(ast.Constant(False), node.body, node.orelse),
+    ),
+    "other operator": (
+        lambda node: isinstance(node, ast.BinOp),
+        lambda node: ast.BinOp(node.left, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add(), node.right),
+    ),
+    "other comparison": (
+        lambda node: isinstance(node, ast.Compare),
+        lambda node: ast.Compare(
+            node.left, [_COMPARISONS.get(type(op), type(op))() for op in node.ops], node.comparators
+        ),
+    ),
+    "no return": (lambda node: isinstance(node, ast.Return), lambda node: ast.Pass()),
+}
+
+
 class _Change(ast.NodeTransformer):
-    """Apply one kind of change to the first place (or every place) that it fits."""
+    """Apply one kind of change to the first place that it fits."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.done = kind, False
+        self.fits, self.edit = _CHANGES[kind]
+        self.done = False
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
-        if self.done:
+        if self.done or not self.fits(node):
             return node
-        if self.kind == "wrong constant" and isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            self.done = True
-            return ast.Constant(node.value + 1)
-        if self.kind == "wrong text" and isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
-            self.done = True
-            return ast.Constant(node.value + "!")
-        if self.kind == "swapped branch" and isinstance(node, ast.If):
-            self.done = True
-            node.test = ast.UnaryOp(ast.Not(), node.test)
-        if self.kind == "missing case" and isinstance(node, ast.If):
-            self.done = True
-            node.test = ast.Constant(False)
-        if self.kind == "other operator" and isinstance(node, ast.BinOp):
-            self.done = True
-            node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
-        if self.kind == "other comparison" and isinstance(node, ast.Compare):
-            self.done = True
-            node.ops = [
-                {ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.LtE: ast.Lt, ast.GtE: ast.Gt}.get(type(o), type(o))()
-                for o in node.ops
-            ]
-        if self.kind == "no return" and isinstance(node, ast.Return):
-            self.done = True
-            return ast.Pass()
-        return node
+        self.done = True
+        return self.edit(node)
 
 
 def _trees(reference: str) -> Iterator[tuple[str, str]]:
-    for kind in (
-        "wrong constant",
-        "wrong text",
-        "swapped branch",
-        "missing case",
-        "other operator",
-        "other comparison",
-        "no return",
-    ):
+    for kind in _CHANGES:
         change = _Change(kind)
         tree = change.visit(ast.parse(reference))
         if change.done:

@@ -69,20 +69,6 @@ def test_files_outside_stay_whole(without: tuple[str, ...], victim: Path) -> Non
     assert {one.tree for one in found} <= {65534, os.geteuid(), *OWN_USERS}
 
 
-@pytest.mark.parametrize("without", [OLD_KERNEL, ("namespaces",), ("landlock",), ()])
-def test_a_worker_s_key_for_git_is_not_for_answers(
-    without: tuple[str, ...], victim: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It pushes to main, and lies in a file whose name is in a variable at most."""
-    monkeypatch.setenv("GIT_SSH_COMMAND", f"ssh -i {victim}")
-    source = "import os\ndef names(): return [name for name in os.environ if 'GIT' in name]\n"
-    source += "def key(path): return open(path).read()\n"
-    with Sandbox(workers=1, without=without) as sandbox:
-        names, key = call(sandbox, source, "names()", f"key({str(victim)!r})")
-    assert names.tree == ["l"]
-    assert key.kind == "exception" and "Error" in str(key), key
-
-
 def test_answers_of_root_run_as_a_user_of_their_own() -> None:
     """Also where Python lies in a folder of root's own, as far as root may let others through to it."""
     status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)

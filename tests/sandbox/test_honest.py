@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from sweetrl.sandbox import Job, Sandbox
+from tests.sandbox.honest_programs import Program, programs
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from honest_programs import Program, programs  # type: ignore[import-not-found]  # noqa: E402 - beside this file
 
 # Where Python itself lies in /tmp, that is no folder of the answer's own.
 OWN_TMP = not any(path.startswith("/tmp/") for path in sysconfig.get_paths().values())

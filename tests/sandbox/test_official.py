@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 import sweetrl.sandbox
+from tests.sandbox.official_programs import PROGRAMS
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from official_programs import PROGRAMS  # type: ignore[import-not-found]  # noqa: E402 - beside this file, no package
 
 
 @pytest.mark.parametrize("python", [sys.executable, "python3.11", "python3.12", "python3.13", "python3.14"])

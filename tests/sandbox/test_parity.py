@@ -18,10 +18,9 @@ from sweetrl.cli.score import score_file
 from sweetrl.colbench.files import read_tasks
 from sweetrl.config.settings import RewardSettings
 from sweetrl.types import Task
+from tests.sandbox.mutants import mutants
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from mutants import mutants  # type: ignore[import-not-found]  # noqa: E402 - beside this file, which is no package
 
 
 def official(items: list[tuple[Task, str]]) -> list[list[bool]]:

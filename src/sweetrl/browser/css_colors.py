@@ -1,8 +1,8 @@
 """Computed colours of CSS Color 4, as a browser writes them, to the red, green and blue that it paints.
 
 Chromium writes `rgb()` and `rgba()` for old notations, and what the page said for new ones: `lab()`, `lch()`,
-`oklab()`, `oklch()`, `color()`. Matrices and curves are those of the standard (css-color-4, section 18); what lies
-outside of sRGB is clipped in each channel, as Chromium paints it.
+`oklab()`, `oklch()`, `color()` (of which sRGB and Display P3 are read). Matrices and curves are those of the standard
+(css-color-4, section 18); what lies outside of sRGB is clipped in each channel, as Chromium paints it.
 """
 
 from __future__ import annotations
@@ -41,33 +41,11 @@ _LMS_TO_XYZ: Matrix = (
     (-0.0405757452148008, 1.1122868032803170, -0.0717110580655164),
     (-0.0763729366746601, -0.4214933324022432, 1.5869240198367816),
 )
-_TO_XYZ: dict[str, Matrix] = {
-    "srgb": (
-        (506752 / 1228815, 87881 / 245763, 12673 / 70218),
-        (87098 / 409605, 175762 / 245763, 12673 / 175545),
-        (7918 / 409605, 87881 / 737289, 1001167 / 1053270),
-    ),
-    "display-p3": (
-        (608311 / 1250200, 189793 / 714400, 198249 / 1000160),
-        (35783 / 156275, 247089 / 357200, 198249 / 2500400),
-        (0.0, 32229 / 714400, 5220557 / 5000800),
-    ),
-    "a98-rgb": (
-        (573536 / 994567, 263643 / 1420810, 187206 / 994567),
-        (591459 / 1989134, 6239551 / 9945670, 374412 / 4972835),
-        (53769 / 1989134, 351524 / 4972835, 4929758 / 4972835),
-    ),
-    "prophoto-rgb": (
-        (0.79776664490064230, 0.13518129740053308, 0.03134773412839220),
-        (0.28807482881940130, 0.71183523424187300, 0.00008993693872564),
-        (0.0, 0.0, 0.82510460251046020),
-    ),
-    "rec2020": (
-        (63426534 / 99577255, 20160776 / 139408157, 47086771 / 278816314),
-        (26158966 / 99577255, 472592308 / 697040785, 8267143 / 139408157),
-        (0.0, 19567812 / 697040785, 295819943 / 278816314),
-    ),
-}
+_P3_TO_XYZ: Matrix = (
+    (608311 / 1250200, 189793 / 714400, 198249 / 1000160),
+    (35783 / 156275, 247089 / 357200, 198249 / 2500400),
+    (0.0, 32229 / 714400, 5220557 / 5000800),
+)
 
 
 def parse_color(text: str) -> Rgba:
@@ -118,10 +96,6 @@ def _from_xyz(x: float, y: float, z: float) -> Triple:
     return (_encode(red), _encode(green), _encode(blue))
 
 
-def _from_xyz_d50(x: float, y: float, z: float) -> Triple:
-    return _from_xyz(*_times(_D50_TO_D65, (x, y, z)))
-
-
 def _from_lab(light: float, a: float, b: float) -> Triple:
     kappa, epsilon = 24389 / 27, 216 / 24389
     fy = (light + 16) / 116
@@ -129,7 +103,8 @@ def _from_lab(light: float, a: float, b: float) -> Triple:
     x = fx**3 if fx**3 > epsilon else (116 * fx - 16) / kappa
     y = fy**3 if light > kappa * epsilon else light / kappa
     z = fz**3 if fz**3 > epsilon else (116 * fz - 16) / kappa
-    return _from_xyz_d50(x * 0.3457 / 0.3585, y, z * (1.0 - 0.3457 - 0.3585) / 0.3585)
+    white = (x * 0.3457 / 0.3585, y, z * (1.0 - 0.3457 - 0.3585) / 0.3585)
+    return _from_xyz(*_times(_D50_TO_D65, white))
 
 
 def _from_oklab(light: float, a: float, b: float) -> Triple:
@@ -147,32 +122,12 @@ def _round(convert: Callable[[float, float, float], Triple]) -> Callable[[float,
     return converted
 
 
-def _srgb_curve(value: float) -> float:
-    size = abs(value)
-    return math.copysign(size / 12.92 if size <= 0.04045 else ((size + 0.055) / 1.055) ** 2.4, value)
+def _from_p3(red: float, green: float, blue: float) -> Triple:
+    def linear(value: float) -> float:
+        size = abs(value)
+        return math.copysign(size / 12.92 if size <= 0.04045 else ((size + 0.055) / 1.055) ** 2.4, value)
 
-
-def _a98_curve(value: float) -> float:
-    return math.copysign(abs(value) ** (563 / 256), value)
-
-
-def _prophoto_curve(value: float) -> float:
-    size = abs(value)
-    return math.copysign(size / 16 if size <= 16 / 512 else size**1.8, value)
-
-
-def _rec2020_curve(value: float) -> float:
-    size, alpha, beta = abs(value), 1.09929682680944, 0.018053968510807
-    return math.copysign(size / 4.5 if size < beta * 4.5 else ((size + alpha - 1) / alpha) ** (1 / 0.45), value)
-
-
-def _linear(
-    space: str, curve: Callable[[float], float], end: Callable[[float, float, float], Triple] = _from_xyz
-) -> Callable[[float, float, float], Triple]:
-    def converted(red: float, green: float, blue: float) -> Triple:
-        return end(*_times(_TO_XYZ[space], (curve(red), curve(green), curve(blue))))
-
-    return converted
+    return _from_xyz(*_times(_P3_TO_XYZ, (linear(red), linear(green), linear(blue))))
 
 
 _KINDS: dict[str, Callable[[float, float, float], Triple]] = {
@@ -181,12 +136,5 @@ _KINDS: dict[str, Callable[[float, float, float], Triple]] = {
     "oklab": _from_oklab,
     "oklch": _round(_from_oklab),
     "color srgb": lambda red, green, blue: (red, green, blue),
-    "color srgb-linear": lambda red, green, blue: (_encode(red), _encode(green), _encode(blue)),
-    "color display-p3": _linear("display-p3", _srgb_curve),
-    "color a98-rgb": _linear("a98-rgb", _a98_curve),
-    "color prophoto-rgb": _linear("prophoto-rgb", _prophoto_curve, _from_xyz_d50),
-    "color rec2020": _linear("rec2020", _rec2020_curve),
-    "color xyz": _from_xyz,
-    "color xyz-d65": _from_xyz,
-    "color xyz-d50": _from_xyz_d50,
+    "color display-p3": _from_p3,
 }

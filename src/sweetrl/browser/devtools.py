@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -25,59 +26,28 @@ logger = logging.getLogger("sweetrl")
 Handler = Callable[[str, dict[str, Any]], None]
 START_SECONDS = 60.0
 LONGEST = 512 * 2**20  # bytes of a message: the picture of a large page has some 60 MiB
-SLICE = 1.0  # seconds of one look at whether something has happened
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NAMESPACES = "namespaces"
 
 # No --no-sandbox, ever. What is not about repeatable pixels is about silence: nothing may be fetched or written on its
 # own.
 FLAGS = (
-    "--headless",
-    "--remote-debugging-pipe",
-    "--force-color-profile=srgb",
-    "--force-device-scale-factor=1",
-    "--disable-lcd-text",
-    "--font-render-hinting=none",
-    "--hide-scrollbars",
-    "--disable-checker-imaging",
-    "--disable-image-animation-resync",
-    "--disable-threaded-animation",
-    "--disable-new-content-rendering-timeout",
-    "--enable-begin-frame-control",
-    "--run-all-compositor-stages-before-draw",
+    "--headless", "--remote-debugging-pipe", "--force-color-profile=srgb", "--force-device-scale-factor=1",
+    "--disable-lcd-text", "--font-render-hinting=none", "--hide-scrollbars", "--disable-checker-imaging",
+    "--disable-image-animation-resync", "--disable-threaded-animation", "--disable-new-content-rendering-timeout",
+    "--enable-begin-frame-control", "--run-all-compositor-stages-before-draw",
     "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
-    "--lang=en-US",
-    "--disable-gpu",
-    "--mute-audio",
-    "--autoplay-policy=user-gesture-required",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--disable-extensions",
-    "--disable-component-update",
-    "--disable-component-extensions-with-background-pages",
-    "--disable-background-networking",
-    "--disable-client-side-phishing-detection",
-    "--disable-default-apps",
-    "--disable-domain-reliability",
-    "--disable-sync",
-    "--disable-breakpad",
-    "--disable-crash-reporter",
-    "--disable-prompt-on-repost",
-    "--disable-popup-blocking",
-    "--disable-hang-monitor",
-    "--disable-back-forward-cache",
+    "--lang=en-US", "--disable-gpu", "--mute-audio", "--autoplay-policy=user-gesture-required", "--no-first-run",
+    "--no-default-browser-check", "--disable-extensions", "--disable-component-update",
+    "--disable-component-extensions-with-background-pages", "--disable-background-networking",
+    "--disable-client-side-phishing-detection", "--disable-default-apps", "--disable-domain-reliability",
+    "--disable-sync", "--disable-breakpad", "--disable-crash-reporter", "--disable-prompt-on-repost",
+    "--disable-popup-blocking", "--disable-hang-monitor", "--disable-back-forward-cache",
     "--disable-features=Translate,MediaRouter,OptimizationHints,PaintHolding,DialMediaRouteProvider,WebUsb,Prerender2",
-    "--metrics-recording-only",
-    "--no-pings",
-    "--password-store=basic",
-    "--use-mock-keychain",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--proxy-server=127.0.0.1:9",
-    "--proxy-bypass-list=<-loopback>",
-    "--dns-prefetch-disable",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "about:blank",
-)
+    "--metrics-recording-only", "--no-pings", "--password-store=basic", "--use-mock-keychain",
+    "--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9", "--proxy-bypass-list=<-loopback>",
+    "--dns-prefetch-disable", "--webrtc-ip-handling-policy=disable_non_proxied_udp", "about:blank",
+)  # fmt: skip
 
 
 class BrowserGone(Exception):
@@ -96,16 +66,14 @@ class CallError(Exception):
     """The browser refused a call, or its answer cannot be read."""
 
 
+@dataclass(eq=False)
 class Call:
     """A command that was sent: `done` is set with its answer or failure."""
 
-    __slots__ = ("answer", "done", "failure", "session")
-
-    def __init__(self, session: str | None):
-        self.session = session
-        self.done = threading.Event()
-        self.answer: dict[str, Any] = {}
-        self.failure: Exception | None = None
+    session: str | None
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: dict[str, Any] = field(default_factory=dict)
+    failure: Exception | None = None
 
 
 class Browser:
@@ -190,7 +158,7 @@ class Browser:
         return self.wait(self.send(method, session, **parameters), timeout)
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> Call:
-        """Send one command; `wait` fetches the result. Raises BrowserGone."""
+        """Send one command; `wait` fetches the result, if anybody wants it. Safe in handlers. Raises BrowserGone."""
         number, call = next(self._numbers), Call(session)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
@@ -202,19 +170,12 @@ class Browser:
         self._write(message)
         return call
 
-    def tell(self, method: str, session: str | None = None, **parameters: Any) -> None:
-        """Send one command whose result nobody wants; safe in handlers."""
-        message: dict[str, Any] = {"id": next(self._numbers), "method": method, "params": parameters}
-        if session is not None:
-            message["sessionId"] = session
-        self._write(message)
-
     @staticmethod
     def wait(call: Call, limit: float | Clock) -> dict[str, Any]:
         """Return the result of a sent command; raises CallTimeout, CallError, PageCrashed or BrowserGone."""
         if isinstance(limit, Clock):
             limit.wait(call.done)
-        elif not _within(call.done, limit):
+        elif not call.done.wait(limit):
             raise CallTimeout
         if call.failure is not None:
             raise call.failure
@@ -335,8 +296,7 @@ class Clock:
     """The time of one page: `seconds` on the wall, or more where a busy machine kept the browser from running.
 
     Time is over when `seconds` have passed *and* the browser has used as much processor time (it may be other pages';
-    then the page gets its second try, alone), or when BUSY times `seconds` have passed. Time in which this process was
-    stopped, or the machine slept, does not count.
+    then the page gets its second try, alone), or when BUSY times `seconds` have passed.
     """
 
     BUSY = 6.0
@@ -344,46 +304,23 @@ class Clock:
     def __init__(self, browser: Browser, seconds: float):
         self._browser = browser
         self._seconds = seconds
-        self._waking = Waking()
+        self._began = time.monotonic()
         self._cpu = browser.cpu_seconds()
 
     def wait(self, condition: threading.Event) -> None:
         """Wait until `condition`; raises CallTimeout when the time is over."""
-        while not condition.wait(min(self.left(), SLICE)):
+        while not condition.wait(self.left()):
             pass
 
     def left(self) -> float:
         """Return the seconds until it is worth looking again; raises CallTimeout when the time is over."""
-        passed = self._waking.seconds()
+        passed = time.monotonic() - self._began
         if passed < self._seconds:
             return self._seconds - passed
         left = 0.9 * self._seconds - (self._browser.cpu_seconds() - self._cpu)
         if left <= 0 or passed >= self.BUSY * self._seconds:
             raise CallTimeout
         return max(left, 0.1)
-
-
-class Waking:
-    """Seconds since it was made, without those in which nobody looked: each look counts 2 SLICE at most."""
-
-    def __init__(self) -> None:
-        self._last, self._passed = time.monotonic(), 0.0
-
-    def seconds(self) -> float:
-        """Return the seconds up to now."""
-        now = time.monotonic()
-        self._passed += min(now - self._last, 2 * SLICE)
-        self._last = now
-        return self._passed
-
-
-def _within(condition: threading.Event, seconds: float) -> bool:
-    """Whether `condition` comes true within `seconds` of waking time."""
-    waking = Waking()
-    while not condition.wait(min(max(seconds - waking.seconds(), 0.0), SLICE)):
-        if waking.seconds() >= seconds:
-            return condition.is_set()
-    return True
 
 
 def _descendants(pid: int) -> list[int]:

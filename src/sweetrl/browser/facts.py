@@ -12,85 +12,30 @@ from sweetrl.browser.lettering import Columns, Turn, first_number, font, turn_of
 from sweetrl.browser.page import Align, Box, Element, Rgb, Role
 
 STYLES = (
-    "visibility",
-    "opacity",
-    "color",
-    "background-color",
-    "background-image",
-    "font-size",
-    "font-weight",
-    "text-align",
-    "display",
-    "flex-direction",
-    "justify-content",
-    "align-items",
-    "overflow-x",
-    "overflow-y",
-    "position",
-    "background-clip",
-    "-webkit-text-fill-color",
-    "font-family",
-    "font-style",
-    "font-variant-caps",
-    "letter-spacing",
-    "word-spacing",
-    "padding-left",
-    "border-left-width",
-    "transform",
-    "rotate",
-    "scale",
-    "zoom",
-    "column-count",
-    "column-width",
-    "column-gap",
-)
+    "visibility", "opacity", "color", "background-color", "background-image", "font-size", "font-weight", "text-align",
+    "display", "flex-direction", "justify-content", "align-items", "overflow-x", "overflow-y", "position",
+    "background-clip", "-webkit-text-fill-color", "font-family", "font-style", "font-variant-caps", "letter-spacing",
+    "word-spacing", "padding-left", "border-left-width", "transform", "rotate", "scale", "zoom", "column-count",
+    "column-width", "column-gap",
+)  # fmt: skip
 _STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
 _SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
 _SKIPPED = {"HTML", "HEAD", "BODY", "STYLE", "SCRIPT", "TITLE", "META", "LINK", "BR", "OPTION", "OPTGROUP", "SOURCE"}
-_OPAQUE = {"svg", "img", "video", "canvas", "iframe", "object", "embed", "select"}  # what is inside is not listed
+_IMAGES = ("img", "svg", "video", "canvas", "object", "embed", "iframe")
+_OPAQUE = {*_IMAGES, "select"}  # what is inside is not listed
 _ROLES: dict[str, Role] = {
-    "nav": "nav",
-    "header": "header",
-    "footer": "footer",
-    "section": "section",
-    "main": "section",
-    "article": "section",
-    "aside": "section",
-    "img": "image",
-    "svg": "image",
-    "video": "image",
-    "canvas": "image",
-    "object": "image",
-    "embed": "image",
-    "iframe": "image",
-    "button": "button",
-    "h1": "heading",
-    "h2": "heading",
-    "h3": "heading",
-    "h4": "heading",
-    "h5": "heading",
-    "h6": "heading",
-    "ul": "list",
-    "ol": "list",
-    "dl": "list",
-    "form": "form",
-    "table": "table",
-}
+    **dict.fromkeys(("section", "main", "article", "aside"), "section"),
+    **dict.fromkeys(_IMAGES, "image"),
+    **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "heading"),
+    **dict.fromkeys(("ul", "ol", "dl"), "list"),
+    "nav": "nav", "header": "header", "footer": "footer", "button": "button", "form": "form", "table": "table",
+}  # fmt: skip
 _ARIA: dict[str, Role] = {
-    "navigation": "nav",
-    "banner": "header",
-    "contentinfo": "footer",
-    "button": "button",
-    "heading": "heading",
-    "img": "image",
-    "list": "list",
-    "form": "form",
-    "table": "table",
-    "region": "section",
-    "main": "section",
-}
+    "navigation": "nav", "banner": "header", "contentinfo": "footer", "region": "section", "main": "section",
+    "button": "button", "heading": "heading", "img": "image", "list": "list", "form": "form", "table": "table",
+}  # fmt: skip
 _UNSEEN = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))  # places where a word may be broken, or may not
 
 
@@ -257,25 +202,10 @@ class _Reader:
         if right <= left or bottom <= top or (right - left) * (bottom - top) <= 1.5:
             return state
         tag = name.lower()
-        color = parse_color(style["-webkit-text-fill-color"])
         attributes = self._attributes(node)
-        self.elements.append(
-            Element(
-                tag=tag,
-                box=box,
-                text="",
-                color=_over(color, opacity, behind),
-                background=background,
-                font_size=first_number(style["font-size"]),
-                bold=first_number(style["font-weight"]) >= 600,
-                align=_align(style),
-                role=_role(tag, attributes, style, background is not None),
-                depth=above.depth,
-                parent=above.element,
-            )
-        )
-        self.grounds.append(Ground(Box(left, top, right - left, bottom - top), colors, above.behind))
-        at = len(self.elements) - 1
+        role = _role(tag, attributes, style, background is not None)
+        ground = Ground(Box(left, top, right - left, bottom - top), colors, above.behind)
+        at = self._list(tag, box, style, state, background, role, above, ground)
         self._control(node, at, tag, attributes, style)
         return replace(state, element=at, depth=above.depth + 1, opaque=tag in _OPAQUE)
 
@@ -348,22 +278,26 @@ class _Reader:
 
     def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
         """Words right in the body are an element of their own."""
-        self.elements.append(
-            Element(
-                tag="#text",
-                box=Box(*(round(value, 2) for value in self.layout["bounds"][index])),
-                text="",
-                color=_over(parse_color(style["-webkit-text-fill-color"]), above.opacity, above.behind),
-                background=None,
-                font_size=first_number(style["font-size"]),
-                bold=first_number(style["font-weight"]) >= 600,
-                align=_align(style),
-                role="",
-                depth=above.depth,
-                parent=-1,
-            )
-        )
-        self.grounds.append(Ground(self.elements[-1].box, (), above.behind))
+        box = Box(*(round(value, 2) for value in self.layout["bounds"][index]))
+        return self._list("#text", box, style, above, None, "", above, Ground(box, (), above.behind))
+
+    def _list(
+        self,
+        tag: str,
+        box: Box,
+        style: dict[str, str],
+        state: _State,
+        background: Rgb | None,
+        role: Role,
+        above: _State,
+        ground: Ground,
+    ) -> int:
+        """List an element below `above`, whose text stands over what `state` says; return its index."""
+        color = _over(parse_color(style["-webkit-text-fill-color"]), state.opacity, state.behind)
+        size, bold = first_number(style["font-size"]), first_number(style["font-weight"]) >= 600
+        looks = (color, background, size, bold, _align(style), role)
+        self.elements.append(Element(tag, box, "", *looks, above.depth, above.element))
+        self.grounds.append(ground)
         return len(self.elements) - 1
 
     def _attributes(self, node: int) -> dict[str, str]:

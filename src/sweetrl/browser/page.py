@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Rgb = tuple[int, int, int]
 Align = Literal["left", "center", "right"]
@@ -56,13 +56,15 @@ class Page:
     each of the renderer's other views (sweetrl.browser.tab): the page as it is there, None where it shows the same.
     """
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
+
     png: bytes
     width: int
     height: int
     elements: tuple[Element, ...]
     background: Rgb
     status: Status
-    flags: tuple[str, ...]
-    renderer: str
+    flags: tuple[str, ...] = ()
+    renderer: str = ""
     unread: tuple[Box, ...] = ()
     others: tuple[Page | None, ...] = ()

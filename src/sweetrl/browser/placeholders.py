@@ -11,21 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 LIMIT = 4000  # CSS pixels a side
 _HOSTS = (
-    "picsum.photos",
-    "placeholder.com",
-    "placehold.it",
-    "placehold.co",
-    "placehold.jp",
-    "dummyimage.com",
-    "fakeimg.pl",
-    "loremflickr.com",
-    "lorempixel.com",
-    "placekitten.com",
-    "placebear.com",
-    "placeimg.com",
-    "unsplash.com",
+    "picsum.photos", "placeholder.com", "placehold.it", "placehold.co", "placehold.jp", "dummyimage.com", "fakeimg.pl",
+    "loremflickr.com", "lorempixel.com", "placekitten.com", "placebear.com", "placeimg.com", "unsplash.com",
     "unsplash.it",
-)
+)  # fmt: skip
 _PAIR = re.compile(r"(\d{1,5})\s*[x×/]\s*(\d{1,5})(?=$|[/.?&@x])")
 _ONE = re.compile(r"/(\d{1,5})(?=$|[/.?&])")
 _ID = re.compile(r"/(?:id|seed)/[^/]*")

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,9 @@ from sweetrl.browser.cache import PageCache
 from sweetrl.browser.page import Page
 from sweetrl.browser.prepare import prepare
 from sweetrl.browser.service import Service
-from sweetrl.browser.tab import Shot
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from sweetrl.config.settings import BrowserSettings
 
 _services: dict[tuple[int, str], tuple[Service, int]] = {}
@@ -63,15 +59,11 @@ class Renderer:
             raise UserError("the renderer is closed; make a new one.")
         if os.getpid() != self._key[0]:
             raise RuntimeError("a renderer does not outlive a fork: make one in the new process")
-        name = self._service.renderer
         if self._cache is not None:
-            kept = self._cache.get(html, name)
+            kept = self._cache.get(html, self.name)
             if kept is not None:
                 return kept
-        shots, flags = self._service.render(prepare(html))
-        assert shots[0] is not None
-        others = tuple(None if shot is None else _page(shot, flags, name) for shot in shots[1:])
-        page = replace(_page(shots[0], flags, name), others=others)
+        page = self._service.render(prepare(html))
         if self._cache is not None:
             self._cache.put(html, page)
         return page
@@ -106,16 +98,8 @@ class Renderer:
     def __enter__(self) -> Renderer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _page(shot: Shot, flags: tuple[str, ...], name: str) -> Page:
-    return Page(
-        shot.png, shot.width, shot.height, shot.elements, shot.background, shot.status, flags, name, shot.unread
-    )
 
 
 @atexit.register

@@ -15,12 +15,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sweetrl.browser.binary import INSTALL, find_browser, fonts_fingerprint
 from sweetrl.browser.devtools import Browser, BrowserGone, CallError, CallTimeout, PageCrashed
 from sweetrl.browser.facts import WHITE
-from sweetrl.browser.page import Status
+from sweetrl.browser.page import Page, Status
 from sweetrl.browser.prepare import Prepared, prepare, stay
 from sweetrl.browser.tab import PageMoved, Shot, Tab, View, other_views
 from sweetrl.config.settings import BrowserSettings
@@ -28,7 +29,7 @@ from sweetrl.errors import UserError
 from sweetrl.text import printable
 
 logger = logging.getLogger("sweetrl")
-RULES = 7  # to be raised with every change of this package that changes pixels or facts
+RULES = 8  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
 RECYCLE = 200  # views of pages before a tab is replaced
@@ -71,13 +72,12 @@ class Service:
         size = f"{set_.width}x{set_.height}<{set_.maximum_height}"
         return f"{self._generation().browser.version} fonts {self._fonts} rules {RULES} {size}{script}"
 
-    def render(self, page: Prepared) -> tuple[list[Shot | None], tuple[str, ...]]:
-        """Return what became of the page, and its flags.
+    def render(self, page: Prepared) -> Page:
+        """Return what became of the page, as it is and in the other views (sweetrl.browser.tab.other_views).
 
-        After the page itself come those in the other views (sweetrl.browser.tab.other_views); None where it shows the
-        same. Raises UserError where not even an empty page is rendered.
+        Raises UserError where not even an empty page is rendered.
         """
-        set_, flags = self.settings, page.flags
+        set_, name, flags = self.settings, self.renderer, page.flags
         here = View(set_.width, set_.height, set_.javascript)
         shot, page = self._try(page, here)
         assert shot is not None
@@ -86,7 +86,10 @@ class Service:
             shots.append(None)
             if all(each is None or each.shows for each in shots):  # what fails in one view is not tried in the next
                 shots[-1], page = self._try(page, view, shot.shows)
-        return shots, tuple(sorted({*flags, *page.flags}))
+        flags = tuple(sorted({*flags, *page.flags}))
+        first, *others = (each and replace(each.page, flags=flags, renderer=name) for each in shots)
+        assert first is not None
+        return replace(first, others=tuple(others))
 
     def _try(self, page: Prepared, view: View, unless: Counter[str] | None = None) -> tuple[Shot | None, Prepared]:
         """Render the page in a view, again where that fails; return it, and the page as it was rendered at last."""
@@ -230,7 +233,8 @@ class Service:
 
         target = io.BytesIO()
         Image.new("RGB", (self.settings.width, self.settings.height), WHITE).save(target, "PNG")
-        return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status, (), Counter())
+        page = Page(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status)
+        return Shot(page, Counter())
 
 
 def give_memory_back() -> None:

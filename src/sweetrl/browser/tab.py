@@ -9,12 +9,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sweetrl.browser import facts, ink, placeholders, reading
-from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, PageCrashed
-from sweetrl.browser.page import Box, Element, Rgb, Status
+from sweetrl.browser.devtools import Browser, Call, CallError, Clock, PageCrashed
+from sweetrl.browser.page import Page, Status
 from sweetrl.browser.prepare import Prepared
 
 # After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames,
@@ -110,18 +109,11 @@ class PageMoved(Exception):
     """The page went somewhere else while it was rendered."""
 
 
-@dataclass(frozen=True)
-class Shot:
-    """What a tab made of a page."""
+class Shot(NamedTuple):
+    """What a tab made of a page, and what it shows (sweetrl.browser.ink.glance)."""
 
-    png: bytes
-    width: int
-    height: int
-    elements: tuple[Element, ...]
-    background: Rgb
-    status: Status
-    unread: tuple[Box, ...]
-    shows: Counter[str]  # sweetrl.browser.ink.glance
+    page: Page
+    shows: Counter[str]
 
 
 class Tab:
@@ -212,7 +204,7 @@ class Tab:
         elements, unread = ink.visible(ink.Pictures(picture, texts, things, sheet), found)
         if self._moved:
             raise PageMoved
-        return Shot(png, width, whole, elements, found.background, status, unread, shows)
+        return Shot(Page(png, width, whole, elements, found.background, status, unread=unread), shows)
 
     def _look(self, page: Prepared, view: View, clock: Clock) -> tuple[dict[str, Any], int]:
         """Open the page in a view; return the snapshot of it and its height."""
@@ -265,7 +257,7 @@ class Tab:
     def close(self) -> None:
         """Give the context back, whatever state its page is in; does not wait."""
         self.browser.forget(self._session, PageCrashed())
-        self.browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
+        self.browser.send("Target.disposeBrowserContext", browserContextId=self._context)
 
     def _picture(self, whole: int, clock: Clock) -> bytes:
         """Return the PNG of the page from its upper left corner, `whole` pixels high."""
@@ -293,7 +285,7 @@ class Tab:
         self._call("Runtime.evaluate", clock, contextId=context, expression=hide)
         png = self._picture(whole, clock)
         # Before the next page, which comes into the same document; nobody waits for it.
-        self.browser.tell("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
+        self.browser.send("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
         return png
 
     def _draw(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
@@ -308,7 +300,7 @@ class Tab:
 
     def _paint(self, clock: Clock, **parameters: Any) -> dict[str, Any]:
         """Have one frame drawn."""
-        while not self.browser.frames.acquire(timeout=min(clock.left(), SLICE)):
+        while not self.browser.frames.acquire(timeout=clock.left()):
             pass
         try:
             return self._call("HeadlessExperimental.beginFrame", clock, **parameters)
@@ -351,7 +343,7 @@ class Tab:
         elif method == "Fetch.requestPaused":
             self._answer(parameters)
         elif method == "Page.javascriptDialogOpening":
-            self.browser.tell("Page.handleJavaScriptDialog", self._session, accept=False)
+            self.browser.send("Page.handleJavaScriptDialog", self._session, accept=False)
         elif method in ("Inspector.targetCrashed", "Inspector.detached", "Target.targetCrashed"):
             self._crashed = True
             self._loaded.set()
@@ -363,9 +355,9 @@ class Tab:
         if paused.get("resourceType") == "Image":
             size = placeholders.size(paused["request"]["url"])
         if size is None:
-            self.browser.tell("Fetch.failRequest", self._session, requestId=request, errorReason="BlockedByClient")
+            self.browser.send("Fetch.failRequest", self._session, requestId=request, errorReason="BlockedByClient")
             return
-        self.browser.tell(
+        self.browser.send(
             "Fetch.fulfillRequest",
             self._session,
             requestId=request,

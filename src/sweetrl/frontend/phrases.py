@@ -30,12 +30,12 @@ _SENTENCES: dict[str, tuple[str, ...]] = {
     "color": ("{Part} should be {wanted}, yours is {found}.", "Please make {part} {wanted}, not {found}."),
     "missing": ("{Part} is missing.", "I miss {part} on your page."),
     "extra": ("I do not want {part}.", "Please leave out {part}."),
-    "images": ("There should be {wanted} {wanted_pictures}, you have {found}.",),
+    "images": ("There should be {wanted}, you have {found}.",),
     "image size": ("{Part} should be about {wanted} pixels, yours is {found}.",),
     "box color": ("The boxes in {part} should be {wanted}, yours are {found}.",),
-    "columns": ("{Part} should have {wanted_columns}, yours has {found_columns}.",),
-    "align": ("The text in {part} should be {wanted_side}, not {found_side}.",),
-    "place": ("{Part} should be {wanted_place}, not {found_place}.",),
+    "columns": ("{Part} should have {wanted}, yours has {found}.",),
+    "align": ("The text in {part} should be {wanted}, not {found}.",),
+    "place": ("{Part} should be {wanted}, not {found}.",),
     "order": ("{Part} should be above {other}, on your page it is below.",),
     "text": ("{Part} is missing.", "I miss {part}."),
     "extra text": ("I do not want {part}.", "Please leave out {part}."),
@@ -53,27 +53,22 @@ def say(differences: Sequence[Difference], rng: random.Random, most: int) -> str
 
 def sentence(difference: Difference, rng: random.Random) -> str:
     """Return one sentence about one difference."""
-    part = difference.part
-    if difference.kind == "missing" and part.startswith("the form"):
+    kind, part, wanted, found = difference.kind, difference.part, difference.wanted, difference.found
+    if kind == "missing" and part.startswith("the form"):
         part = "a form"
-    values = {
-        "part": part,
-        "Part": part[0].upper() + part[1:],
-        "other": difference.other,
-        "wanted": "no" if (difference.kind, difference.wanted) == ("images", "0") else difference.wanted,
-        "found": "none" if (difference.kind, difference.found) == ("images", "0") else difference.found,
-        "wanted_pictures": "picture" if difference.wanted == "1" else "pictures",
-        "wanted_columns": _columns(difference.wanted),
-        "found_columns": "none" if difference.found == "1" else difference.found,
-        "wanted_side": _SIDES.get(difference.wanted, ""),
-        "found_side": _SIDES.get(difference.found, ""),
-        "wanted_place": _PLACES.get(difference.wanted, ""),
-        "found_place": _PLACES.get(difference.found, ""),
-    }
-    wordings = _SENTENCES[difference.kind]
+    if kind == "images":
+        wanted = f"{'no' if wanted == '0' else wanted} {'picture' if wanted == '1' else 'pictures'}"
+        found = "none" if found == "0" else found
+    elif kind == "columns":
+        wanted, found = _columns(wanted), "none" if found == "1" else found
+    elif kind in ("align", "place"):
+        words = _SIDES if kind == "align" else _PLACES
+        wanted, found = words.get(wanted, ""), words.get(found, "")
+    wordings = _SENTENCES[kind]
     if difference.wanted.startswith("a "):  # "a darker blue", which is blue, too
         wordings = wordings[:1]
-    return rng.choice(wordings).format(**values)
+    names = {"part": part, "Part": part[0].upper() + part[1:], "other": difference.other}
+    return rng.choice(wordings).format(wanted=wanted, found=found, **names)
 
 
 def _columns(count: str) -> str:

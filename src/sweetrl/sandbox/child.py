@@ -56,36 +56,26 @@ def runner(values: Any, official: Any) -> Callable[[int, int], None]:
     outer = _official_globals(official)
     encode = encoder.encode
 
-    def split(code: Any, text: str, call: str, ready: Any) -> dict[str, Any]:
+    def split(code: Any, text: str, call: str, ready: Any) -> Any:
         inner: dict[str, Any] = {"function_definition": text, "test_case": call}
-        try:
-            exec(code, outer, inner)
-            # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
-            inner.update(function_definition=text, test_case=call)
-            inner.pop("e", None)
-            return {"v": encode(eval(ready or compiled(call.lstrip(" \t"), _CALL, "eval", "split"), outer, inner))}
-        except refused as error:
-            return {"r": str(error)}
-        except BaseException as error:
-            return {"e": describe(error, call)}
+        exec(code, outer, inner)
+        # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
+        inner.update(function_definition=text, test_case=call)
+        inner.pop("e", None)
+        return eval(ready or compiled(call.lstrip(" \t"), _CALL, "eval", "split"), outer, inner)
 
-    def one(code: Any, text: str, call: str, ready: Any) -> dict[str, Any]:
-        try:
-            space = _module("solution")
-            space["__file__"] = _NAME
-            exec(code, space)
-            return {"v": encode(eval(ready or call, space))}
-        except refused as error:
-            return {"r": str(error)}
-        except BaseException as error:
-            return {"e": describe(error, call)}
+    def one(code: Any, text: str, call: str, ready: Any) -> Any:
+        space = _module("solution")
+        space["__file__"] = _NAME
+        exec(code, space)
+        return eval(ready or call, space)
 
     def run_job(file: int, length: int) -> None:
         sources, calls, namespace, seed, output, encoder.nodes = loads(read(file, length, 0))
         if seed != SEED:
             reseed(seed)
         write(file, begun(8, now()))
-        code, error = None, None
+        code, unread = None, None
         for text in sources:  # the first reading that compiles, or the error of the first
             try:
                 code = compiled(text, _NAME, "exec", namespace)
@@ -93,10 +83,15 @@ def runner(values: Any, official: Any) -> Callable[[int, int], None]:
                     _remember(text)
                 break
             except BaseException as failure:  # a parser can fail in any way; the error is the solution's own
-                error = error or describe(failure, "")
+                unread = unread or describe(failure, "")
         execute = split if namespace == "split" else one
         for call, ready in loads(calls):  # text and code, which is None where the text does not compile
-            frame = {"e": error} if code is None else execute(code, text, call, ready)
+            try:
+                frame = {"e": unread} if code is None else {"v": encode(execute(code, text, call, ready))}
+            except refused as error:
+                frame = {"r": str(error)}
+            except BaseException as error:
+                frame = {"e": describe(error, call)}
             payload = text_of(frame).encode()
             if size(payload) > output:
                 frame = {"r": f"the value takes {size(payload)} bytes, more than {output}"}

@@ -33,7 +33,7 @@ _WORDS: dict[str, tuple[tuple[type, ...], ...]] = {
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _DIMENSIONS = 64  # numpy's own limit
 _DETAIL = 400
-UNSAFE = "UNSAFE"
+_DISTRIBUTIONS = {"bs4": "beautifulsoup4"}  # where a library is installed under another name than its module's
 
 
 def parse_frame(payload: bytes, nodes: int) -> CallResult:
@@ -120,7 +120,7 @@ def describe_status(status: int) -> str:
 def describe_isolation(layers: tuple[str, ...]) -> str:
     """Layer names joined by "+"; prefixed with UNSAFE unless seccomp and a view of the files of its own hold."""
     name = "+".join(layers)
-    return name if is_safe(layers) else f"{UNSAFE}:{name}"
+    return name if is_safe(layers) else f"UNSAFE:{name}"
 
 
 def is_safe(layers: tuple[str, ...]) -> bool:
@@ -138,16 +138,11 @@ def library_paths(names: tuple[str, ...]) -> list[str]:
         if folder.name not in ("site-packages", "dist-packages"):
             continue
         for name in names:
-            metadata = sorted(folder.glob(f"{distribution_of(name).replace('-', '_')}-*.dist-info"))
+            metadata = sorted(folder.glob(f"{_DISTRIBUTIONS.get(name, name).replace('-', '_')}-*.dist-info"))
             for path in (folder / name, folder / f"{name}.py", folder / f"{name}.libs", *metadata):
                 if path.exists() and str(path) not in found:
                     found.append(str(path))
     return found
-
-
-def distribution_of(module: str) -> str:
-    """The name under which the library with this top-level module is installed."""
-    return {"bs4": "beautifulsoup4"}.get(module, module)
 
 
 def schedule_of(launcher: int, inside: int) -> tuple[bool, float] | None:

@@ -27,7 +27,6 @@ _SHARED = (
     *("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache"),
     *("/usr/share/zoneinfo", "/etc/mime.types", "/usr/lib/locale/C.utf8"),
 )
-_NOBODY = 65534
 _OWN_USERS = range(61184, 65520)  # which no person has: systemd keeps them for services, too
 _MODE = 0o700
 _libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
@@ -72,7 +71,7 @@ class Guards:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if version:
             writable = [self.scratch] if self.scratch else []
-            self.landlock.restrict(self._split(readable), listable, [*writable, self.namespaces.NULL], version)
+            self.landlock.restrict(self._split(readable, hidden), listable, [*writable, self.namespaces.NULL], version)
             self.layers.append("landlock")
         _drop_capabilities(kept)
         if "rlimits" not in self.without:
@@ -107,12 +106,11 @@ class Guards:
         ]
         return inside, sorted(stdlib), hidden
 
-    def _split(self, readable: list[str]) -> list[str]:
+    def _split(self, readable: list[str], hidden: list[str]) -> list[str]:
         """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one each."""
-        hidden = self._paths()[2] if not self.scratch else []
         parts: list[str] = []
         for path in readable:
-            if any(folder.startswith(path + "/") for folder in hidden):
+            if not self.scratch and any(folder.startswith(path + "/") for folder in hidden):
                 children = [os.path.join(path, name) for name in os.listdir(path)]
                 parts += [child for child in children if child not in hidden]
             else:
@@ -154,18 +152,18 @@ class Guards:
     def _limit(self) -> None:
         """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
         limits = self.config["limits"]
-        _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
         results = max(limits["disk_mib"] << 20, limits["output_kib"] << 14)  # in the file that holds the source, too
-        _set_limit(resource.RLIMIT_FSIZE, results + (limits["source_kib"] << 10))
-        _set_limit(resource.RLIMIT_NOFILE, 64)
-        _set_limit(resource.RLIMIT_CORE, 0)
-        _set_limit(resource.RLIMIT_MEMLOCK, 0)
-        _set_limit(resource.RLIMIT_MSGQUEUE, 0)
-        self._limits = [(resource.RLIMIT_CPU, _within_hard(resource.RLIMIT_CPU, limits["cpu_seconds"]))]
-        if self.alone:
-            _set_limit(resource.RLIMIT_NPROC, self.processes)
-        else:
-            self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
+        now = {
+            resource.RLIMIT_AS: self.base + (limits["memory_mib"] << 20),
+            resource.RLIMIT_FSIZE: results + (limits["source_kib"] << 10),
+            resource.RLIMIT_NOFILE: 64,
+            **dict.fromkeys((resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE), 0),
+        }
+        later = {resource.RLIMIT_CPU: limits["cpu_seconds"]}
+        (now if self.alone else later)[resource.RLIMIT_NPROC] = self.processes
+        for name, value in now.items():
+            resource.setrlimit(name, _within_hard(name, value))
+        self._limits = [(name, _within_hard(name, value)) for name, value in later.items()]
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder, and give it the mode and the times that it began with.
@@ -197,10 +195,6 @@ def _within_hard(name: int, value: int) -> tuple[int, int]:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     return value, value
-
-
-def _set_limit(name: int, value: int) -> None:
-    resource.setrlimit(name, _within_hard(name, value))
 
 
 def _empty(folder: str) -> None:
@@ -263,21 +257,19 @@ def _leave_root(open_to_all: bool, landlock: bool) -> tuple[int, bool]:
     """
     searches = landlock and _libc.prctl(_PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH, 0, 0, 0) == 1
     kept = 1 << _CAP_DAC_READ_SEARCH if searches and not open_to_all else 0
-    own = _OWN_USERS[int.from_bytes(os.urandom(2), "big") % len(_OWN_USERS)]
-    for user in (own, _NOBODY):
-        try:
-            os.setgroups([])
-            if not (open_to_all or kept):
-                os.setresuid(user, 0, 0)
-                return 0, user == own
-            os.setresgid(user, user, user)
-            _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
-            os.setresuid(user, user, user)
-            _set_capabilities(kept)
-            return kept, user == own
-        except OSError:  # root of a container that has no such user, or may not change users
-            continue
-    return 0, False
+    user = _OWN_USERS[int.from_bytes(os.urandom(2), "big") % len(_OWN_USERS)]
+    try:
+        os.setgroups([])
+        if not (open_to_all or kept):
+            os.setresuid(user, 0, 0)
+            return 0, True
+        os.setresgid(user, user, user)
+        _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
+        os.setresuid(user, user, user)
+        _set_capabilities(kept)
+        return kept, True
+    except OSError:  # root of a container that has no such user, or may not change users
+        return 0, False
 
 
 def _drop_capabilities(kept: int) -> None:

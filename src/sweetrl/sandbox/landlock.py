@@ -12,10 +12,11 @@ import struct
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
-# write, remove file and folder, make folder, regular file; truncate
+# write, remove file and folder, make folder, regular file
 WRITE = (1 << 1) | (1 << 4) | (1 << 5) | (1 << 7) | (1 << 8)
-_TRUNCATE, _REFER, _IOCTL = 1 << 14, 1 << 13, 1 << 15
+_TRUNCATE, _REFER, _IOCTL = 1 << 14, 1 << 13, 1 << 15  # the second: from one writable folder to another
 TRUNCATION = 3  # the version from which on it refuses to empty files that may not be written to
+_SINCE = {2: _REFER, TRUNCATION: _TRUNCATE, 5: _IOCTL}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -33,16 +34,8 @@ def restrict(readable: list[str], listable: list[str], writable: list[str], vers
     `listable` folders can be listed, with everything beneath them, but the files in them not read. Missing paths are
     passed over. `version` is that of abi(), or an older one. Needs no-new-privileges.
     """
-    files = (1 << 13) - 1
-    write = WRITE
-    if version >= 2:
-        files |= _REFER
-        write |= _REFER  # from one writable folder to another
-    if version >= TRUNCATION:
-        files |= _TRUNCATE
-        write |= _TRUNCATE
-    if version >= 5:
-        files |= _IOCTL
+    files = (1 << 13) - 1 + sum(right for since, right in _SINCE.items() if version >= since)
+    write = WRITE | files & (_REFER | _TRUNCATE)
     # what is ruled: files; from version 4 on the network, too; from 6 on sockets and signals to processes outside
     ruleset = struct.pack("3Q", files, 3, 3)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     handle = _call(_CREATE, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint32(0))

@@ -53,7 +53,6 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _ZYGOTE_ONLY = ("wait4", "sendmsg", "setpgid", "pidfd_open", "setrlimit", "close_range")
 # ... and what it may do with any argument, but a child only with those that _child_body lets through.
 _NARROWED = ("clone", "prctl", "prlimit64", "tgkill", "kill")
-_CHECKED = ("fcntl", "ioctl", "clone3", "socketpair", "sendto", "chmod", "fchmodat", "utimensat")
 # Landlock says nothing of these, so they need a root of the zygote's own, where only the scratch folder can be written
 # to ("truncate" it knows from version 3 on, and needs no more there).
 _BY_PATH = ("chmod", "fchmodat", "utimensat", "truncate")
@@ -146,8 +145,7 @@ def _assemble_zygote(column: int, architecture: int, own_root: bool, truncation:
     for name, number in _numbers(column).items():
         if name in _BY_PATH and not own_root:
             continue
-        checked = name in _CHECKED or name in _UNSUPPORTED or (name in _OPENING and not truncation)
-        body = _body(name) if checked else [(_RETURN, 0, 0, _ALLOW)]
+        body = _body(name, truncation)
         code += [(_JUMP_EQUAL, 0, len(body), number), *body]
     code.append((_RETURN, 0, 0, _DENY))
     return _pack(code)
@@ -184,8 +182,8 @@ def _one_of(values: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
     return [step for value in values for step in ((_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
 
 
-def _body(name: str) -> list[tuple[int, int, int, int]]:
-    """The checks of one system call; runs to a return in every case."""
+def _body(name: str, truncation: bool) -> list[tuple[int, int, int, int]]:
+    """The checks of one system call, if it has any; runs to a return in every case."""
     allow, deny = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)
     if name == "fcntl":
         return [
@@ -204,7 +202,7 @@ def _body(name: str) -> list[tuple[int, int, int, int]]:
         return [(_RETURN, 0, 0, _NO_SYSTEM_CALL)]
     if name in _UNSUPPORTED:
         return [(_RETURN, 0, 0, _NOT_SUPPORTED)]
-    if name in _OPENING:
+    if name in _OPENING and not truncation:
         # Landlock looks first at what is opened to be written to, but at nothing else that is emptied.
         emptied = [(_AND, 0, 0, _ACCESS), *_one_of(_WRITING), deny]
         return [_low(_OPENING[name]), (_JUMP_SET, 0, len(emptied), _O_TRUNC), *emptied, allow]
@@ -215,8 +213,9 @@ def _body(name: str) -> list[tuple[int, int, int, int]]:
         return [_low(1), (_JUMP_EQUAL, 0, 1, 0), _high(1), (_JUMP_EQUAL, 0, 1, 0), deny, allow]
     if name == "socketpair":
         return [_low(0), *_one_of((1,)), deny]  # AF_UNIX
-    # sendto: never to an address
-    return [_low(4), (_JUMP_EQUAL, 1, 0, 0), deny, _high(4), *_one_of((0,)), deny]
+    if name == "sendto":  # never to an address
+        return [_low(4), (_JUMP_EQUAL, 1, 0, 0), deny, _high(4), *_one_of((0,)), deny]
+    return [allow]
 
 
 def _child_body(name: str) -> list[tuple[int, int, int, int]]:

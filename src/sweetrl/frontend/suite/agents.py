@@ -175,6 +175,9 @@ class OracleAgent:
 
 # The share of the details that a demonstrator takes from the look in a reply that heeds the request.
 HEEDED = 0.95
+# What a demonstrator does that does not put right all that was said: shares, and the rest is the same page again.
+FORGET, MEDDLE, ASK = 0.4, 0.3, 0.15
+STOP, STOP_GROWTH = 0.15, 0.1  # how readily it ends early, and how much more readily each turn
 
 Start = Literal["hints", "usual", "random"]
 
@@ -210,9 +213,9 @@ class Demonstrator:
     probability `heed` a reply heeds the request: the details of which the user has said nothing are as the look that
     the request names has them, nearly all (`HEEDED`).
 
-    With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one
-    of the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the
-    same page again. Before that it ends early with probability (1 - quality) x (`stop` + `stop_growth` a turn).
+    With probability `quality` a reply puts right all that was said. Else it is a page that lacks one of the changes
+    (`FORGET`), one with a detail changed that nobody asked for (`MEDDLE`), a question (`ASK`), or the same page again.
+    Before that it ends early with probability (1 - quality) x (`STOP` + `STOP_GROWTH` a turn).
 
     An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
     """
@@ -221,11 +224,6 @@ class Demonstrator:
     rng: random.Random
     quality: float
     heed: float
-    forget: float = 0.4
-    meddle: float = 0.3
-    ask: float = 0.15
-    stop: float = 0.15
-    stop_growth: float = 0.1
     informed: bool = False
     heed_page: float = 0.5
 
@@ -234,7 +232,7 @@ class Demonstrator:
         rng = self.rng
         turn, design = len(messages) // 2, self._design(task, messages)
         fault = 1.0 - self.quality
-        early = turn > 0 and rng.random() < fault * (self.stop + self.stop_growth * turn)
+        early = turn > 0 and rng.random() < fault * (STOP + STOP_GROWTH * turn)
         if turn >= self.max_turns - 1 or early or _fine(messages):
             return show(design, True, "")
         if rng.random() < self.quality:
@@ -256,15 +254,15 @@ class Demonstrator:
 
     def _fault(self, design: Design, before: Design, rng: random.Random) -> str:
         kind = rng.random()
-        if kind < self.forget:
+        if kind < FORGET:
             changed = [detail.name for detail in DETAILS if design[detail.name] != before[detail.name]]
             if changed:
                 name = rng.choice(changed)
                 return show(design.set({name: before[name]}), False, rng.choice(SHOW))
-        elif kind < self.forget + self.meddle:
+        elif kind < FORGET + MEDDLE:
             detail = rng.choice([one for one in design.open_details() if one.name != "navigation place"])
             return show(design.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
-        elif kind < self.forget + self.meddle + self.ask:
+        elif kind < FORGET + MEDDLE + ASK:
             names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *design.sections)]
             return QUESTIONS[rng.choice(names)]
         return show(before, False, rng.choice(SHOW))

@@ -15,7 +15,7 @@ from sweetrl.frontend.suite.designs import HEADINGS, HOURS, LINKS, NONE, RGB, TO
 
 WIDTH, HEIGHT = 1366, 682
 PAD, LINE = 32, 24
-BLACK, WHITE, BORDER = (0, 0, 0), (255, 255, 255), (107, 114, 128)
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 EMPTY = Page(b"", WIDTH, HEIGHT, (), WHITE, "ok", (), "sketch")
 
 
