@@ -27,6 +27,7 @@ _SHARED = (
     *("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache"),
     *("/usr/share/zoneinfo", "/etc/mime.types", "/usr/lib/locale/C.utf8"),
 )
+_NOBODY = 65534
 _OWN_USERS = range(61184, 65520)  # which no person has: systemd keeps them for services, too
 _MODE = 0o700
 _libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
@@ -257,19 +258,21 @@ def _leave_root(open_to_all: bool, landlock: bool) -> tuple[int, bool]:
     """
     searches = landlock and _libc.prctl(_PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH, 0, 0, 0) == 1
     kept = 1 << _CAP_DAC_READ_SEARCH if searches and not open_to_all else 0
-    user = _OWN_USERS[int.from_bytes(os.urandom(2), "big") % len(_OWN_USERS)]
-    try:
-        os.setgroups([])
-        if not (open_to_all or kept):
-            os.setresuid(user, 0, 0)
-            return 0, True
-        os.setresgid(user, user, user)
-        _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
-        os.setresuid(user, user, user)
-        _set_capabilities(kept)
-        return kept, True
-    except OSError:  # root of a container that has no such user, or may not change users
-        return 0, False
+    own = _OWN_USERS[int.from_bytes(os.urandom(2), "big") % len(_OWN_USERS)]
+    for user in (own, _NOBODY):
+        try:
+            os.setgroups([])
+            if not (open_to_all or kept):
+                os.setresuid(user, 0, 0)
+                return 0, user == own
+            os.setresgid(user, user, user)
+            _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
+            os.setresuid(user, user, user)
+            _set_capabilities(kept)
+            return kept, user == own
+        except OSError:  # root of a container that has no such user, or may not change users
+            continue
+    return 0, False
 
 
 def _drop_capabilities(kept: int) -> None:
