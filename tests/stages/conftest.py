@@ -6,8 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sweetrl.errors import UserError
 from sweetrl.types import Score, TestResult, Trajectory
+
+
+def sweetrl(*words: Any) -> str:
+    """What the command line prints; the UserError that it would print is raised."""
+    from sweetrl.cli.main import app
+
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.stdout
 
 
 @pytest.fixture(autouse=True)

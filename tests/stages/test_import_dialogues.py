@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from sweetrl.backend.suite import generate
-from sweetrl.cli.main import app
 from sweetrl.colbench.files import named_by_content, trajectory_row, write_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE
@@ -21,6 +19,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.stages.import_dialogues import Importer
 from sweetrl.types import Message, Task, Trajectory
+from tests.stages.conftest import sweetrl
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +29,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def import_(*words: Any) -> tuple[dict[str, str], list[Trajectory]]:
     """What the command prints, and the dialogues that it writes to `out`."""
-    done = CliRunner().invoke(app, ["import", "--out", "out", *map(str, words)])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return dict(line.split("\t") for line in done.stdout.splitlines()), list(TrajectoryStore("out"))
+    printed = sweetrl("import", "--out", "out", *words)
+    return dict(line.split("\t") for line in printed.splitlines()), list(TrajectoryStore("out"))
 
 
 def chat(request: str, reply: str, **values: Any) -> dict[str, Any]:

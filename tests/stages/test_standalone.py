@@ -17,6 +17,7 @@ from sweetrl.colbench.files import read_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.errors import UserError
 from sweetrl.types import Task
+from tests.stages.conftest import sweetrl
 
 FOREIGN = [
     Task(
@@ -36,15 +37,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[
     write_tasks(Path("tasks.jsonl"), tasks)
     write_task_table(Path("synthetic.parquet"), generate("test", 4, seed=1))
     return tmp_path
-
-
-def sweetrl(*words: Any) -> str:
-    """Run the command line; its output, or the UserError that it would print."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return done.output
 
 
 def says(body: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sweetrl.console.logs import show_progress
 from sweetrl.errors import UserError
 from sweetrl.reproduce import workers
+from sweetrl.stages.launch import STARTER, end_with_starter
 
 USAGE = (
     "name a part: all [WORKERS] [NAME ...], base, warm-start, seed-data SEED, base-large, variant NAME SEED, "
@@ -42,8 +43,8 @@ def run(arguments: Sequence[str]) -> None:
 def main() -> None:
     """The command line; a UserError is one sentence and status 1."""
     show_progress()
-    if workers.STARTER in os.environ:  # DVC ends with `all`, and a part with DVC
-        workers.end_with_parent()
+    if STARTER in os.environ:  # DVC ends with `all`, and a part with DVC
+        end_with_starter()
     try:
         run(sys.argv[1:])
     except UserError as error:
