@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.types import Score, TestResult, Trajectory
 
@@ -26,6 +28,26 @@ def sweetrl(*words: Any) -> str:
 @pytest.fixture(autouse=True)
 def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
+
+
+def content(folder: Path | str) -> dict[str, bytes]:
+    """The files of a folder by name."""
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def kill_at(index: int, monkeypatch: pytest.MonkeyPatch, folder: str = "") -> list[int]:
+    """Let writing shard `index` (of `folder`) end the process once; return the shards that are written, as they are."""
+    write, written, kills = TrajectoryStore.write_shard, list[int](), [index]
+
+    def dies(self: TrajectoryStore, number: int, trajectories: Any) -> Path:
+        if number in kills and self.folder.name.endswith(folder):
+            kills.remove(number)
+            raise KeyboardInterrupt
+        written.append(number)
+        return write(self, number, trajectories)
+
+    monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
+    return written
 
 
 class LongScorer:

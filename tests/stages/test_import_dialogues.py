@@ -19,7 +19,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.stages.import_dialogues import Importer
 from sweetrl.types import Message, Task, Trajectory
-from tests.stages.conftest import sweetrl
+from tests.stages.conftest import content, sweetrl
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +89,12 @@ def test_tasks_of_one_name_are_told_apart_by_their_content() -> None:
 def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
     name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(5)))
     import_(name)
-    first = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    first = content("out")
     with pytest.raises(UserError, match="out: this is there already"):
         import_(name)
     Path("out").rename("before")
     import_(name)
-    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == first
+    assert content("out") == first
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl", "before", "out"]
 
 

@@ -323,14 +323,7 @@ def cut(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str
     return reply
 
 
-def one_only(chat: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-    refusal = (400, {"error": {"message": "'n' : number must be at most 1"}})
-    return lambda body: refusal if body.get("n", 1) > 1 else chat(body)
-
-
-def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
-    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
-) -> None:
+def test_a_server_that_knows_text_only(here: Callable[[str], Path], fake_server: Any, tokenizer: Any) -> None:
     here("text")
     with fake_server(reply=replies) as server:
         server._chat = cut(server._chat)
@@ -346,15 +339,6 @@ def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
     expected = [[(one.role, one.content) for one in messages] for messages in told]
     said = [[(one["role"], one["content"]) for one in body["messages"]] for body in bodies]
     assert sorted(one[1:] for one in said) == sorted(expected) and {one[0][0] for one in said} == {"system"}
-    together = written()
-
-    here("single")
-    with fake_server(reply=replies) as server:
-        server._chat = one_only(cut(server._chat))
-        rank(with_server(server.url, "openai"))
-        # At most what may be under way had asked for several before the first refusal.
-        assert STATES * 4 < server.requests <= STATES * 4 + 8
-    assert written() == together
 
 
 def test_what_a_context_has_no_room_for_is_not_lost(

@@ -163,6 +163,11 @@ def test_a_change_of_own_code_gets_another_scratch_folder(
             1,
             "error: data/x: no space left on the disk; free some",
         ),
+        (
+            "import sys; sys.modules['jinja2'] = None; import jinja2",
+            1,
+            "error: jinja2 is not installed; it comes with an extra: pip install 'sweetrl[report]'.",
+        ),
         ("raise KeyboardInterrupt", 130, "interrupted; finished work is kept"),
         ("os.kill(os.getpid(), 15)", 143, ""),
     ],
@@ -215,24 +220,3 @@ def test_of_talkative_libraries_only_warnings_are_shown(here: Path) -> None:
         "sweetrl works",
         "sweetrl warns",
     ]
-
-
-def test_a_stage_without_an_extra_says_which_and_hides_no_other_missing_module(here: Path) -> None:
-    (here / "params.yaml").write_text("seed: 7\n")
-    program = (
-        "import sys; sys.modules[sys.argv[1]] = None\n"  # as if it were not installed
-        "from sweetrl.stages.run import *\n"
-        "def stage(settings):\n    __import__(sys.argv[1])\nstage_main(stage)\n"
-    )
-
-    def run(module: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", program, module], capture_output=True, text=True, check=False)
-
-    for module, extra in (("great_expectations", "pipeline"), ("jinja2", "report")):
-        done = run(module)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == (
-            f"error: {module} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.\n"
-        )
-    done = run("no_such_package")
-    assert done.returncode == 1 and "in stage_main" in done.stderr and "pip install" not in done.stderr
