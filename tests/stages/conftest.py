@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +52,31 @@ def kill_at(index: int, monkeypatch: pytest.MonkeyPatch, folder: str = "") -> li
 
     monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
     return written
+
+
+def start(project: Path, *words: str) -> subprocess.Popen[str]:
+    """Start Python with `words` in a project."""
+    environment = os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1"}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *words], cwd=project, env=environment, **pipes)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a program that must succeed; return what it has printed."""
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return output
+
+
+def kill_when(process: subprocess.Popen[str], so_far: Callable[[], object]) -> None:
+    """SIGKILL as soon as it has come `so_far`."""
+    while not so_far():
+        if process.poll() is not None:
+            pytest.fail(process.communicate()[0])
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9
 
 
 class LongScorer:
