@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from sweetrl.console.logs import show_progress
 from sweetrl.errors import UserError
-from sweetrl.reproduce import workers
+from sweetrl.reproduce import report, workers
+from sweetrl.reproduce import run as parts
+from sweetrl.reproduce.tuning import tune
 from sweetrl.stages.launch import STARTER, end_with_starter
 
 USAGE = (
@@ -19,10 +21,6 @@ USAGE = (
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
-    from sweetrl.reproduce import report
-    from sweetrl.reproduce import run as parts
-    from sweetrl.reproduce.tuning import tune
-
     alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
     of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
