@@ -144,14 +144,13 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
             )
 
 
-def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
+def prepare(folder: Path, tree: Mapping[str, Any]) -> None:
     """Make (or find) `folder` with the parameters `tree`; what is left of other parameters is removed."""
     text = yaml.safe_dump(dict(tree), sort_keys=False)
     place = folder / "params.yaml"
     if not place.exists() or place.read_text(encoding="utf-8") != text:
         shutil.rmtree(folder, ignore_errors=True)
         write_text(place, text)
-    return folder
 
 
 def link(source: Path, place: Path) -> None:
