@@ -1,4 +1,4 @@
-"""How long fresh interpreters take, in interleaved rounds: what help.py, imports.py and nothing_to_do.py share.
+"""How long fresh interpreters take, in interleaved rounds: what imports.py and nothing_to_do.py share.
 
 A row is a name and the arguments that an interpreter is started with. In each round every row runs once, so that other
 load meets all of them alike; before the rounds each row runs once, which fills the disk's cache.

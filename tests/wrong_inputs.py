@@ -1,7 +1,6 @@
 """Wrong inputs, one after the other, each with a part of the sentence that it is answered with.
 
-tests/test_wrong_inputs.py gives them to the command line in this process; benchmarks/wrong_inputs.py to the program
-itself, and prints the answers.
+tests/test_wrong_inputs.py gives them to the command line.
 """
 
 from __future__ import annotations

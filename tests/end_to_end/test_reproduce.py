@@ -63,7 +63,7 @@ def test_variants_run_once_and_make_a_report(
     assert set(results["best_of_n"]["7"]) == {f"{name}{end}" for name in critics for end in ("", " with prior")}
     assert "SWEET-RL, a third of the tasks" in (folder / "results.md").read_text()
     figures = {path.stem for path in (folder / "figures").iterdir()}
-    assert {"table-2", "online", "questions-0", "temperatures", "claims", "best-of-n-7"} <= figures
+    assert {"table-2", "online", "claims", "best-of-n-7"} <= figures
     assert (folder / "report.html").read_text().count("<svg") >= len(figures)
     assert not any((folder / ".work").iterdir())
 

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from sweetrl.evaluation.metrics import write_results
-from sweetrl.io import write_json
+from sweetrl.io import read_json, write_json
+from sweetrl.reproduce import report
 from sweetrl.reproduce.claims import Claim
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Condition, Measured, Outcome, measured_outcome
 from sweetrl.reproduce.run import Profile
@@ -132,6 +133,14 @@ def keep(
     }
     kept = {"chosen": chosen, "validation": tried, "measured": listed, "stages": stages, "claims": said()}
     write_json(place / SUMMARY, {**known, **kept, **summary})
+
+
+def written() -> dict[str, Any]:
+    """Write the report of the profile in the current folder; what results.json says, of which results.md is made."""
+    report.write(Profile())
+    found: dict[str, Any] = read_json(Path("results.json"))
+    assert report.markdown(found) == Path("results.md").read_text(encoding="utf-8")
+    return found
 
 
 def read_variant(name: str, seeds: Sequence[int], folder: Path = Path()) -> Measured:

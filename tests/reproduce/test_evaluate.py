@@ -16,36 +16,18 @@ from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.reproduce.evaluate import OUT, PLAN, Player, choose, evaluate, rates
-from sweetrl.types import Score, Trajectory
 from tests.reproduce.made import result
+from tests.stages.conftest import content
 
 LOADED: list[Any] = []
 
 
-class VowelScorer:
-    """Scores without a sandbox: an answer with few vowels is right."""
-
-    def __init__(self, settings: Any) -> None:
-        """Needs nothing."""
-
-    def __enter__(self) -> VowelScorer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to free."""
-
-    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        shares = [sum(letter in "aeiou" for letter in one.answer or "") / 20 for one in dialogues]
-        return [Score(float(share < 0.1), semantics="fixed", isolation="none") for share in shares]
-
-
 @pytest.fixture
-def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_answers_win: None) -> Settings:
     from sweetrl.engines.transformers import TransformersEngine
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", VowelScorer)
     made = TransformersEngine.__init__
     LOADED.clear()
 
@@ -72,17 +54,8 @@ def plan(
     persona_temperatures: Sequence[float] = (0.0,),
     opening: str = "",
 ) -> None:
-    choice = {"grid": [0.0, 0.5, 1.0], "tasks": tasks}
-    write_json(
-        PLAN,
-        {
-            "temperatures": list(temperatures),
-            "choose": choice,
-            "personas": list(personas),
-            "persona_temperatures": list(persona_temperatures),
-            "opening": opening,
-        },
-    )
+    said = {"temperatures": temperatures, "personas": personas, "persona_temperatures": persona_temperatures}
+    write_json(PLAN, {**said, "choose": {"grid": [0.0, 0.5, 1.0], "tasks": tasks}, "opening": opening})
 
 
 def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Settings) -> None:
@@ -140,7 +113,7 @@ def test_without_temperatures_no_test_task_is_touched(settings: Settings) -> Non
 def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(personas=["terse"], persona_temperatures=[0.0, 1.0])
     evaluate(settings)
-    whole = {path.name: path.read_bytes() for path in OUT.iterdir()}
+    whole = content(OUT)
     for path in OUT.iterdir():
         path.unlink()
     play, played = Player.play, []
@@ -158,7 +131,7 @@ def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: 
     assert {path.name for path in Path(".scratch").glob("evaluate-*/dialogues/*")} == set(played), "it goes on there"
     monkeypatch.setattr(Player, "play", play)
     evaluate(settings)
-    assert {path.name: path.read_bytes() for path in OUT.iterdir()} == whole
+    assert content(OUT) == whole
 
 
 def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> None:

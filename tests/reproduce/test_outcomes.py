@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import statistics
@@ -17,7 +16,7 @@ from sweetrl.reproduce import report
 from sweetrl.reproduce.outcomes import OUTCOMES, Measured, measured_outcome, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results
+from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results, written
 
 
 @pytest.fixture
@@ -29,12 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         training = {"stages": {"rank": {"seconds": 1.0, "metrics": {}}}, "dialogues": 40}
         keep(folder, name, 7, {"0": results(rate, 7), "1": results(0.4, 7, premature=None)}, 0.0, training)
     return folder
-
-
-def written() -> dict[str, Any]:
-    report.write(Profile())
-    found: dict[str, Any] = json.loads(Path("results.json").read_text(encoding="utf-8"))
-    return found
 
 
 def test_a_report_is_the_same_without_what_was_trained(folder: Path) -> None:

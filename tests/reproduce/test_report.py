@@ -21,17 +21,17 @@ from sweetrl.reproduce.comparisons import PICKING, SEED_DATA
 from sweetrl.reproduce.outcomes import row_of
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, results, said
+from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, results, said, written
 
 PROFILES = ("small", "frontend", "smollm2-quarter")
 RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.json").exists()]
 
 
-def written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.chdir(folder)
-    report.write(Profile())
-    found: dict[str, Any] = json.loads(Path("results.json").read_text(encoding="utf-8"))
-    assert report.markdown(found) == Path("results.md").read_text(encoding="utf-8"), "made of results.json alone"
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile in which nothing has been run; the current folder."""
+    found = profile_folder(tmp_path, getattr(request, "param", "small"))
+    monkeypatch.chdir(found)
     return found
 
 
@@ -42,10 +42,7 @@ def table(text: str, title: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows if not row[0].startswith("---")]
 
 
-def test_the_report_shows_what_was_run_and_names_what_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = profile_folder(tmp_path)
+def test_the_report_shows_what_was_run_and_names_what_was_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, rate in (("zero-shot", 0.2), ("sweet", 0.5)):
         files = {"0": results(rate + 0.2, 7), "1": results(rate, 7), "0.5": results(rate + 0.1, 7)}
         keep(folder, name, 7, files)
@@ -63,7 +60,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
             "seconds": {"seconds": 2700.0},
         }
         write_json(folder / "best-of-n" / name / "7.json", kept)
-    found = written(folder, monkeypatch)
+    found = written()
     many = len(Profile().variants)
     assert f"2 of {many} rows; results.json, results.md, report.html, figures/" in capsys.readouterr().out
     assert set(found["rows"]) == {"zero-shot", "sweet"}
@@ -90,8 +87,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
 
 
-def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = profile_folder(tmp_path)
+def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {"zero-shot": 0.2, "sweet": 0.8, "sweet-third": 0.6, "sweet-tenth": 0.4, "rft-third": 0.3}
     for name, rate in rates.items():
         keep(folder, name, 7, {"0": results(rate, 7), "1": results(rate, 7), "0.5": results(rate, 7)})
@@ -102,7 +98,7 @@ def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(tmp_path: Path, mon
         return "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
     monkeypatch.setattr(comparisons.figures, "curves", curves)
-    found = {name: row["at"]["0"]["success"]["value"] for name, row in written(folder, monkeypatch)["rows"].items()}
+    found = {name: row["at"]["0"]["success"]["value"] for name, row in written()["rows"].items()}
     assert drawn["amounts"] == {
         "SWEET-RL": [(10, found["sweet-tenth"]), (33, found["sweet-third"]), (100, found["sweet"])],
         "Rejection Fine-Tuning": [(33, found["rft-third"])],
@@ -111,8 +107,7 @@ def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(tmp_path: Path, mon
     assert (folder / "figures" / "amounts.svg").exists()
 
 
-def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = profile_folder(tmp_path)
+def test_pictures_come_first_and_are_files_that_stay_the_same(folder: Path) -> None:
     for name, rate in (("zero-shot", 0.3), ("sweet", 0.6), ("random", 0.2)):
         files = {"0": results(rate, 7), "1": results(rate - 0.1, 7), "0.5": results(rate, 8)}
         users = {"0-terse": results(0.4, 7), "1-terse": results(0.3, 7)} if name != "random" else {}
@@ -122,7 +117,7 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, mo
     run = {"variant": "sweet", "seed": 5, "settings": {"policy.epochs": 2.0}, "tasks": 9, "digest": "d"}
     at = {"0": {"success": 0.4, "reward": 0.5}, "1": {"success": 0.3, "reward": 0.5}}
     (folder / "tuning.yaml").write_text(yaml.safe_dump([{**run, "at": at}]), encoding="utf-8")
-    written(folder, monkeypatch)
+    written()
     text = Path("results.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]+\]\(figures/([a-z0-9-]+)\.svg\)", text)
     expected = {"table-2", "controls", "held-out-domains", "other-users", "claims"}
@@ -148,10 +143,7 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, mo
     assert {path.name: path.read_bytes() for path in Path("figures").iterdir()} == drawn
 
 
-def test_claims_are_those_of_the_file_and_say_when_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = profile_folder(tmp_path)
+def test_claims_are_those_of_the_file_and_say_when_they_were_written(folder: Path) -> None:
     path = folder / "claims.yaml"
     first = {"claim": "SWEET-RL is above the base", "better": "sweet", "worse": "zero-shot", "temperature": 0}
     path.write_text(yaml.safe_dump([first]), encoding="utf-8")
@@ -159,10 +151,10 @@ def test_claims_are_those_of_the_file_and_say_when_they_were_written(
     for name, rate in (("zero-shot", 0.2), ("sweet", 0.7)):
         for seed in (7, 8, 9):
             keep(folder, name, seed, {"0": results(rate, seed), "1": results(0.4, seed)}, chosen=0.0, claims=kept)
-    assert "claims.yaml is as it was when each of the 6 policies" in written(folder, monkeypatch)["claims_file"]
+    assert "claims.yaml is as it was when each of the 6 policies" in written()["claims_file"]
     second = {"claim": "the same at 1", "better": "sweet", "worse": "zero-shot", "temperature": 1}
     path.write_text(yaml.safe_dump([first, second]), encoding="utf-8")
-    found = written(folder, monkeypatch)
+    found = written()
     assert "claims.yaml has been changed since 6 of the 6 policies" in found["claims_file"]
     rows = table(Path("results.md").read_text(encoding="utf-8"), "Claims")
     assert [row[-2:] for row in rows[1:]] == [["before", "confirmed"], ["after", "open"]]
@@ -172,10 +164,7 @@ def test_claims_are_those_of_the_file_and_say_when_they_were_written(
         report.write(Profile())
 
 
-def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = profile_folder(tmp_path)
+def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(folder: Path) -> None:
     ways = {
         "sweet": {"train-policy": {"pairs": 9.0}},
         "sweet-iterations": {"iterate": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
@@ -188,7 +177,7 @@ def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
         training |= {"dialogues": 6000} if VARIANTS[name].table == "Online" else {}
         some = results(0.9 if name == "large-rft" else 0.4, 7)
         keep(folder, name, 7, {"0": some, "1": some}, chosen=1.0, training=training)
-    found = written(folder, monkeypatch)
+    found = written()
     assert found["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
     assert found["rows"]["grpo"]["on_the_way"] == [0.3]
     gap = found["rows"]["large-rft"]["at"]["0"]["difference"]["success"]
@@ -202,8 +191,8 @@ def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
     assert "open" in next(row[-1] for row in table(text, "Claims") if row[0].startswith("beyond the paper: further"))
 
 
-def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = profile_folder(tmp_path, "frontend")
+@pytest.mark.parametrize("folder", ["frontend"], indirect=True)
+def test_the_profile_of_pages_compares_likeness(folder: Path) -> None:
     for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
         pages = [
             replace(
@@ -219,7 +208,7 @@ def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pyt
         metrics = {"ranked/better_over_worse": 0.75} if name == "sweet" else {}
         training = {"stages": {"rank": {"seconds": 1.0, "metrics": metrics}}}
         keep(folder, name, 7, {"0": pages, "1": pages}, chosen=0.0, training=training)
-    found = written(folder, monkeypatch)
+    found = written()
     assert (found["measure"], found["labels"]["reward"]) == ("reward", "likeness to the reference (layout)")
     verdicts = {one["claim"]: one["verdict"] for one in found["claims"]}
     assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
@@ -291,11 +280,11 @@ def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
     assert set(found["hours"]) <= {SEED_DATA, PICKING, *(one.table for one in VARIANTS.values())}
 
 
-def test_where_one_temperature_is_measured_none_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = profile_folder(tmp_path, "colbench")
+@pytest.mark.parametrize("folder", ["colbench"], indirect=True)
+def test_where_one_temperature_is_measured_none_was_chosen(folder: Path) -> None:
     edit(folder / "params.yaml", choose={"grid": [0.0], "tasks": 100})
     for name, rate in (("zero-shot", 0.3), ("sweet", 0.5)):
         keep(folder, name, 7, {"0": results(rate, 7)}, chosen=0.0)
-    found = written(folder, monkeypatch)
+    found = written()
     assert found["temperatures"] == ["0"]
     assert "chosen T" not in Path("results.md").read_text(encoding="utf-8")

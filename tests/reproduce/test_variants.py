@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from sweetrl.config.settings import OFFICIAL, Settings, parse_settings
-from sweetrl.errors import UserError
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, Variant, merged, variant_named
+from sweetrl.reproduce.variants import TABLES, VARIANTS, Variant, merged, variant_named
 from tests.reproduce.made import ROOT, profile_folder
 
 
@@ -41,15 +40,6 @@ def test_a_variant_stands_in_a_table_and_is_compared_with_one_on_its_base() -> N
     for variant in VARIANTS.values():
         assert variant.table in TABLES
         assert VARIANTS[variant.against].settings.get("model.base") == variant.settings.get("model.base")
-
-
-def test_every_switch_of_the_official_code_is_a_variant() -> None:
-    """Alone, and all of them in one."""
-    switches = {f"{section}.{key}": value for section, some in OFFICIAL.items() for key, value in some.items()}
-    alone = [one.settings for one in VARIANTS.values() if one.name == "sweet-dpo" or one.name.startswith("official-")]
-    assert {name: value for one in alone for name, value in one.items()} | {**DPO} == switches | {**DPO}
-    assert all(len(one) == 1 for one in alone)
-    assert settings_of(project(), VARIANTS["official"]).critic.normalization == "trajectory"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -119,15 +109,6 @@ def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_star
         assert VARIANTS["pretrained"].settings["model.base"] == tree["warm_start"]["base"]
 
 
-@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter"])
-def test_of_a_pretrained_model_training_time_information_is_the_only_difference_of_its_row(name: str) -> None:
-    profile = run.Profile(ROOT / "reproduce" / name)
-    sweet, without = (settings_of(profile.tree(31), profile.variant(one)) for one in ("sweet", "no-privileged"))
-    assert sweet.critic.privileged and not without.critic.privileged
-    seen = without.critic.model_copy(update={"privileged": True})
-    assert without.model_copy(update={"critic": seen}) == sweet
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_a_profile_sets_for_a_variant_makes_dvc_train_and_measure_it_again(profile: str) -> None:
     folder = ROOT / "reproduce" / profile
@@ -179,63 +160,47 @@ def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None
         assert md5((folder / dep["path"]).read_bytes(), usedforsecurity=False).hexdigest() == dep["md5"], dep["path"]
 
 
-def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
-    values = {"rank": {"share": 1, "margin": 2}, "seed": 3}
-    changed = {"rank": {"share": 5, "margin": 2}, "critic": {"lora": {"rank": 6}}, "seed": 7}
-    assert merged(values, {"rank.share": 5}, {"critic.lora.rank": 6, "seed": 7}) == changed
-    assert values == {"rank": {"share": 1, "margin": 2}, "seed": 3}
-    with pytest.raises(UserError, match=r"unknown parameter `rank\.x`"):
-        merged(values, {"rank.x": 1})
-
-
-def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = profile_folder(tmp_path, "frontend")
-
-    def stage(place: Path, name: str, *rest: Any) -> None:
-        settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))
-        assert (name, settings.suite, settings.pretrain.vocabulary) == ("pretrain", "frontend", 768)
-        (place / "models" / "base-frontend").mkdir(parents=True)
-        (place / "models" / "base-frontend" / "recipe.json").write_text("new")
-
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(run, "_stage", stage)
-    old = tmp_path / "models" / "base-frontend"
-    old.mkdir(parents=True)
-    (old / "recipe.json").write_text("old")
-    run.base(run.Profile())
-    assert (old / "recipe.json").read_text() == "new"
-    assert not (folder / ".work" / "base").exists()
-
-
+@pytest.mark.parametrize(
+    ("name", "place", "sizes"),
+    [
+        ("frontend", "../../models/base-frontend", (768, 0.3, 1)),
+        ("uninformed", "models/base-uninformed", (1280, 0.0, 2)),
+    ],
+)
 def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, sizes: tuple[Any, ...]
 ) -> None:
-    """The one that is not taught with c; what is trained then begins from it."""
-    folder = profile_folder(tmp_path, "uninformed")
+    """What is trained then begins from it; one that ships takes the place of the old one."""
+    folder = profile_folder(tmp_path, name)
+    out = folder / place
 
-    def stage(place: Path, name: str, *rest: Any) -> None:
-        settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))
-        assert (name, settings.pretrain.informed, settings.model.threads) == ("pretrain", 0.0, 2)
-        (place / "models" / "base-uninformed").mkdir(parents=True)
+    def stage(workspace: Path, stage: str, *rest: Any) -> None:
+        settings = parse_settings(yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8")))
+        how = settings.pretrain
+        assert (stage, how.vocabulary, how.informed, settings.model.threads) == ("pretrain", *sizes)
+        (workspace / "models" / out.name).mkdir(parents=True)
+        (workspace / "models" / out.name / "recipe.json").write_text("new")
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(run, "_stage", stage)
-    run.base(run.Profile())
+    if name == "frontend":
+        out.mkdir(parents=True)
+        (out / "recipe.json").write_text("old")
     profile = run.Profile()
-    assert (folder / "models" / "base-uninformed").is_dir() and not (tmp_path / "models").exists()
-    assert profile.base_of(profile.tree(61)) == Path("models/base-uninformed")
-    sweet, without = (settings_of(profile.tree(61), profile.variant(one)) for one in ("sweet", "no-privileged"))
+    run.base(profile)
+    assert (out / "recipe.json").read_text() == "new" and not (folder / ".work" / "base").exists()
+    assert profile.base_of(profile.tree(61)).resolve() == out.resolve()
+    assert (tmp_path / "models").exists() == (name == "frontend")
+
+
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter", "uninformed"])
+def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal_budgets(name: str) -> None:
+    profile = run.Profile(ROOT / "reproduce" / name)
+    sweet, without = (settings_of(profile.tree(31), profile.variant(one)) for one in ("sweet", "no-privileged"))
+    assert sweet.critic.privileged and not without.critic.privileged
     seen = without.critic.model_copy(update={"privileged": True})
     assert without.model_copy(update={"critic": seen}) == sweet, "c is all that tells these rows apart"
-    values = profile.values["tuning"]
-    assert values["sweet"] == values["no-privileged"] == values["conditioned"]
-
-
-def test_rows_of_a_pretrained_model_are_tuned_with_equal_budgets() -> None:
-    for name in ("smollm2", "smollm2-quarter"):
-        tuning = run.Profile(ROOT / "reproduce" / name).values["tuning"]
-        assert {"rft", "multi-turn-dpo", "sweet", "no-privileged", "conditioned"} <= tuning.keys()
-        assert {len(grid) for grid in tuning.values()} == {4}
-        assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
+    tuning = profile.values["tuning"]
+    assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
+    if name != "uninformed":
+        assert {"rft", "multi-turn-dpo"} <= tuning.keys() and {len(grid) for grid in tuning.values()} == {4}

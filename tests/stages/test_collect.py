@@ -14,8 +14,10 @@ from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
+from sweetrl.paths import TRAJECTORIES
 from sweetrl.stages.collect import collect
 from sweetrl.viewer.sources import find_sources
+from tests.stages.conftest import content
 
 VALUES: dict[str, Any] = {
     "seed": 7,
@@ -39,15 +41,11 @@ def settings(**changes: Any) -> Settings:
     return parse_settings(VALUES | changes)
 
 
-def contents() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(Path("data/trajectories").iterdir())}
-
-
 def test_attempts_at_the_first_tasks_scored_in_shards(project: Path) -> None:
     collect(settings())
-    assert list(contents()) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
+    assert list(content(TRAJECTORIES)) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
     tasks = list(generate("train", 6, seed=1))[:5]
-    found = list(TrajectoryStore(Path("data/trajectories")).read())
+    found = list(TrajectoryStore(TRAJECTORIES).read())
     assert [(one.task, one.attempt) for one in found] == [(task, attempt) for task in tasks for attempt in (0, 1)]
     for one in found:
         assert one.messages[0].content == one.task.problem_description
@@ -56,9 +54,9 @@ def test_attempts_at_the_first_tasks_scored_in_shards(project: Path) -> None:
         assert (one.policy, one.simulator) == ("models/base", "scripted")
         assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
     assert not list(Path(".scratch").glob("collect-*"))
-    first = contents()
+    first = content(TRAJECTORIES)
     collect(settings())
-    assert contents() == first
+    assert content(TRAJECTORIES) == first
 
 
 def test_a_running_collect_is_seen_by_who_looks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,14 +74,14 @@ def test_a_running_collect_is_seen_by_who_looks(project: Path, monkeypatch: pyte
     collect(settings())
     assert seen == [("collect, running", done, 10) for done in (4, 8, 10)]
     assert [source.stage for source in find_sources(Path())] == ["collect"]
-    assert {path.suffix for path in Path("data/trajectories").iterdir()} == {".parquet"}
+    assert {path.suffix for path in TRAJECTORIES.iterdir()} == {".parquet"}
 
 
 def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
     collect(settings())
-    whole = contents()
+    whole = content(TRAJECTORIES)
     write: Callable[..., Any] = pq.write_table
 
     def full(table: Any, where: Any, **options: Any) -> None:
@@ -94,14 +92,14 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="no space left on the disk"):
         collect(settings())
-    assert contents() == whole  # the earlier result still stands
+    assert content(TRAJECTORIES) == whole  # the earlier result still stands
     (kept,) = Path(".scratch").glob("collect-*/shards/*")
     moment = kept.stat().st_mtime_ns
     monkeypatch.setattr(pq, "write_table", write)
     monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
-    assert contents() == whole
+    assert content(TRAJECTORIES) == whole
 
 
 def test_missing_parts_are_one_sentence(project: Path) -> None:
@@ -110,4 +108,4 @@ def test_missing_parts_are_one_sentence(project: Path) -> None:
     Path("data/tasks/train.parquet").unlink()
     with pytest.raises(UserError, match=r"data/tasks/train.parquet: there is no such file"):
         collect(settings())
-    assert not Path("data/trajectories").exists()
+    assert not TRAJECTORIES.exists()

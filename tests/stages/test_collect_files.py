@@ -23,6 +23,7 @@ from sweetrl.stages.train_policy import train_policy
 from sweetrl.stages.validate import validate
 from sweetrl.sweet.pairs import read_pairs
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from tests.stages.conftest import content, kill_at
 
 TRAINER = {
     "learning_rate": 1e-3, "epochs": 1, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 1, "lora": {"rank": 2}
@@ -74,10 +75,6 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         write_task_table(path, generate("test", 2, seed=number))
     write_log(Path("logs/shop.jsonl"), [chat(task, attempt) for task in range(8) for attempt in range(1 + task % 3)])
     return tmp_path
-
-
-def shards() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(TRAJECTORIES.iterdir())}
 
 
 @pytest.mark.slow
@@ -148,29 +145,20 @@ def test_a_killed_import_goes_on_behind_its_last_shard(
     official()
     wanted = settings(collect={"shard": 5})
     collect(wanted)
-    whole = shards()
+    whole = content(TRAJECTORIES)
     assert len(whole) == 3
-    write = TrajectoryStore.write_shard
-    made: list[int] = []
-
-    def dies(store: TrajectoryStore, index: int, members: Any) -> Path:
-        made.append(index)
-        if index == 1 and len(made) == 2:
-            raise KeyboardInterrupt
-        return write(store, index, members)
-
-    monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
+    made = kill_at(1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         collect(wanted)
-    assert shards() == whole  # the earlier result still stands
+    assert content(TRAJECTORIES) == whole  # the earlier result still stands
     collect(wanted)
-    assert made == [0, 1, 1, 2]
-    assert shards() == whole
+    assert made == [0, 1, 2]
+    assert content(TRAJECTORIES) == whole
 
 
 def test_shares_of_an_import_leave_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(settings())
-    whole = shards()
+    whole = content(TRAJECTORIES)
     shutil.rmtree(TRAJECTORIES)
     monkeypatch.setenv("SWEETRL_SHARE", "1/2")
     collect(settings())
@@ -178,7 +166,7 @@ def test_shares_of_an_import_leave_the_same_bytes(project: Path, monkeypatch: py
     assert [path.name for path in Path(".scratch").rglob("*.parquet")] == ["shard-00001.parquet"]
     monkeypatch.delenv("SWEETRL_SHARE")
     collect(settings())
-    assert shards() == whole
+    assert content(TRAJECTORIES) == whole
 
 
 def test_changed_files_are_another_import(project: Path) -> None:

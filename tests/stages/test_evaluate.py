@@ -12,6 +12,7 @@ from sweetrl.stages.evaluate import evaluate
 from sweetrl.sweet.preferences import CANDIDATES
 from sweetrl.sweet.tables import write_table
 from sweetrl.types import Candidate, RankedState
+from tests.stages.conftest import kill_at
 
 TASKS = 5
 
@@ -57,24 +58,12 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
     assert not list(SCRATCH.glob("evaluate-*"))
 
     # Killed after a shard of the second policy: what is finished is not done again, and the bytes are the same.
-    write_shard, written = TrajectoryStore.write_shard, []
-
-    def dies(self, index, trajectories):
-        if self.folder.name == "trained" and index == 1:
-            raise KeyboardInterrupt
-        written.append((self.folder.name, index))
-        return write_shard(self, index, trajectories)
-
-    monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
+    written = kill_at(1, monkeypatch, "trained")
     with pytest.raises(KeyboardInterrupt):
         evaluate(settings)
-    monkeypatch.setattr(
-        TrajectoryStore,
-        "write_shard",
-        lambda self, index, some: (written.append((self.folder.name, index)), write_shard(self, index, some))[1],
-    )
+    assert written == [0, 1, 2, 0], "all of the base's"
     evaluate(settings)
-    assert written == [("base", 0), ("base", 1), ("base", 2), ("trained", 0), ("trained", 1), ("trained", 2)]
+    assert written == [0, 1, 2, 0, 1, 2]
     assert outputs() == first
 
 

@@ -164,10 +164,6 @@ def test_the_folder_has_the_logits_of_the_model_from_which_the_file_was_written(
     end, user = tokenizer.convert_tokens_to_ids(["<|end|>", "<|user|>"])
     assert again.generation_config.eos_token_id == [end, user]
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == end
-    assert (
-        tokenizer.tokenize("in 90")[-3:] == ["Ġ", "9", "0"]
-        and tokenizer.decode(ids[0][: ids.shape[1] // 4]) == TEXTS[3]
-    )
 
 
 @needs_package

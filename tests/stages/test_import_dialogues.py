@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from sweetrl.backend.suite import generate
-from sweetrl.cli.main import app
 from sweetrl.colbench.files import named_by_content, trajectory_row, write_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE
@@ -21,6 +19,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.stages.import_dialogues import Importer
 from sweetrl.types import Message, Task, Trajectory
+from tests.stages.conftest import content, sweetrl
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +29,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def import_(*words: Any) -> tuple[dict[str, str], list[Trajectory]]:
     """What the command prints, and the dialogues that it writes to `out`."""
-    done = CliRunner().invoke(app, ["import", "--out", "out", *map(str, words)])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return dict(line.split("\t") for line in done.stdout.splitlines()), list(TrajectoryStore("out"))
+    printed = sweetrl("import", "--out", "out", *words)
+    return dict(line.split("\t") for line in printed.splitlines()), list(TrajectoryStore("out"))
 
 
 def chat(request: str, reply: str, **values: Any) -> dict[str, Any]:
@@ -93,12 +89,12 @@ def test_tasks_of_one_name_are_told_apart_by_their_content() -> None:
 def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
     name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(5)))
     import_(name)
-    first = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    first = content("out")
     with pytest.raises(UserError, match="out: this is there already"):
         import_(name)
     Path("out").rename("before")
     import_(name)
-    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == first
+    assert content("out") == first
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl", "before", "out"]
 
 

@@ -6,11 +6,8 @@ With a server it asks for what is missing only, and what it gets does not depend
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +28,7 @@ from sweetrl.stages.rank import rank
 from sweetrl.sweet import preferences as files
 from sweetrl.sweet.tables import Table
 from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TokenRatios, Trajectory
+from tests.stages.conftest import finish, kill_when, start
 
 PARAMS = """
 seed: 7
@@ -38,15 +36,8 @@ model: {base: models/base, device: cpu, threads: 1}
 agent: {max_new_tokens: 6}
 rank: {share: 1.0, candidates: 4, block: 2, token_ratios: 7}
 """
+PROGRAM = ("-m", "sweetrl.stages.rank")
 NAMES = (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY, files.TOKEN_RATIOS)
-
-
-def start(project: Path) -> subprocess.Popen[str]:
-    environment = os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "sweetrl.stages.rank"]
-    return subprocess.Popen(
-        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
 
 
 @pytest.fixture
@@ -89,18 +80,10 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.slow
 def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Callable[[str], Path]) -> None:
     undisturbed, killed = project("undisturbed"), project("killed")
-    process = start(killed)
-    while not list(killed.glob(".scratch/rank-*/block-*.parquet")):
-        if process.poll() is not None:
-            pytest.fail(process.communicate()[0])
-        time.sleep(0.002)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9 and not (killed / "data/preferences").exists()
+    kill_when(start(killed, *PROGRAM), lambda: list(killed.glob(".scratch/rank-*/block-*.parquet")))
+    assert not (killed / "data/preferences").exists()
     for folder in (undisturbed, killed):
-        process = start(folder)
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
+        output = finish(start(folder, *PROGRAM))
     for name in NAMES:
         path = Path("data/preferences") / name
         assert (killed / path).read_bytes() == (undisturbed / path).read_bytes(), name
@@ -209,13 +192,7 @@ def test_a_killed_ranking_asks_for_nothing_twice(
     with fake_server(reply=replies, tokenizer=tokenizer, latency=lambda body: 0.1) as server:
         settings = with_server(server.url)
         (killed / "params.yaml").write_text(json.dumps(settings.model_dump(mode="json", by_alias=True)))
-        process = start(killed)
-        while server.requests < 12:
-            if process.poll() is not None:
-                pytest.fail(process.communicate()[0])
-            time.sleep(0.002)
-        process.kill()
-        process.communicate()
+        kill_when(start(killed, *PROGRAM), lambda: server.requests >= 12)
         time.sleep(0.3)  # what is under way
         (journals,) = killed.glob(".scratch/rank-*/asked")
         lines = [line for path in sorted(journals.iterdir()) for line in path.read_bytes().splitlines(keepends=True)]
@@ -323,14 +300,7 @@ def cut(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str
     return reply
 
 
-def one_only(chat: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
-    refusal = (400, {"error": {"message": "'n' : number must be at most 1"}})
-    return lambda body: refusal if body.get("n", 1) > 1 else chat(body)
-
-
-def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
-    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
-) -> None:
+def test_a_server_that_knows_text_only(here: Callable[[str], Path], fake_server: Any, tokenizer: Any) -> None:
     here("text")
     with fake_server(reply=replies) as server:
         server._chat = cut(server._chat)
@@ -346,15 +316,6 @@ def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
     expected = [[(one.role, one.content) for one in messages] for messages in told]
     said = [[(one["role"], one["content"]) for one in body["messages"]] for body in bodies]
     assert sorted(one[1:] for one in said) == sorted(expected) and {one[0][0] for one in said} == {"system"}
-    together = written()
-
-    here("single")
-    with fake_server(reply=replies) as server:
-        server._chat = one_only(cut(server._chat))
-        rank(with_server(server.url, "openai"))
-        # At most what may be under way had asked for several before the first refusal.
-        assert STATES * 4 < server.requests <= STATES * 4 + 8
-    assert written() == together
 
 
 def test_what_a_context_has_no_room_for_is_not_lost(

@@ -14,12 +14,13 @@ import yaml
 
 from sweetrl import plugins
 from sweetrl.backend.suite import generate
-from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.store import write_task_table
 from sweetrl.config.settings import load_settings
 from sweetrl.paths import EVALUATION_DIALOGUES, POLICY, RUNS, TEST_TASKS, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.collect import collect
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.scratch import remove_recorded
+from tests.stages.conftest import kill_at
 from tests.tasks.fake_project import start_dvc
 
 PIPELINE = Path(__file__).resolve().parents[2] / "dvc.yaml"
@@ -103,21 +104,6 @@ def project(
     made.change()
     made.reward("0.01")
     return made
-
-
-def kill_at(index: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let writing shard `index` end the process once; return the shards that are written, as they are."""
-    write, written, kills = TrajectoryStore.write_shard, list[int](), [index]
-
-    def dies(self: TrajectoryStore, number: int, trajectories: Any) -> Path:
-        if number in kills:
-            kills.remove(number)
-            raise KeyboardInterrupt
-        written.append(number)
-        return write(self, number, trajectories)
-
-    monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
-    return written
 
 
 @pytest.mark.parametrize("what", ["reward.turn_cost", "reward.function", "the own reward's file"])

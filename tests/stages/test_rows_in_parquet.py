@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from sweetrl.cli import main
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.errors import UserError
 from sweetrl.types import Message, Task, Trajectory
+from tests.stages.conftest import sweetrl
 
 TASK = Task(
     id="t-1",
@@ -46,15 +46,8 @@ def test_rows_in_parquet_are_rows(
     others = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
     pq.write_table(pa.Table.from_pylist(others), tmp_path / "others.parquet")
     found = []
-    for tasks, answers in (
-        ("tasks.jsonl", "answers.jsonl"),
-        ("own.parquet", "answers.parquet"),
-        ("others.parquet",) * 2,
-    ):
-        answers = "answers.parquet" if answers == "others.parquet" else answers
-        result = CliRunner().invoke(main.app, ["score", "--tasks", tasks, "--answers", answers, "--json"])
-        assert result.exit_code == 0, result.exception
-        found.append(json.loads(result.stdout))
+    for tasks, kind in (("tasks.jsonl", "jsonl"), ("own.parquet", "parquet"), ("others.parquet", "parquet")):
+        found.append(json.loads(sweetrl("score", "--tasks", tasks, "--answers", f"answers.{kind}", "--json")))
     assert found[0] == found[1] == found[2]
     assert [row["score"] for row in found[0]["results"]] == [1.0, 0.0]
 
@@ -65,14 +58,14 @@ def test_dialogues_are_shown_from_a_folder_of_policies_from_a_shard_and_as_json(
     moved.mkdir()
     shard = shard.rename(moved / shard.name)
     for place in (folder, moved, shard):
-        result = CliRunner().invoke(main.app, ["show", "--dialogues", str(place), "--json", "--limit", "2"])
-        assert [row["task"] for row in json.loads(result.stdout)] == ["t-1", "t-1"], result.exception
-    result = CliRunner().invoke(main.app, ["show", "t-1", "--dialogues", str(shard), "--json"])
-    one = json.loads(result.stdout)
+        shown = json.loads(sweetrl("show", "--dialogues", place, "--json", "--limit", 2))
+        assert [row["task"] for row in shown] == ["t-1", "t-1"]
+    printed = sweetrl("show", "t-1", "--dialogues", shard, "--json")
+    one = json.loads(printed)
     assert one["reward"] == 0.5 and one["messages"][2]["content"].startswith("It is 7.")
-    assert "hidden" not in result.stdout and "rate: 7" not in result.stdout
-    result = CliRunner().invoke(main.app, ["show", "t-1", "--dialogues", str(shard), "--json", "--privileged"])
-    assert json.loads(result.stdout)["privileged"]["hidden_information"] == "rate: 7"
+    assert "hidden" not in printed and "rate: 7" not in printed
+    one = json.loads(sweetrl("show", "t-1", "--dialogues", shard, "--json", "--privileged"))
+    assert one["privileged"]["hidden_information"] == "rate: 7"
 
 
 def test_logs_in_parquet_are_imported_like_those_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,18 +76,15 @@ def test_logs_in_parquet_are_imported_like_those_in_lines(tmp_path: Path, monkey
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "logs.parquet")
     found = []
     for name in ("logs.jsonl", "logs.parquet"):
-        result = CliRunner().invoke(main.app, ["import", name, "--out", f"out-{name}", "--json"])
-        assert result.exit_code == 0, result.exception
-        found.append(json.loads(result.stdout) | {"written": ""})
+        found.append(json.loads(sweetrl("import", name, "--out", f"out-{name}", "--json")) | {"written": ""})
         dialogues = [one.messages for one in TrajectoryStore(tmp_path / f"out-{name}")]
     assert found[0] == found[1] and found[0]["dialogues"] == 2
     assert [len(messages) for messages in dialogues] == [2, 4]
 
 
 def test_a_table_of_the_project_is_no_file_of_rows(folder: Path, tmp_path: Path) -> None:
-    shard = next(folder.glob("*.parquet"))
-    result = CliRunner().invoke(main.app, ["import", str(shard), "--out", str(tmp_path / "out")])
-    assert "this is a table of this project (trajectories/2)" in str(result.exception)
+    with pytest.raises(UserError, match=r"this is a table of this project \(trajectories/2\)"):
+        sweetrl("import", next(folder.glob("*.parquet")), "--out", tmp_path / "out")
 
 
 def test_columns_that_no_row_needs_are_not_read_and_bad_ones_are_named(
@@ -104,14 +94,10 @@ def test_columns_that_no_row_needs_are_not_read_and_bad_ones_are_named(
     said = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
     rows = pa.Table.from_pylist([{"messages": said, "reward": 1.0}, {"messages": said, "reward": 0.0}])
     at = pa.array([1, 2], pa.timestamp("ns"))
-    pq.write_table(rows.append_column("created_at", at), "times.parquet")
-    result = CliRunner().invoke(main.app, ["import", "times.parquet", "--out", "out", "--json"])
-    assert result.exit_code == 0 and json.loads(result.stdout)["dialogues"] == 2, result.exception
-    inside = pa.StructArray.from_arrays([at], ["at"])
+    for name, column in (("created_at", at), ("metadata", pa.StructArray.from_arrays([at], ["at"]))):
+        pq.write_table(rows.append_column(name, column), f"{name}.parquet")
+        assert json.loads(sweetrl("import", f"{name}.parquet", "--out", name, "--json"))["dialogues"] == 2
     words = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"x"], pa.binary()).buffers())
-    pq.write_table(rows.append_column("metadata", inside), "inside.parquet")
-    result = CliRunner().invoke(main.app, ["import", "inside.parquet", "--out", "inside", "--json"])
-    assert result.exit_code == 0 and json.loads(result.stdout)["dialogues"] == 2, result.exception
     pq.write_table(rows.append_column("note", words), "bad.parquet")
-    result = CliRunner().invoke(main.app, ["import", "bad.parquet", "--out", "bad"])
-    assert "bad.parquet: this cannot be read as Parquet with rows of text" in str(result.exception)
+    with pytest.raises(UserError, match=r"bad\.parquet: this cannot be read as Parquet with rows of text"):
+        sweetrl("import", "bad.parquet", "--out", "bad")

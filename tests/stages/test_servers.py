@@ -22,6 +22,7 @@ from sweetrl.stages import collect as collecting
 from sweetrl.stages import evaluate as evaluating
 from sweetrl.tracking.registry import cost
 from sweetrl.tracking.store import connect
+from tests.stages.conftest import content
 
 TASKS = 6
 
@@ -67,10 +68,10 @@ def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Pat
         user = {"kind": "llm", "server": {"urls": users.url, "model": "a-user"}, "recording": "answers.jsonl"}
         collecting.collect(settings(engine, user))
         asked = users.requests
-        first = {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()}
+        first = content(TRAJECTORIES)
         collecting.collect(settings(engine, user))
         assert users.requests == asked  # the recording speaks
-        assert {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()} == first
+        assert content(TRAJECTORIES) == first
         collecting.collect(settings(engine, {"kind": "replay", "recording": "answers.jsonl", "server": {}}))
         assert users.requests == asked
         replayed = [one.messages for one in TrajectoryStore(TRAJECTORIES).read()]
@@ -151,9 +152,9 @@ def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:
     agent = {"max_turns": 2, "max_new_tokens": 8}
     changed = settings({"kind": "transformers"}, user, agent=agent, collect=everything)
     collecting.collect(changed)
-    first = {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()}
+    first = content(TRAJECTORIES)
     collecting.collect(changed)
-    assert {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()} == first
+    assert content(TRAJECTORIES) == first
     found = list(TrajectoryStore(TRAJECTORIES).read())
     heard = [one.messages[2].content for one in found if one.outcome != "lost"]
     assert {one.error for one in found} <= {"", "the user said nothing"}

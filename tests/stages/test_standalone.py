@@ -17,6 +17,7 @@ from sweetrl.colbench.files import read_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.errors import UserError
 from sweetrl.types import Task
+from tests.stages.conftest import kill_at, sweetrl
 
 FOREIGN = [
     Task(
@@ -36,15 +37,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[
     write_tasks(Path("tasks.jsonl"), tasks)
     write_task_table(Path("synthetic.parquet"), generate("test", 4, seed=1))
     return tmp_path
-
-
-def sweetrl(*words: Any) -> str:
-    """Run the command line; its output, or the UserError that it would print."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return done.output
 
 
 def says(body: dict[str, Any]) -> str:
@@ -84,17 +76,11 @@ def test_the_same_command_twice_at_a_time_loses_nothing(
 ) -> None:
     Path("params.yaml").write_text("collect: {shard: 2}\n")
     write = TrajectoryStore.write_shard
-
-    def killed(store: TrajectoryStore, index: int, members: Any) -> None:
-        if index == 0:
-            raise KeyboardInterrupt
-        write(store, index, members)
-
     with fake_server(reply=right) as server, fake_server(reply=says) as users:
         far = ["--url", server.url, "--model", "mine", "--user-url", users.url, "--user-model", "theirs"]
         words = ["collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far]
         with monkeypatch.context() as patch:
-            patch.setattr(TrajectoryStore, "write_shard", killed)
+            kill_at(0, patch)
             assert CliRunner().invoke(app, words).exit_code == 130
         said: list[str] = []
 

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from sweetrl.cli.main import app
 from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import read_task_table
 from sweetrl.config.settings import Settings
@@ -17,6 +15,7 @@ from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.stages.tasks import split_tasks
 from sweetrl.stages.tasks import tasks as stage
 from sweetrl.types import Task
+from tests.stages.conftest import sweetrl
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tasks(split: str, out: str, *words: Any) -> tuple[dict[str, str], list[Task]]:
     """What the command prints, and the tasks that it writes."""
-    done = CliRunner().invoke(app, ["tasks", "--split", split, "--out", out, *map(str, words)])
-    if isinstance(done.exception, UserError):
-        raise done.exception
-    assert done.exit_code == 0, done.output + str(done.exception)
-    facts = dict(line.split("\t") for line in done.stdout.splitlines())
+    facts = dict(line.split("\t") for line in sweetrl("tasks", "--split", split, "--out", out, *words).splitlines())
     return facts, read_any_tasks(Path(out), find_domain(facts["domain"]))
 
 

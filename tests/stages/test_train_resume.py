@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +30,7 @@ from sweetrl.sweet.rank import find_replay
 from sweetrl.sweet.tables import Table, write_table
 from sweetrl.sweet.trainer import PreferenceTrainer
 from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, Trajectory
+from tests.stages.conftest import finish, kill_when, start
 
 PARAMS = """
 seed: 7
@@ -66,14 +65,6 @@ FILES = [
 ]
 
 
-def start(project: Path, *stages: str, run: str = RUN) -> subprocess.Popen[str]:
-    environment = os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", run, *stages]
-    return subprocess.Popen(
-        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def at_work_in(process: psutil.Process, folder: Path) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == folder
@@ -81,21 +72,9 @@ def at_work_in(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    return output
-
-
 def kill_after_checkpoint(process: subprocess.Popen[str], project: Path, stage: str) -> None:
     """SIGKILL as soon as the stage has a complete checkpoint and trains on."""
-    while not list(project.glob(f".scratch/{stage}-*/checkpoint-*/complete")):
-        if process.poll() is not None:
-            pytest.fail(process.communicate()[0])
-        time.sleep(0.002)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9
+    kill_when(process, lambda: list(project.glob(f".scratch/{stage}-*/checkpoint-*/complete")))
     assert not (project / "models" / stage.removeprefix("train-")).exists()
 
 
@@ -158,75 +137,45 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(
         (folder / "params.yaml").write_text(f"{PARAMS}method: {method}\n")
         if trained == 1:
             shutil.rmtree(folder / "data/preferences")
-    finish(start(undisturbed, "critic", "policy"))
+    finish(start(undisturbed, "-c", RUN, "critic", "policy"))
     for stage in ("train-critic", "train-policy")[-trained:]:  # the second start ends the critic
-        kill_after_checkpoint(start(killed, "critic", "policy"), killed, stage)
-    finish(start(killed, "policy"))
+        kill_after_checkpoint(start(killed, "-c", RUN, "critic", "policy"), killed, stage)
+    finish(start(killed, "-c", RUN, "policy"))
     for name in FILES[-2 * trained :]:
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
     assert not list((killed / ".scratch").glob("*")), "scratch folders go when a stage has succeeded"
 
 
-def nearly_equal(first: Path, second: Path) -> None:
-    """Two critics have nearly the same weights, and some that training has moved."""
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable[[str], Path], sharding: str) -> None:
+    """`model.processes: 2`, with and without shards: nearly the weights of one process, also after kill -9."""
     import torch
 
-    weights, others = (load_file(folder / FILES[1]) for folder in (first, second))
-    assert all(torch.allclose(others[name], value, rtol=1e-3, atol=1e-5) for name, value in weights.items())
-    assert any("lora_B" in name and bool(value.any()) for name, value in weights.items())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fsdp", ["false", "true"])
-def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path], fsdp: str) -> None:
-    """Two processes by torchrun, with and without shards: nearly the same weights, results written once."""
-    for name in ("one", "two"):
-        folder = project(name)
-        text = PARAMS.replace("epochs: 15", "epochs: 2").replace("dropout: 0.1", "dropout: 0.0")
-        (folder / "params.yaml").write_text(text)
-        (folder / "run.py").write_text(RUN)
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if name == "two" else []
-        done = subprocess.run(
-            [sys.executable, *launcher, "run.py", "critic"],
-            cwd=folder,
-            env=os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": fsdp},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("train-critic: ") == 1
-        assert not list((folder / ".scratch").glob("*"))
-    nearly_equal(folder.with_name("one"), folder)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable[[str], Path]) -> None:
-    """`model.processes: 2`: nearly the weights of one process, also after kill -9 of the stage."""
     for processes in (1, 2):
         folder = project(str(processes))
-        text = PARAMS.replace("threads: 1}", f"threads: 1, processes: {processes}}}").replace(
-            "dropout: 0.1", "dropout: 0.0"
-        )
+        model = f"threads: 1, processes: {processes}, sharding: {sharding}}}"
+        text = PARAMS.replace("threads: 1}", model).replace("dropout: 0.1", "dropout: 0.0")
         (folder / "params.yaml").write_text(text)
         run = RUN.replace("stage_main(both)", "stage_main(both, lambda settings: True)")
         if processes > 1:
-            first = start(folder, "critic", run=run)
+            first = start(folder, "-c", run, "critic")
             kill_after_checkpoint(first, folder, "train-critic")
             deadline = time.monotonic() + 120
             while found := [one for one in psutil.process_iter() if at_work_in(one, folder)]:
                 assert time.monotonic() < deadline, found
                 time.sleep(0.1)
-        finish(start(folder, "critic", run=run))
-    nearly_equal(folder.with_name("1"), folder)
+        finish(start(folder, "-c", run, "critic"))
+    weights, others = (load_file(each / FILES[1]) for each in (folder.with_name("1"), folder))
+    assert all(torch.allclose(others[name], value, rtol=1e-3, atol=1e-5) for name, value in weights.items())
+    assert any("lora_B" in name and bool(value.any()) for name, value in weights.items())
 
 
 @pytest.mark.parametrize("method", ["multi-turn-dpo", "rft", "single-turn", "zero-shot"])
 def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
-
     folder = project(method)
     text = PARAMS.replace("epochs: 15", "epochs: 2").replace("checkpoints: 20", "checkpoints: 1")
     (folder / "params.yaml").write_text(f"{text}method: {method}\n")
@@ -294,7 +243,6 @@ def test_an_own_method_trains_by_its_own_options(
 
 
 def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-
     monkeypatch.chdir(project("lacking"))
     Path("data/pairs.parquet").unlink()
     with pytest.raises(UserError, match=r"data/pairs.parquet: there is no such file"):
@@ -310,7 +258,6 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
 def test_a_critic_with_a_head_resumes_and_ranks(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-
     model = {"base": "models/base", "device": "cpu", "threads": 1}
     critic = {"epochs": 4, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 4, "lora": {"rank": 4}}
     settings = parse_settings(

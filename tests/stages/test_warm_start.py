@@ -22,6 +22,7 @@ from sweetrl.models.licences import base_licence
 from sweetrl.models.load import load_tokenizer, load_weights
 from sweetrl.stages import warm_start as module
 from sweetrl.sweet import arguments
+from tests.stages.conftest import content
 
 PRETRAINED = Path("pretrained")
 NEW = Path("models/warm")
@@ -56,10 +57,6 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (PRETRAINED / "origin.json").write_text('{"package": "somewhere==1"}')
     Path("params.yaml").write_text("seed: 7\n")
     return tmp_path
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def test_all_weights_may_be_trained(project: Path) -> None:

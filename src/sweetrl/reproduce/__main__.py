@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 from sweetrl.console.logs import show_progress
 from sweetrl.errors import UserError
-from sweetrl.reproduce import workers
+from sweetrl.reproduce import report, workers
+from sweetrl.reproduce import run as parts
+from sweetrl.reproduce.tuning import tune
+from sweetrl.stages.launch import STARTER, end_with_starter
 
 USAGE = (
     "name a part: all [WORKERS] [NAME ...], base, warm-start, seed-data SEED, base-large, variant NAME SEED, "
@@ -18,10 +21,6 @@ USAGE = (
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
-    from sweetrl.reproduce import report
-    from sweetrl.reproduce import run as parts
-    from sweetrl.reproduce.tuning import tune
-
     alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
     of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
@@ -42,8 +41,8 @@ def run(arguments: Sequence[str]) -> None:
 def main() -> None:
     """The command line; a UserError is one sentence and status 1."""
     show_progress()
-    if workers.STARTER in os.environ:  # DVC ends with `all`, and a part with DVC
-        workers.end_with_parent()
+    if STARTER in os.environ:  # DVC ends with `all`, and a part with DVC
+        end_with_starter()
     try:
         run(sys.argv[1:])
     except UserError as error:

@@ -1,13 +1,5 @@
 """What is claimed before anything is measured (claims.yaml of a profile), and what the measurements say of it.
 
-    - claim: SWEET-RL is above Multi-Turn DPO
-      better: sweet
-      worse: multi-turn-dpo
-      temperature: 0           # or 1, or chosen: each variant at the temperature chosen on its validation tasks
-      measure: success         # or reward
-      held_out: true           # optional: only the tasks of domains that training never saw
-      persona: terse           # optional: with this user
-
 `record` is kept with every variant's results from before its first test task. So the report can say of each claim
 whether it stood there at that time, and name those that were taken out later: they are judged, and counted, too.
 """
@@ -35,7 +27,10 @@ CHOSEN = "chosen"
 
 
 class Claim(Section):
-    """`better` is above `worse` in `measure`."""
+    """`better` is above `worse` in `measure`; `held_out`: on the tasks of domains that training never saw.
+
+    `temperature` "chosen" is that of each variant which was chosen on its validation tasks.
+    """
 
     claim: str = Field(min_length=1)
     better: str

@@ -16,7 +16,6 @@ from sweetrl.reproduce.variants import AMOUNTS, ONLINE, TABLES, VARIANTS
 
 Results = Mapping[str, Any]
 Row = Mapping[str, Any]
-NONE = ""
 # Fewer questions in a dialogue than this, and success a question is a quotient of rare events.
 FEW_QUESTIONS = 0.5
 SEED_DATA, PICKING = "seed-data", "Figure 3a"  # beside the variants' tables
@@ -93,7 +92,7 @@ def slug(title: str) -> str:
 
 def cell(found: Mapping[str, Any] | None, key: str, form: Callable[[Any], str]) -> str:
     """What a cell of a table says; empty where nothing is known."""
-    return form(found[key]) if found and found.get(key) is not None else NONE
+    return form(found[key]) if found and found.get(key) is not None else ""
 
 
 def parts(results: Results) -> list[Part]:
@@ -255,23 +254,14 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     measure, labels, temperatures = results["measure"], results["labels"], results["temperatures"]
     other = "reward" if measure == "success" else "success"
     each, few = f"{labels['success']} a question", False
-
-    def rate(found: Mapping[str, Any] | None) -> str:
-        nonlocal few
-        if found and "success_per_question" in found and found["questions"]["value"] < FEW_QUESTIONS:
-            few = True
-            return NONE
-        return cell(found, "success_per_question", interval)
-
-    body = [
-        [
-            row["label"],
-            *cells(row["at"], temperatures, ("questions", _mean)),
-            *(rate(row["at"].get(name)) for name in temperatures),
-            *cells(row["at"], temperatures, (other, interval)),
-        ]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        shown = dict(row["at"])
+        for name, found in row["at"].items():
+            if "success_per_question" in found and found["questions"]["value"] < FEW_QUESTIONS:
+                few, shown[name] = True, {**found, "success_per_question": None}
+        forms = (("questions", _mean), ("success_per_question", interval), (other, interval))
+        body.append([row["label"], *cells(shown, temperatures, *forms)])
     note = f'"{each}" is left out where fewer than one question is asked in two dialogues.' if few else ""
     yield Part("Questions", [Table(["", *heads(["questions", each, labels[other]], temperatures)], body, note)])
 
@@ -291,7 +281,7 @@ def _claims(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         estimate = one["difference"]
         alone = ", one seed only" if estimate["groups"] == 1 and one["verdict"] != "open" else ""
         where = [at(one["temperature"]), "held-out domains" if one["held_out"] else "", one["persona"]]
-        t = NONE if estimate["t_low"] is None else f"[{points(estimate['t_low'])}, {points(estimate['t_high'])}]"
+        t = "" if estimate["t_low"] is None else f"[{points(estimate['t_low'])}, {points(estimate['t_high'])}]"
         body.append(
             [
                 one["claim"],
@@ -346,7 +336,7 @@ def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 
     def reach(estimate: Mapping[str, Any]) -> str:
         if estimate["t_low"] is None:
-            return NONE
+            return ""
         return f"[{percent(max(0.0, estimate['t_low']))}, {percent(min(1.0, estimate['t_high']))}]"
 
     head = ["", *(f"{what}, {at(name)}" for name in temperatures for what in ("seeds", "t interval"))]

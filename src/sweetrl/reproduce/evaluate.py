@@ -13,23 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweetrl.api.calls import settings_of
+from sweetrl.api.rollouts import opened, serving
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore, read_task_table
 from sweetrl.config.settings import Settings
+from sweetrl.console.progress import Meter
+from sweetrl.engines.policy import Agent, Policy
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import AFTER, results_of, write_results
 from sweetrl.io import publish, read_json, write_json
 from sweetrl.methods.base import find_method
 from sweetrl.models.check import is_trained
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
+from sweetrl.rollout.context import OpenEnvironment
+from sweetrl.rollout.run import rollout_scored
+from sweetrl.rollout.users import open_user
 from sweetrl.stages.parameters import with_values
 from sweetrl.stages.run import stage_main, stage_run
-
-if TYPE_CHECKING:
-    from sweetrl.engines.policy import Agent
-    from sweetrl.rollout.context import OpenEnvironment
-    from sweetrl.types import Result, Task
+from sweetrl.types import Result, Task
 
 PLAN = Path("measure.json")
 OUT = Path("reports/measured")
@@ -37,11 +41,6 @@ OUT = Path("reports/measured")
 
 def evaluate(settings: Settings) -> None:
     """Measure what the plan asks for; finished shards survive a kill."""
-    from sweetrl.api.rollouts import opened, serving
-    from sweetrl.colbench.store import read_task_table
-    from sweetrl.engines.policy import Policy
-    from sweetrl.evaluation.metrics import write_results
-
     rules = find_method(settings.method).at_evaluation(settings.evaluated_agent)
     settings = settings.model_copy(update={"agent": rules})
     plan = read_json(PLAN)
@@ -114,11 +113,6 @@ class Player:
         self, name: str, tasks: Sequence[Task], temperature: float, persona: str = ""
     ) -> tuple[list[Result], float]:
         """Attempt each task once; return a row for each, and the mean number of tokens of a reply."""
-        from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.console.progress import Meter
-        from sweetrl.evaluation.metrics import AFTER, results_of
-        from sweetrl.rollout.run import rollout_scored
-
         settings = settings_of(self.environment.domain)
         with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
             dialogues = rollout_scored(
@@ -139,8 +133,6 @@ class Player:
     @contextmanager
     def at(self, temperature: float, persona: str) -> Iterator[OpenEnvironment]:
         """Yield the environment with the agent's temperature, and with another user, if one is named."""
-        from sweetrl.rollout.users import open_user
-
         domain, user = self.environment.domain, self.environment.simulator
         values = {"agent.temperature": temperature, "simulator.persona": persona or None}
         other = domain.configured(with_values(settings_of(domain), values))

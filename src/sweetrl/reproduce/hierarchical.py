@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import BATCH_CELLS, Estimate, t_interval
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,6 @@ def hierarchical_mean(
     Of pairs (numerator, denominator) it is the ratio of the two means ("successes for each question asked"), tasks
     resampled as pairs. Denominators that are 0 everywhere raise a ValueError.
     """
-    import numpy as np
-
     count = sum(map(len, groups))
     if count < 2 or not all(map(len, groups)):
         raise UserError(f"an interval needs at least 2 tasks, and one of each seed; there are {count}.")
@@ -76,8 +72,6 @@ def hierarchical_mean(
 
 def _statistic(means: np.ndarray) -> np.ndarray:
     """Of rows of means: the mean itself, or the ratio of the first to the second (infinite or NaN: to nothing)."""
-    import numpy as np
-
     if means.shape[1] == 1:
         return means[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -91,8 +85,6 @@ def _resampled_means(groups: Sequence[np.ndarray], resamples: int, generator: np
     A group that is drawn t times adds t n rows, drawn with replacement: how often each distinct row is among them is
     multinomial, so that is drawn in place of the rows.
     """
-    import numpy as np
-
     distinct = [np.unique(rows, axis=0, return_counts=True) for rows in groups]
     step = max(1, BATCH_CELLS // max(len(rows) for rows, _ in distinct))
     parts = []

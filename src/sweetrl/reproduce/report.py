@@ -11,8 +11,9 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweetrl.colbench.domain import Domain
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import fill
 from sweetrl.io import read_json, write_json, write_text
@@ -33,9 +34,6 @@ from sweetrl.reproduce.outcomes import (
 )
 from sweetrl.reproduce.run import Profile, picked
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
 
 RESULTS, MARKDOWN, PAGE, FIGURES = Path("results.json"), Path("results.md"), Path("report.html"), Path("figures")
 FORMAT = 2  # of results.json: raised when `markdown` cannot read earlier ones

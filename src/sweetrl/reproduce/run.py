@@ -10,13 +10,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 import sweetrl
 from sweetrl.api.learning import own_settings
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
@@ -26,12 +28,11 @@ from sweetrl.paths import LAST_POLICY, POLICY, RUNS
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
+from sweetrl.reproduce.permuted import permuted_references, permuted_rewards
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, variant_named
 from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
 from sweetrl.tracking.runs import RunLog
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
@@ -368,10 +369,6 @@ def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) ->
         link(source / name, folder / "data" / name)
     if not one.trained or (folder / "data" / "pairs.parquet").exists():
         return
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.reproduce.permuted import permuted_references, permuted_rewards
-    from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
-
     everything = list(TrajectoryStore(source / "trajectories").read())
     order = list(dict.fromkeys(each.task.id for each in everything))
     kept = set(order[: round(one.data * len(order))])

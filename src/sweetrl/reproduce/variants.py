@@ -8,16 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sweetrl.config.overrides import set_key
 from sweetrl.config.settings import OFFICIAL
 from sweetrl.errors import UserError
-from sweetrl.methods.base import find_method
+from sweetrl.methods.base import Method, find_method
 from sweetrl.types import ANSWER_MARKER
-
-if TYPE_CHECKING:
-    from sweetrl.methods.base import Method
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ DVC runs one stage after the other; the variants of a reproduction do not need e
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,11 +17,10 @@ from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import OWNER_UMASK, private_file, private_folder
 from sweetrl.reproduce.run import WORK, Profile
+from sweetrl.stages.launch import STARTER, end_with_starter
 
 LOGS = WORK / "logs"
 MOST = 8  # workers by default: each takes some GiB
-STARTER = "SWEETRL_REPRODUCE_STARTER"  # the process of `all`, for the parts that it runs
-_LIBRARY = ctypes.CDLL(None)  # loaded here: between fork and exec it must not be
 # A variant's folder, and its stages in dvc.yaml: training, and what its policy does then.
 _STAGES = {
     "variants": ("variant", "measure"),
@@ -108,15 +105,6 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",), n
         raise UserError("reproduce: the report failed, as said above; run the same command to go on.")
 
 
-def end_with_parent() -> None:
-    """Let this process end when its parent does, however that ends: else the next `all` finds what it makes locked."""
-    if sys.platform == "linux":
-        _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-        starter = os.environ.get(STARTER)
-        if starter and not Path("/proc", starter).exists():  # it ended while this one was starting
-            os._exit(128 + signal.SIGTERM)
-
-
 def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
     """Run one part, which writes into a log of its own; return whether it went well."""
     # Two workers meet at DVC's own lock for a moment, before and after a stage.
@@ -130,6 +118,6 @@ def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
             stderr=subprocess.STDOUT,
             check=False,
             umask=OWNER_UMASK,
-            preexec_fn=end_with_parent,
+            preexec_fn=end_with_starter,  # else the next `all` finds what it makes locked
         ).returncode
     return status == 0

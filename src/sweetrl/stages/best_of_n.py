@@ -72,8 +72,8 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             }
             context = environment.context(agent)
             # An engine that knows only text gives no log-probabilities.
-            own_temperatures = {name: own.policy.advantage_temperature for name, (own, _) in critics.items()}
-            temperatures = {name: value for name, value in own_temperatures.items() if value and chat is None}
+            priors = critics.items() if chat is None else ()
+            temperatures = {name: value for name, (own, _) in priors if (value := own.policy.advantage_temperature)}
             for first in range(0, len(tasks), how.batch):
                 file, batch = scratch / f"batch-{first:06d}.json", tasks[first : first + how.batch]
                 if file.exists():

@@ -10,9 +10,11 @@ run file, an unfinished one by its scratch folder: whatever was killed goes on w
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +33,17 @@ from sweetrl.tracking.runs import PARENT_VARIABLE
 
 logger = logging.getLogger("sweetrl")
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
+STARTER = "SWEETRL_DIE_WITH_PARENT"  # the process that has started this one, and which this one is to end with
+_LIBRARY = ctypes.CDLL(None)  # loaded here: between fork and exec it must not be
+
+
+def end_with_starter() -> None:
+    """Let this process end when its parent does, however that ends (Linux); now, if its starter has ended already."""
+    if sys.platform == "linux":
+        _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+        starter = os.environ.get(STARTER)
+        if starter and not Path("/proc", starter).exists():  # it ended while this process was still importing
+            sys.exit(128 + signal.SIGTERM)
 
 
 def wants_processes(settings: ModelSettings) -> bool:
@@ -71,7 +84,7 @@ def launch(settings: ModelSettings) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if settings.sharding == "fsdp2":
         os.environ["ACCELERATE_USE_FSDP"] = "true"
-    os.environ["SWEETRL_DIE_WITH_PARENT"] = str(os.getpid())
+    os.environ[STARTER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
     config = LaunchConfig(
         min_nodes=1,
@@ -106,7 +119,7 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
 
     Where one fails the others are ended and a UserError says so. Finished parts stay.
     """
-    own = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "SWEETRL_TRACKING": "off"}
+    own = {**os.environ, STARTER: str(os.getpid()), "SWEETRL_TRACKING": "off"}
     own.setdefault("OMP_NUM_THREADS", str(settings.threads))
     command = [sys.executable, "-m", f"sweetrl.stages.{stage}"]
     count, gpus = processes_of(settings)
@@ -131,14 +144,13 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
             )
 
 
-def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
+def prepare(folder: Path, tree: Mapping[str, Any]) -> None:
     """Make (or find) `folder` with the parameters `tree`; what is left of other parameters is removed."""
     text = yaml.safe_dump(dict(tree), sort_keys=False)
     place = folder / "params.yaml"
     if not place.exists() or place.read_text(encoding="utf-8") != text:
         shutil.rmtree(folder, ignore_errors=True)
         write_text(place, text)
-    return folder
 
 
 def link(source: Path, place: Path) -> None:
@@ -167,7 +179,7 @@ def finished(folder: Path, stage: str) -> bool:
 def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
     """Run one stage in `folder`, under the MLflow run `parent`; where it fails, a UserError names `part`."""
     module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
-    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, STARTER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
     environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this
     if parent:

@@ -1,24 +1,11 @@
-"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/, one-line errors.
-
-A stage module is `python -m sweetrl.stages.<module>`:
-
-    def collect(settings: Settings) -> None:
-        with stage_run("collect", settings) as run:
-            run.log_input("train-tasks", TRAIN_TASKS)
-            scratch = run.scratch()   # resumable work; removed when DVC has recorded the result
-            ...
-            run.log_metrics({"reward": 0.4})
-            run.summary = "1,600 dialogues, mean reward 0.40"
-
-    if __name__ == "__main__":
-        stage_main(collect)
+"""What every stage (`python -m sweetrl.stages.<module>`) shares: seeds, an MLflow run under the pipeline's parent,
+scratch folders, reports/runs/, errors of one line; sweetrl.stages.rank is a short one.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import random
 import signal
@@ -39,7 +26,7 @@ from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import atomic_path, digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.rollout.ledger import COST, Ledger, cost_metrics, cost_totals
-from sweetrl.stages.launch import LAUNCHED, launch, make_shares, wants_processes
+from sweetrl.stages.launch import LAUNCHED, STARTER, end_with_starter, launch, make_shares, wants_processes
 from sweetrl.stages.parameters import check_declared, own_sources, stage_parameters
 from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
@@ -233,9 +220,7 @@ def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settin
     A UserError is one sentence on stderr and status 1. A stage that `spreads` starts `model.processes` of its kind.
     """
     if LAUNCHED not in os.environ:
-        if status := _status(function, spreads):
-            sys.exit(status)
-        return
+        sys.exit(_status(function, spreads))
     # A process group has threads of its own; where one is still at work when the interpreter ends, the process is
     # aborted (status 134) instead of ending with what the stage found. So it ends at once.
     ending: object = 1
@@ -259,11 +244,8 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not first_process():
         os.environ["SWEETRL_TRACKING"] = "off"
-    if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
-        with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
-            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-            if not Path(f"/proc/{starter}").exists():  # it has ended while this process was still importing
-                return 128 + signal.SIGTERM
+    if STARTER in os.environ:
+        end_with_starter()
     try:
         settings = load_settings()
         if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
