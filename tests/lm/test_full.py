@@ -149,6 +149,20 @@ def test_a_server_has_full_weights_as_its_own_model(
         running.serving(tmp_path / "log").__enter__()
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [({"dtype": "float16"}, "take bfloat16"), ({"device": "cuda:1"}, "with CUDA_VISIBLE_DEVICES=1")],
+)
+def test_what_would_be_trained_wrongly_is_not(tiny_model: Path, change: dict[str, Any], advice: str) -> None:
+    """Nothing scales a loss in float16; and transformers.Trainer moves a model to the first GPU."""
+    settings = ModelSettings(base=str(tiny_model), **change)
+    with pytest.raises(UserError, match=advice):
+        trainable(load_base(settings.model_copy(update={"device": "cpu"}))[0], settings, LoraSettings(), 0)
+    if "device" in change:  # before anything is collected
+        with pytest.raises(UserError, match=advice):
+            parse_settings({"model": change})
+
+
 def test_what_cannot_be_is_one_sentence(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="computes in float32 or bfloat16; set `dtype`"):
         parse_settings({"model": {"train": "full", "dtype": "float16"}})

@@ -159,6 +159,22 @@ def test_a_pair_that_does_not_fit_takes_checkpointing_and_then_gives_up(tmp_path
     assert all(layer.gradient_checkpointing for layer in model.get_base_model().model.layers)
 
 
+def test_an_optimiser_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweetrl.sweet.trainer import ListwiseTrainer
+
+    def short(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    data = dialogues(tasks=1)
+    data = PreferenceData(data.rows, data.pairs, groups=data.groups, labels=tuple(0.1 for _ in data.rows))
+    trainer = ListwiseTrainer(model_of(1, "float32"), data, PolicySettings(objective="listwise"), tmp_path, seed=0)
+    monkeypatch.setattr(torch.optim.AdamW, "step", short)
+    with pytest.raises(UserError, match=r"the optimiser's state; lower `tokens` or `lora\.rank`"):
+        trainer.fit()
+
+
 def test_scoring_cuts_its_passes_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

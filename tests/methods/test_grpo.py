@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from sweetrl.api.learning import training_job
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
+from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
 from sweetrl.methods import grpo, grpo_trainer
 from sweetrl.methods.grpo import Grpo
@@ -151,6 +153,32 @@ def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is
     assert not ADAPTER.exists()
     train_policy(changed)
     assert ADAPTER.read_bytes() == weights
+
+
+def test_a_sampler_beside_the_training_leaves_the_choice_of_kernels_alone(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is repeatable is the whole process's choice; a sampler in slots, as on a GPU, writes by index without it."""
+    import torch
+
+    changed, choose, before = (
+        list[str](),
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled,
+    )
+
+    def noted(mode: bool, **more: Any) -> None:
+        if mode != before():
+            changed.append(threading.current_thread().name)
+        choose(mode, **more)
+
+    project("beside")
+    monkeypatch.setattr(TransformersEngine, "_slot_devices", ("cpu",))
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", noted)
+    how = {"iterations": 2, "tasks": 1, "staleness": 1, "credit": "privileged"}
+    train_policy(settings(grpo=VALUES["grpo"] | how))
+    assert ADAPTER.exists() and before(), "as every stage"
+    assert "sweetrl-stream" not in changed and len(changed) >= 2
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

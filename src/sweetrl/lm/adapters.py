@@ -45,6 +45,13 @@ def trainable(
 
     `keep_reference` as for train_all: the reference is asked again once the training has begun.
     """
+    if settings.misplaced:
+        raise UserError(f"{settings.misplaced}.")
+    if settings.dtype == "float16":
+        raise UserError(
+            "model.dtype: float16 is for sampling alone: in training nothing scales the loss, so small gradients would "
+            "become 0; take bfloat16."
+        )
     if settings.train == "lora" or head:
         return attach_adapter(model, lora, seed, head)
     return train_all(model, settings.dtype, keep_reference)
