@@ -24,22 +24,18 @@ def process_rank_and_count() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _processes() -> int:
-    return process_rank_and_count()[1]
-
-
 def patient_group() -> Any:
     """All processes once more, for waits that may take hours: the usual group gives up after half an hour."""
     import torch.distributed as distributed
 
-    return distributed.new_group(timeout=timedelta(days=30)) if _processes() > 1 else None
+    return distributed.new_group(timeout=timedelta(days=30)) if process_rank_and_count()[1] > 1 else None
 
 
 def broadcast(compute: Callable[[], T], group: Any = None) -> T:
     """What `compute` returns in the first process, in all of them; by default in their usual group."""
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return compute()
     value: list[Any] = [compute() if distributed.get_rank() == 0 else None]
     distributed.broadcast_object_list(value, src=0, group=group)
@@ -50,9 +46,9 @@ def all_gather(value: T) -> list[T]:
     """Every process's `value`, in the order of the processes."""
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return [value]
-    values: list[Any] = [None] * _processes()
+    values: list[Any] = [None] * process_rank_and_count()[1]
     distributed.all_gather_object(values, value)
     return values
 
@@ -62,7 +58,7 @@ def add_gradients(model: nn.Module) -> None:
     import torch
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
@@ -100,7 +96,7 @@ def shard_layers(model: nn.Module, device: Any) -> None:
 
     # accelerate would shard what is sharded already, optimiser and adapter included; on a CPU it ignores the request.
     os.environ["ACCELERATE_USE_FSDP"] = "false"
-    mesh = init_device_mesh(device.type, (_processes(),))
+    mesh = init_device_mesh(device.type, (process_rank_and_count()[1],))
     transformer = transformer_of(model)
     kinds = base_of(model)._no_split_modules or ()
     layers = [module for module in transformer.modules() if type(module).__name__ in kinds]

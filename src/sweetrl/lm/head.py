@@ -247,13 +247,6 @@ def _fused() -> Any:
     return FusedHead
 
 
-def flat_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
-    """Log-probs [N] of the reply tokens of a flat batch (lm.data.collate), row after row."""
-    transformer, head = backbone(model)
-    hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
-    return token_logprobs(head, hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"])
-
-
 def add_head(model: Any) -> None:
     """Put a head of zeros on a base model: every turn starts at 0, whatever the seed."""
     import torch

@@ -20,7 +20,7 @@ from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.memory import pass_tokens
-from sweetrl.lm.passes import Layout
+from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.recorded import recorded_rows
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.protocols import Chat, Replies, Work
@@ -169,13 +169,10 @@ def load_critic(
     model = load_trained(model, folder)
     if kind == "log-ratio":
         return log_ratio_critic(domain, critic, rank, model, tokenizer, rank.reference == "conditioned")
-    from sweetrl.engines.chat import ChatFormat
     from sweetrl.sweet.head_critics import HeadCritic
 
     layout = Layout(None, pass_tokens(model, rank.tokens)[0], tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
-    return HeadCritic(model, domain, chat, system, critic, layout)
+    return HeadCritic(model, domain, *_as_agents_talk(domain, tokenizer), critic, layout)
 
 
 def log_ratio_critic(
@@ -187,10 +184,14 @@ def log_ratio_critic(
     conditioned_reference: bool,
 ) -> LogRatioCritic:
     """Return the critic of Eq. 3 that `model` is, with its adapter or without."""
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.lm.passes import model_layout
-
     layout = model_layout(model, rank.layout, rank.tokens, tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
-    return LogRatioCritic(model, domain, chat, system, critic, layout, conditioned_reference)
+    talk = _as_agents_talk(domain, tokenizer)
+    return LogRatioCritic(model, domain, *talk, critic, layout, conditioned_reference)
+
+
+def _as_agents_talk(domain: Domain, tokenizer: Any) -> tuple[Chat, str]:
+    """Return the chat format and the system prompt of a domain's agent."""
+    from sweetrl.engines.chat import ChatFormat
+
+    settings = domain.settings
+    return ChatFormat(tokenizer, **settings.model.chat_options), domain.system_prompt(settings.agent.prompt)
