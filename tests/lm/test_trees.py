@@ -88,7 +88,7 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
 def gradients(model: Any, values: Any) -> list[Any]:
     import torch
 
-    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype)
+    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype, device=values.device)
     used = [one for one in model.parameters() if one.requires_grad]
     return list(torch.autograd.grad((values * weights).sum(), used))
 

@@ -24,6 +24,7 @@ from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
 from sweetrl.models.check import is_full
 from sweetrl.stages.train_policy import train_policy
+from tests.lm.slowly import killed_at
 
 VALUES: dict[str, Any] = {
     "method": "grpo",
@@ -81,15 +82,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     assert len({*policies, weights}) == 4, "each iteration is sampled from the current policy"
 
     project("killed")
-    log = GroupTrainer.log
-
-    def dies(self: Any, logs: Any, *more: Any) -> None:
-        log(self, logs, *more)
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GroupTrainer, "log", dies)
+    with killed_at(GroupTrainer, 3):
         train_policy(settings())
     assert not ADAPTER.exists()
     (scratch,) = Path(".scratch").glob("train-policy-*")
@@ -140,15 +133,9 @@ def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is
         time.sleep(0.5)
         return play(*given)
 
-    def dies(self: Any, logs: Any, *more: Any) -> None:
-        log(self, logs, *more)
-        if self.state.global_step == 2:
-            raise KeyboardInterrupt
-
     project("killed")
     monkeypatch.setattr(grpo.Rollouts, "_play", slow)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GroupTrainer, "log", dies)
+    with killed_at(GroupTrainer, 2):
         train_policy(changed)
     assert not ADAPTER.exists()
     train_policy(changed)

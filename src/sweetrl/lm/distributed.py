@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
+from sweetrl.lm.head import base_of, transformer_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,8 +78,6 @@ def is_sharded(model: nn.Module) -> bool:
     """Whether a model's layers have been sharded, so that all processes must make equally many passes."""
     from torch.distributed.fsdp import FSDPModule
 
-    from sweetrl.lm.head import transformer_of
-
     return isinstance(transformer_of(model), FSDPModule)
 
 
@@ -91,8 +90,6 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-
-    from sweetrl.lm.head import base_of, transformer_of
 
     # accelerate would shard what is sharded already, optimiser and adapter included; on a CPU it ignores the request.
     os.environ["ACCELERATE_USE_FSDP"] = "false"
@@ -109,8 +106,7 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     kept_whole = set(model.parameters()) - within
     for layer in layers:
         fully_shard(layer, mesh=mesh, ignored_params=kept_whole)
-    fully_shard(
-        transformer, mesh=mesh, ignored_params=kept_whole
-    )  # orders the layers' gathering; has no weights itself
+    # Orders the layers' gathering; has no weights itself.
+    fully_shard(transformer, mesh=mesh, ignored_params=kept_whole)
     for weight in kept_whole:
         weight.data = weight.data.to(device)

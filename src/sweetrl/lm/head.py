@@ -10,6 +10,7 @@ predict replies. The head is called `score`, lies on the base model, and is save
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,11 @@ def base_of(model: nn.Module) -> Any:
     """Return the transformers model under an adapter, or the model itself."""
     adapted: Any = model
     return adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
+
+
+def without_adapter(model: Any) -> AbstractContextManager[Any]:
+    """Return a context in which a model is its reference: its adapter is off, or the weights are its base's."""
+    return model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
 
 
 def compute_dtype(model: nn.Module) -> Any:

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +29,7 @@ from sweetrl.engines.policy import Agent, Policy
 from sweetrl.errors import EngineError, NoRoom
 from sweetrl.io import append_row, read_rows
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.head import without_adapter
 from sweetrl.lm.reference import digest_weights
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Sampler
 from sweetrl.seeds import state_seed
@@ -133,8 +133,7 @@ class LocalSampler:
             states = iter(Table(path, _State))
             return [[next(states).candidates for _ in row.spans] for _, row in rows]
         # The base that samples is the one under the critic's adapter, which is off while it does.
-        adapter_off: Any = getattr(getattr(critic, "model", None), "disable_adapter", nullcontext)
-        with adapter_off():
+        with without_adapter(getattr(critic, "model", None)):
             samples = sample_candidates(rows, self.sampler, self.sampling, self.seed)
         if path is not None:
             write_table(path, _State, (_State(replies) for turns in samples for replies in turns))

@@ -11,7 +11,6 @@ sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.head import without_adapter
 from sweetrl.lm.memory import pass_tokens
 from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.recorded import recorded_rows
@@ -57,7 +57,7 @@ def branch_logprobs(
         return [values.double() for values in row_logprobs(model, branch_rows(context, branches, tokens), layout)]
 
     policy = logprobs(trunk, scored)
-    with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
+    with without_adapter(model):
         reference = logprobs(reference_trunk or trunk, REPLY)
     sides = zip(policy, reference, strict=True)
     return [[next(sides) for _ in replies] for replies in branches]

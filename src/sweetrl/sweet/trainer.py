@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers import PrinterCallback, Trainer
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
@@ -104,7 +104,6 @@ class PreferenceTrainer(Trainer):
             callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
         # What walks over all modules in each step is asked once.
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
