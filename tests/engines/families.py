@@ -12,6 +12,9 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     + _CHATML_END
 )
+DEFAULT_SYSTEM = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}{% endif %}" + CHATML
+)
 # Earlier thoughts are left out; without thinking the header has an empty thought that no earlier reply has.
 QWEN3 = (
     _LATER
@@ -95,6 +98,7 @@ GLM = (
 
 FAMILIES = {
     "Qwen2.5, SmolLM2, OLMo": CHATML,
+    "Qwen2.5, with a system prompt of its own": DEFAULT_SYSTEM,
     "Qwen3": QWEN3,
     "Qwen3.5": QWEN35,
     "Mistral 7B, Nemo": MISTRAL,

@@ -1,15 +1,12 @@
-"""Kept rows are found by their longest shared prefix, and merged, dropped and grown rows keep their columns."""
+"""What is kept of earlier calls has a limit; that it is found and changes nothing is in test_transformers.py."""
 
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, common_prefix, place
+from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache
 
 SHAPE = CacheShape(layers=2, heads=1, size=1, sliding=(False, False))
-tokens = st.lists(st.integers(0, 2), max_size=8).map(tuple)
 
 
 def filled(rows: list[tuple[int, ...]]) -> RowCache:
@@ -17,30 +14,8 @@ def filled(rows: list[tuple[int, ...]]) -> RowCache:
     width = max(len(row) for row in rows)
     cache = RowCache(SHAPE, len(rows), width, torch.zeros(1))
     for index, row in enumerate(rows):
-        if row:
-            cache.store[:, :, index, :, width - len(row) : width] = torch.tensor(row)[:, None] + 1.0
+        cache.store[:, :, index, :, width - len(row) : width] = torch.tensor(row)[:, None] + 1.0
     return cache
-
-
-def held(cache: RowCache) -> list[list[int]]:
-    values = cache.store[-1, 1, : cache.rows, 0, cache.left : cache.stop, 0].tolist()
-    return [[int(value) - 1 for value in row if value] for row in values]
-
-
-@given(st.lists(tokens.filter(bool), min_size=1, max_size=6), tokens.filter(bool))
-def test_the_longest_kept_prefix_is_found_and_placed(rows: list[tuple[int, ...]], prompt: tuple[int, ...]) -> None:
-    kept = PrefixCache(10**6)
-    kept.add(filled(rows).store, range(len(rows)), rows, [max(len(row) for row in rows)] * len(rows))
-    assert kept.longest(prompt) == (0, None)  # not before the turn-over
-    kept.turn_over()
-    length, row = kept.longest(prompt)
-    assert length == min(max(common_prefix(prompt, row) for row in rows), len(prompt) - 1)
-    if row is not None:
-        cache = RowCache(SHAPE, 1, len(prompt), torch.zeros(1))
-        place(cache, 0, length, row, length)
-        assert held(cache) == [list(prompt[:length])]
-    kept.turn_over()
-    assert kept.longest(prompt) == (0, None)
 
 
 def test_nothing_is_kept_beyond_the_limit() -> None:

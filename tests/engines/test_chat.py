@@ -1,4 +1,4 @@
-"""Incremental token ids equal the ids of the whole dialogue rendered at once, for templates of three families."""
+"""Every prompt is what the chat template makes of the dialogue, for templates of many families; words stay words."""
 
 from __future__ import annotations
 
@@ -16,18 +16,10 @@ from sweetrl.thoughts import split_thoughts
 from sweetrl.types import AgentTurn
 from tests.engines.families import FAMILIES, SPECIAL, TOKENIZERS, tokenizer_of
 
-# Our own, shorter templates with the structure of two well-known families.
-HEADERS = (
-    "{{ bos_token }}{% for message in messages %}{{ '<|start|>' + message['role'] + '<|stop|>\n\n' }}"
-    "{{ message['content'] | trim }}{{ '<|eot|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant<|stop|>\n\n' }}{% endif %}"
-)
+# Our own, shorter template with the structure of a well-known family.
 LINES = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}"
     "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-DEFAULT_SYSTEM = (
-    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}{% endif %}" + LINES
 )
 DATED = "{{ '<|im_start|>system\n' + (date_string or strftime_now('%d')) + '<|im_end|>\n' }}" + LINES
 FORGETFUL = LINES.replace(
@@ -38,7 +30,6 @@ WITHOUT_END = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
-TURNS = [("Is there a maximum?", " The rate is 7.\n"), ("Round it?", "2 places <|end|> and <|im_end|>"), ("", "?")]
 
 
 def tokenizer_with(tiny: Any, template: str | None) -> Any:
@@ -51,32 +42,6 @@ def tokenizer_with(tiny: Any, template: str | None) -> Any:
     if template != "own":
         tokenizer.chat_template = template
     return tokenizer
-
-
-def render(tokenizer: Any, system: str | None, request: str, turns: list[tuple[str, str]]) -> tuple[int, ...]:
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    messages.append({"role": "user", "content": request})
-    for reply, words in turns:
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": words}]
-    ids = tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=False)
-    return tuple(ids)
-
-
-@pytest.mark.parametrize("template", ["own", HEADERS, LINES, DEFAULT_SYSTEM])
-@pytest.mark.parametrize("system", [None, "Ask about what you need to know."])
-def test_pieces_equal_the_whole(tiny_model: Any, template: str, system: str | None) -> None:
-    tokenizer = tokenizer_with(tiny_model, template)
-    chat = ChatFormat(tokenizer)
-    turns = [(reply, words) for reply, words in TURNS if "<|" not in words]
-    ids = chat.open(system, "I want a function.")
-    assert ids == render(tokenizer, system, "I want a function.", [])
-    for count, (reply, words) in enumerate(turns, start=1):
-        sampled = chat.reply(reply)
-        assert sampled[-1] == chat.end_of_turn
-        whole = ids + sampled + chat.follow(True, words)
-        cut = ids + sampled[:-1] + chat.follow(False, words)
-        assert whole == cut == render(tokenizer, system, "I want a function.", turns[:count])
-        ids = whole
 
 
 def test_special_tokens_in_words_stay_words(tiny_model: Any) -> None:

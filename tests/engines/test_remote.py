@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweetrl.config.settings import ServerSettings
@@ -182,11 +182,8 @@ def test_an_error_steers_no_terminal() -> None:
     assert said.isprintable() and "owned" in said
 
 
-@pytest.mark.parametrize("value", ["1e308", "inf", "nan", "-5", "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_a_far_rest_is_at_most_a_week(value: str) -> None:
-    assert 0.0 <= retry_after({"retry-after": value}) <= LONGEST_REST
-
-
+@example("1e308")
+@example("9" * 5000)
 @given(st.text(max_size=60) | st.from_regex(r"\w{3}, \d{1,9} \w{3} \d{1,12} \d{1,4}:\d\d:\d\d [-+]?\w{1,6}"))
 def test_no_value_of_retry_after_is_too_strange(value: str) -> None:
     assert 0.0 <= retry_after({"retry-after": value}) <= LONGEST_REST

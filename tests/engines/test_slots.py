@@ -22,7 +22,7 @@ from sweetrl.engines.policy import Policy
 from sweetrl.engines.slots import Slots
 from sweetrl.engines.stream import Stream, asked_singly
 from sweetrl.engines.transformers import TransformersEngine, cache_shape
-from sweetrl.errors import NoRoom
+from sweetrl.errors import NoRoom, UserError
 from sweetrl.types import Completion, Prompt, Sampling
 from tests.engines.test_transformers import check_logprobs, loud, make_prompts, tokens_of
 
@@ -183,6 +183,24 @@ def test_an_agent_is_asked_singly_where_it_can(tiny_model: Path, monkeypatch: py
     for singly, kind in ((True, Stream), (False, TransformersEngine)):
         with closing(policy.open(4, singly=singly).engine) as engine:
             assert isinstance(engine, kind)
+
+
+def test_dialogues_that_do_not_fit_are_one_sentence(
+    plain: TransformersEngine, engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    stream, prompt = Stream(engine), Prompt((7, 8), 1)
+    monkeypatch.setattr(Slots, "_forward", short)
+    monkeypatch.setattr("sweetrl.engines.decoding.Decoder._forward", short)
+    for sample in (
+        lambda: wait(stream.ask(prompt, Sampling(4))),
+        *(lambda e=e: e.sample([prompt], Sampling(4)) for e in (plain, engine)),
+    ):
+        with pytest.raises(UserError, match=r"are sampled together; lower `collect\.batch`"):
+            sample()
+    stream.close()
 
 
 def test_what_fails_reaches_who_asked_and_nobody_later(

@@ -1,7 +1,12 @@
-"""What test_reference*.py compare with: one sequence, one turn, one token at a time, in the precision of the test."""
+"""What test_reference*.py compare with: one sequence, one turn, one token at a time, in the precision of the test.
+
+And what tests of trainings share.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -117,3 +122,18 @@ def same(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
     assert ours.item() == pytest.approx(expected.item(), abs=tolerance, rel=tolerance)
     for mine, theirs in zip(gradients(model, ours), gradients(model, expected), strict=True):
         assert (mine - theirs).abs().max().item() <= tolerance * max(1.0, theirs.abs().max().item())
+
+
+@contextmanager
+def killed_at(trainer: Any, step: int) -> Iterator[None]:
+    """Within it a training by this kind of trainer is interrupted once it has logged `step`."""
+    log = trainer.log
+
+    def dies(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        if self.state.global_step == step:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trainer, "log", dies)
+        yield

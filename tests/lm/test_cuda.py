@@ -13,6 +13,7 @@ from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
 from sweetrl.lm.data import PreferenceData, Row, collate
 from sweetrl.lm.passes import Layout, reply_logprobs
 from sweetrl.types import Prompt, Sampling
+from tests.lm.test_trees import gradients
 
 VOCABULARY = 300
 
@@ -85,14 +86,6 @@ def on(device: str, batch: dict[str, Any]) -> dict[str, Any]:
     from sweetrl.lm.passes import to_device
 
     return to_device(batch, device)
-
-
-def gradients(model: Any, values: Any) -> list[Any]:
-    import torch
-
-    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype, device=values.device)
-    used = [one for one in model.parameters() if one.requires_grad]
-    return list(torch.autograd.grad((values * weights).sum(), used))
 
 
 def alone(model: Any, rows: Sequence[Row], device: str) -> Any:

@@ -27,6 +27,8 @@ from sweetrl.lm.reference import row_logprobs
 from sweetrl.models.check import is_full
 from sweetrl.sweet.trainer import CriticTrainer
 from sweetrl.types import Prompt, Sampling
+from tests.lm.slowly import killed_at
+from tests.lm.test_memory import kept_of_a_token
 
 HOW: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": 2, "micro_batch_size": 2, "checkpoints": 4}
 
@@ -105,17 +107,9 @@ def test_the_folder_is_the_agent_and_the_critic_wherever_an_adapter_is(
 
 
 def test_a_killed_run_ends_with_the_same_bytes(
-    tiny_model: Path, trained: Path, rows: tuple[Row, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, trained: Path, rows: tuple[Row, ...], tmp_path: Path
 ) -> None:
-    log = CriticTrainer.log
-
-    def dies(self: Any, logs: Any, *more: Any) -> None:
-        log(self, logs, *more)
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CriticTrainer, "log", dies)
+    with killed_at(CriticTrainer, 3):
         trainer_of(tiny_model, rows, tmp_path / "killed").fit()
     trainer = trainer_of(tiny_model, rows, tmp_path / "killed")
     trainer.fit()
@@ -149,6 +143,20 @@ def test_a_server_has_full_weights_as_its_own_model(
         running.serving(tmp_path / "log").__enter__()
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [({"dtype": "float16"}, "take bfloat16"), ({"device": "cuda:1"}, "with CUDA_VISIBLE_DEVICES=1")],
+)
+def test_what_would_be_trained_wrongly_is_not(tiny_model: Path, change: dict[str, Any], advice: str) -> None:
+    """Nothing scales a loss in float16; and transformers.Trainer moves a model to the first GPU."""
+    settings = ModelSettings(base=str(tiny_model), **change)
+    with pytest.raises(UserError, match=advice):
+        trainable(load_base(settings.model_copy(update={"device": "cpu"}))[0], settings, LoraSettings(), 0)
+    if "device" in change:  # before anything is collected
+        with pytest.raises(UserError, match=advice):
+            parse_settings({"model": change})
+
+
 def test_what_cannot_be_is_one_sentence(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="computes in float32 or bfloat16; set `dtype`"):
         parse_settings({"model": {"train": "full", "dtype": "float16"}})
@@ -164,25 +172,13 @@ def test_the_plan_is_what_autograd_keeps(tiny_model: Path, dtype: str) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sweetrl.lm.full import train_all
-    from sweetrl.lm.passes import reply_logprobs
 
-    counted, tokens = [], 1000
+    counted = []
     for layers in (1, 2):
         sizes = {"hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 4, "num_key_value_heads": 2}
         model: Any = train_all(LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=layers, **sizes)), dtype)
-        own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-        own_shapes = {tuple(weight.shape[::step]) for weight in model.parameters() for step in (1, -1)}
-        kept = dict[int, Any]()
-
-        def keep(tensor: Any, own: Any = own, shapes: Any = own_shapes, kept: Any = kept) -> Any:
-            if (place := tensor.untyped_storage().data_ptr()) not in own and tuple(tensor.shape) not in shapes:
-                kept[place] = tensor.untyped_storage()
-            return tensor
-
-        row = Row(tuple(number % 60 for number in range(tokens + 1)), ((tokens - 10, tokens + 1),))
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            reply_logprobs(model, Layout("blocks").collate([row]))
-        counted.append(sum(storage.nbytes() for storage in kept.values()) / tokens)
+        weights = {tuple(weight.shape[::step]) for weight in model.parameters() for step in (1, -1)}
+        counted.append(kept_of_a_token(model, "blocks", weights))
     shape = Shape.of(model)
     assert (shape.weights, shape.rank) == (0, 0)
     assert counted[1] - counted[0] == pytest.approx(shape.kept, rel=0.05)

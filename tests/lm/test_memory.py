@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +49,28 @@ def test_the_plan_is_what_was_measured_on_an_h100() -> None:
     assert LLAMA_8B.cached == 128 * 1024
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("backend", ["blocks", None])
-def test_the_plan_is_what_autograd_keeps(dtype: str, backend: Any) -> None:
+def kept_of_a_token(model: Any, backend: Any, but: Collection[tuple[int, ...]] = ()) -> float:
+    """Bytes that autograd keeps of a token in a pass, beside the weights and tensors of the shapes `but`."""
     import torch
 
-    model, tokens = model_of(3, dtype), 1000
-    own, kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, dict[int, Any]()
+    own, kept, tokens = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, dict[int, Any](), 1000
 
     def keep(tensor: Any) -> Any:
-        if (place := tensor.untyped_storage().data_ptr()) not in own:
+        if (place := tensor.untyped_storage().data_ptr()) not in own and tuple(tensor.shape) not in but:
             kept[place] = tensor.untyped_storage()  # held, so that no other takes its place
         return tensor
 
     row = Row(tuple(number % 60 for number in range(tokens + 1)), ((tokens - 10, tokens + 1),))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         reply_logprobs(model, Layout(backend).collate([row]))
-    counted = sum(storage.nbytes() for storage in kept.values()) / tokens
-    shape = Shape.of(model)
+    return sum(storage.nbytes() for storage in kept.values()) / tokens
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("backend", ["blocks", None])
+def test_the_plan_is_what_autograd_keeps(dtype: str, backend: Any) -> None:
+    model = model_of(3, dtype)
+    counted, shape = kept_of_a_token(model, backend), Shape.of(model)
     assert (shape.rank, shape.layers) == (8, 3)
     assert counted == pytest.approx(3 * shape.kept, rel=0.05)
     assert Shape.planned(model_of(3, dtype).get_base_model(), shape.size, 8).kept == shape.kept
@@ -157,6 +162,22 @@ def test_a_pair_that_does_not_fit_takes_checkpointing_and_then_gives_up(tmp_path
     with pytest.raises(UserError, match=r"does not hold a pass of .* tokens, which cannot be cut"):
         trainer.fit()
     assert all(layer.gradient_checkpointing for layer in model.get_base_model().model.layers)
+
+
+def test_an_optimiser_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweetrl.sweet.trainer import ListwiseTrainer
+
+    def short(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    data = dialogues(tasks=1)
+    data = PreferenceData(data.rows, data.pairs, groups=data.groups, labels=tuple(0.1 for _ in data.rows))
+    trainer = ListwiseTrainer(model_of(1, "float32"), data, PolicySettings(objective="listwise"), tmp_path, seed=0)
+    monkeypatch.setattr(torch.optim.AdamW, "step", short)
+    with pytest.raises(UserError, match=r"the optimiser's state; lower `tokens` or `lora\.rank`"):
+        trainer.fit()
 
 
 def test_scoring_cuts_its_passes_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
-from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, collate_pairs
+from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate_pairs
 from sweetrl.lm.forest import forest_tokens, layout_order
 from sweetrl.lm.passes import Layout, cut_step, model_layout, share_of_step
+from tests.lm.slowly import rms_norm
 
 VOCABULARY = 24  # what the probe of a model needs
-
-
-def rms_norm(self: Any, hidden: Any) -> Any:
-    import torch
-
-    return self.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.variance_epsilon)
 
 
 def tiny(family: str, dtype: str = "float64", lora: bool = True, seed: int = 0, moved: bool = True) -> Any:
@@ -93,7 +88,7 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
 def gradients(model: Any, values: Any) -> list[Any]:
     import torch
 
-    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype)
+    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype, device=values.device)
     used = [one for one in model.parameters() if one.requires_grad]
     return list(torch.autograd.grad((values * weights).sum(), used))
 
@@ -418,11 +413,3 @@ def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monk
     model.get_base_model().lm_head.weight.data[0, 0] += 1.0
     reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
     assert len(computed) == 3 and len(list(tmp_path.iterdir())) == 4
-
-
-def test_flat_batches_and_trees_say_the_same_of_turns() -> None:
-    rows = dialogues().rows
-    flat, trees = collate(rows), Layout("blocks").collate(rows)
-    for name in ("turn", "turn_row", "turn_index", "tokens"):
-        assert flat[name].equal(trees[name])
-    assert trees["input_ids"].numel() == forest_tokens(rows) < flat["input_ids"].numel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,6 @@ from sweetrl.lm.passes import Layout
 from sweetrl.methods import credit
 from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from tests.lm.slowly import TOLERANCE, adapted_model, slow_logprobs
 
 BACKEND = Backend()
@@ -80,9 +77,9 @@ def test_what_the_users_answers_change(
     model, tolerance = policy
     some = trajectories[:9]  # with replies that were cut, and imported ones
     rows = [encode(one, chat, SYSTEM) for one in some]
-    found = feedback_gains(model, some, rows, chat, layout, "I cannot say.")
+    found = feedback_gains(model, some, rows, chat, layout)
     for one, values in zip(some, found, strict=True):
-        expected = slow_feedback(model, one, chat, "I cannot say.")
+        expected = slow_feedback(model, one, chat, credit.PLACEHOLDER)
         assert values == pytest.approx(expected, abs=20 * tolerance) and all(values)
     assert {len(values) for values in found} > {1, 4}
 
@@ -120,8 +117,8 @@ def test_a_context_without_room(
     found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
     assert all(values == [0.0] * (len(row.spans) - 1) for values, row in zip(found[:3], rows, strict=False))
     limit(max(len(row.token_ids) for row in rows) + 1)
-    long = " ".join(["nothing"] * 50)
-    assert feedback_gains(model, some[:1], rows[:1], chat, Layout(None), long)[0][-1] == 0.0
+    monkeypatch.setattr(credit, "PLACEHOLDER", " ".join(["nothing"] * 50))
+    assert feedback_gains(model, some[:1], rows[:1], chat, Layout(None))[0][-1] == 0.0
 
 
 def test_a_single_turn_finds_out_nothing(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
@@ -129,7 +126,7 @@ def test_a_single_turn_finds_out_nothing(policy: Any, trajectories: list[Traject
     one = trajectories[0]
     brief = replace(one, messages=(one.messages[0], one.messages[-1]), turns=())
     rows = [encode(brief, chat, SYSTEM)]
-    assert feedback_gains(model, [brief], rows, chat, Layout(None), "No.") == [[]]
+    assert feedback_gains(model, [brief], rows, chat, Layout(None)) == [[]]
     assert reference_gains(model, [brief], rows, BACKEND, chat, Layout(None)) == [[]]
 
 

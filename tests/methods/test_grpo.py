@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,12 +17,14 @@ from sweetrl.api.learning import training_job
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
+from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
 from sweetrl.methods import grpo, grpo_trainer
 from sweetrl.methods.grpo import Grpo
 from sweetrl.methods.grpo_trainer import GroupTrainer
 from sweetrl.models.check import is_full
 from sweetrl.stages.train_policy import train_policy
+from tests.lm.slowly import killed_at
 
 VALUES: dict[str, Any] = {
     "method": "grpo",
@@ -79,15 +82,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     assert len({*policies, weights}) == 4, "each iteration is sampled from the current policy"
 
     project("killed")
-    log = GroupTrainer.log
-
-    def dies(self: Any, logs: Any, *more: Any) -> None:
-        log(self, logs, *more)
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GroupTrainer, "log", dies)
+    with killed_at(GroupTrainer, 3):
         train_policy(settings())
     assert not ADAPTER.exists()
     (scratch,) = Path(".scratch").glob("train-policy-*")
@@ -138,19 +133,39 @@ def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is
         time.sleep(0.5)
         return play(*given)
 
-    def dies(self: Any, logs: Any, *more: Any) -> None:
-        log(self, logs, *more)
-        if self.state.global_step == 2:
-            raise KeyboardInterrupt
-
     project("killed")
     monkeypatch.setattr(grpo.Rollouts, "_play", slow)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(GroupTrainer, "log", dies)
+    with killed_at(GroupTrainer, 2):
         train_policy(changed)
     assert not ADAPTER.exists()
     train_policy(changed)
     assert ADAPTER.read_bytes() == weights
+
+
+def test_a_sampler_beside_the_training_leaves_the_choice_of_kernels_alone(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is repeatable is the whole process's choice; a sampler in slots, as on a GPU, writes by index without it."""
+    import torch
+
+    changed, choose, before = (
+        list[str](),
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled,
+    )
+
+    def noted(mode: bool, **more: Any) -> None:
+        if mode != before():
+            changed.append(threading.current_thread().name)
+        choose(mode, **more)
+
+    project("beside")
+    monkeypatch.setattr(TransformersEngine, "_slot_devices", ("cpu",))
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", noted)
+    how = {"iterations": 2, "tasks": 1, "staleness": 1, "credit": "privileged"}
+    train_policy(settings(grpo=VALUES["grpo"] | how))
+    assert ADAPTER.exists() and before(), "as every stage"
+    assert "sweetrl-stream" not in changed and len(changed) >= 2
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from sweetrl.config.settings import GrpoSettings, LoraSettings, ModelSettings
+from sweetrl.config.settings import GrpoSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import Row
 from sweetrl.methods.credit import Attempts
 from sweetrl.methods.grpo_trainer import GroupTrainer
+from tests.lm.slowly import killed_at, move, plain_model, slow_logprobs
+from tests.sweet.test_trainer import LORA, fresh
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from tests.lm.slowly import move, plain_model, slow_logprobs
-
-LORA = LoraSettings(rank=4, alpha=8)
 SETTINGS = GrpoSettings(
     learning_rate=1e-2,
     iterations=4,
@@ -33,13 +30,6 @@ SETTINGS = GrpoSettings(
     checkpoints=4,
     lora=LORA,
 )
-
-
-def fresh(tiny_model: Path, dropout: float = 0.0) -> Any:
-    from sweetrl.lm.adapters import attach_adapter, load_base
-
-    lora = LORA.model_copy(update={"dropout": dropout})
-    return attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
 
 
 def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
@@ -104,27 +94,19 @@ def test_the_ratio_is_to_the_log_probs_that_were_recorded(tiny_model: Path, chat
     assert step["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("killed_at", [3, 4])
+@pytest.mark.parametrize("step", [3, 4])
 def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
-    tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path, step: int
 ) -> None:
     from sweetrl.lm.adapters import save_adapter
 
-    weights = []
+    weights, lora = [], LORA.model_copy(update={"dropout": 0.1})
     for name in ("undisturbed", "killed"):
         asked: list[tuple[int, float]] = []
         if name == "killed":
-            log = GroupTrainer.log
-
-            def dies(self: Any, logs: Any, *more: Any, log: Any = log) -> None:
-                log(self, logs, *more)
-                if self.state.global_step == killed_at:
-                    raise KeyboardInterrupt
-
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(GroupTrainer, "log", dies)
-                GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0).fit()
-        trainer = GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0)
+            with killed_at(GroupTrainer, step):
+                GroupTrainer(fresh(tiny_model, lora), sampler(chat, asked), SETTINGS, tmp_path / name, 0).fit()
+        trainer = GroupTrainer(fresh(tiny_model, lora), sampler(chat, asked), SETTINGS, tmp_path / name, 0)
         assert len(trainer.fit()) == 8
         save_adapter(trainer.model, tmp_path / name / "adapter", "base")
         weights.append((tmp_path / name / "adapter/adapter_model.safetensors").read_bytes())

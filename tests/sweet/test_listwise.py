@@ -169,15 +169,6 @@ def test_a_step_of_more_candidates_than_there_are_is_the_same_however_it_is_cut(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
-    from sweetrl.methods.base import find_method
-    from sweetrl.sweet.trainer import ListwiseTrainer, PolicyTrainer
-
-    sweet = find_method("sweet")
-    for objective, trainer in (("listwise", ListwiseTrainer), ("dpo", PolicyTrainer)):
-        assert sweet.trainer(PolicySettings(objective=objective)) is trainer
-
-
 def test_successful_dialogues_stand_beside_the_candidates_without_a_weight() -> None:
     data = listwise_rows([state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))], 1.0, 0.1, 0.03)
     dialogue = Replay("w", 0, (1, 2, 3, 4, 5, 6), (1, 4), (3, 6))

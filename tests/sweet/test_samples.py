@@ -10,6 +10,8 @@ import pytest
 from sweetrl.api.learning import rank_replies
 from sweetrl.backend import Backend
 from sweetrl.config.settings import parse_settings
+from sweetrl.engines.slots import Slots
+from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.sweet import candidates as asked
 from sweetrl.types import Trajectory
 
@@ -56,6 +58,23 @@ def test_what_is_kept_is_what_would_be_sampled(
         calls.clear()
         ranked(tiny_model, trajectories, tmp_path, **changed)
         assert calls, changed
+
+
+@pytest.mark.parametrize("critic", ["random", "judge"])
+def test_slots_and_their_graphs_serve_all_blocks(
+    tiny_model: Path, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch, critic: str
+) -> None:
+    """The judge, which is the base too, has its own."""
+    made, init, expected = list[Slots](), Slots.__init__, ranked(tiny_model, trajectories, None, block=2)
+
+    def counted(self: Slots, *given: Any) -> None:
+        made.append(self)
+        init(self, *given)
+
+    monkeypatch.setattr(TransformersEngine, "_slot_devices", ("cpu",))
+    monkeypatch.setattr(Slots, "__init__", counted)
+    assert ranked(tiny_model, trajectories, None, critic=critic, block=2) == expected
+    assert len(made) == (2 if critic == "judge" else 1)
 
 
 def test_another_model_has_its_own(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.preferences import Ranking
 from sweetrl.sweet.tables import Table
 from sweetrl.types import TokenRatios, Trajectory
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from tests.lm.slowly import slow_logprobs
 
 BLOCK, KEPT = 2, 3  # the sample ends within the second block

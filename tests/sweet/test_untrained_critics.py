@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from sweetrl.sweet.critic import LogRatioCritic
 from sweetrl.sweet.data import critic_pairs
 from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Reply, Trajectory
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from tests.lm.slowly import (
     TOLERANCE,
     log_sigmoid,

@@ -61,8 +61,10 @@ class ModelSettings(Section):
 
     base: str = Field("models/base", description="Folder or hub name of the base: the first policy, and pi_ref.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of the weights in memory."""
-    device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
+    """Precision of the weights in memory; `float16` for sampling alone, in training small gradients would become 0."""
+    device: str = Field(
+        "auto", description="`auto` takes a CUDA device if there is one, else the CPU; CUDA_VISIBLE_DEVICES says which."
+    )
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
     processes: Positive = 1
     """Processes that train together, or share dialogues; on GPUs each has its own."""
@@ -93,6 +95,17 @@ class ModelSettings(Section):
         if len(marks.split()) % 2:
             raise ValueError("give pairs, an opening and a closing mark, with blanks between them")
         return marks
+
+    @property
+    def misplaced(self) -> str:
+        """What to do where `device` is a GPU at which transformers.Trainer does not leave a model; or empty."""
+        kind, _, number = self.device.partition(":")
+        if kind != "cuda" or number in ("", "0"):
+            return ""
+        return (
+            f"model.device: training moves a model from `{self.device}` to the first GPU that it sees; set `device: "
+            f"cuda`, and start with CUDA_VISIBLE_DEVICES={number}"
+        )
 
     @property
     def marks(self) -> Marks:
@@ -279,6 +292,12 @@ class Settings(RankingSettings):
     best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     ingest: IngestSettings = Field(default_factory=IngestSettings)
+
+    @model_validator(mode="after")
+    def _on_a_device_for_training(self) -> Self:
+        if self.model.misplaced:
+            raise ValueError(self.model.misplaced)
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -7,11 +7,13 @@ because a program is ten times as long as a question: without that most work wou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, cache_view, place
+from sweetrl.errors import UserError
 from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -20,6 +22,20 @@ if TYPE_CHECKING:
 
 
 PREFILL_TOKENS = 32_768  # of prompts, in one forward pass
+
+
+@contextmanager
+def memory_for_sampling() -> Iterator[None]:
+    """Within it a device whose memory is short is a UserError that says what takes less."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            "the device's memory does not hold the dialogues that are sampled together; lower `collect.batch` or "
+            "`evaluate.batch`, `agent.max_new_tokens` or `rank.candidates`, or end what else runs on it."
+        ) from error
 
 
 @dataclass
@@ -77,6 +93,7 @@ class Decoder:
         self._like: torch.Tensor = model.get_input_embeddings().weight  # of the type and device of keys and values
         self._device = self._like.device
 
+    @memory_for_sampling()
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
     ) -> list[list[Reply]]:

@@ -57,8 +57,6 @@ class OpenAIEngine(RemoteEngine):
     the server's chat template, as vLLM, SGLang and llama.cpp take them; others may refuse or ignore them.
     """
 
-    speaks_tokens = False
-
     def __init__(self, settings: ServerSettings, template_options: Mapping[str, Any] = {}) -> None:
         if not settings.addresses:
             raise UserError("engine openai: `urls` is empty; name the server, as in http://localhost:8000/v1.")

@@ -58,11 +58,8 @@ class Policy:
         """
         template = {"template_options": options.pop("template_options", {})}
         values = {"kind": "openai", **options, "urls": " ".join(urls), "model": model}
-        base, engine = (
-            section(ModelSettings, template, "Policy.server"),
-            section(EngineSettings, values, "Policy.server"),
-        )
-        return cls(base, engine).adapted(adapter)
+        base = section(ModelSettings, template, "Policy.server")
+        return cls(base, section(EngineSettings, values, "Policy.server")).adapted(adapter)
 
     @property
     def name(self) -> str:

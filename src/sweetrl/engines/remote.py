@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -72,8 +72,7 @@ class Busy:
     The shares add up to `seconds`. Changed from one event loop, read from anywhere.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._now = 0.0
         self._count = 0
         self._share = 0.0
@@ -82,7 +81,7 @@ class Busy:
     @property
     def seconds(self) -> float:
         """The seconds in which at least one was under way, up to now."""
-        return self._seconds + (self._clock() - self._now if self._count else 0.0)
+        return self._seconds + (time.monotonic() - self._now if self._count else 0.0)
 
     def enter(self) -> float:
         """One more is under way; the result belongs to it."""
@@ -97,7 +96,7 @@ class Busy:
         return self._share - entered
 
     def _tick(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if self._count:
             self._seconds += now - self._now
             self._share += (now - self._now) / self._count

@@ -99,9 +99,8 @@ class Pool:
     asked only when there are no others. Used from one event loop.
     """
 
-    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, urls: Sequence[str]) -> None:
         self.servers = [Server(url) for url in urls]
-        self._clock = clock
 
     def choose(self, group: str = "") -> Server:
         """Return the server for the next request."""
@@ -119,7 +118,7 @@ class Pool:
         try:
             yield server
         except TransientError as fault:
-            server.paused_until = max(server.paused_until, self._clock() + max(PAUSE, fault.wait))
+            server.paused_until = max(server.paused_until, time.monotonic() + max(PAUSE, fault.wait))
             if self._fit():
                 fault.wait = 0.0  # another server may be asked at once
             raise
@@ -127,5 +126,5 @@ class Pool:
             server.outstanding -= 1
 
     def _fit(self) -> list[Server]:
-        now = self._clock()
+        now = time.monotonic()
         return [server for server in self.servers if server.paused_until <= now]

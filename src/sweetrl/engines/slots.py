@@ -24,7 +24,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, cache_view, nearest
-from sweetrl.engines.decoding import PREFILL_TOKENS, Reply, draw, uniforms
+from sweetrl.engines.decoding import PREFILL_TOKENS, Reply, draw, memory_for_sampling, uniforms
 from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -39,9 +39,11 @@ _DEVICE = threading.Lock()  # engines take turns: only one graph may be recorded
 
 
 @contextmanager
-def _written_by_index() -> Iterator[None]:
+def written_by_index() -> Iterator[None]:
     """Within it torch may write by index as it likes: no place that is read is written twice, and what makes that
     repeatable would copy the cache and wait for the device.
+
+    The whole process is in it: where others compute beside a sampler, they are to be within it from beginning to end.
     """
     import torch
 
@@ -159,12 +161,14 @@ class Slots:
             self.step()
         return replies
 
+    @memory_for_sampling()
     def step(self) -> None:
         """Let in who waits, where it is time for that, and draw one more token for each reply under way."""
         import torch
 
         started = time.perf_counter()
-        with _DEVICE, torch.no_grad(), self._on_device():
+        on_device = torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+        with _DEVICE, torch.no_grad(), on_device:
             entering = self._admitted()
             while entering:
                 entering = self._prefill(entering)
@@ -173,11 +177,6 @@ class Slots:
         share = (time.perf_counter() - started) / max(len(under_way), 1)
         for _, reply in under_way:
             reply.busy += share
-
-    def _on_device(self) -> Any:
-        import torch
-
-        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
     def _under_way(self) -> list[tuple[int, SlotReply]]:
         return [(slot, reply) for slot, reply in enumerate(self._slots) if reply is not None and reply.open]
@@ -231,7 +230,7 @@ class Slots:
         assert self._cache is not None
         return min(self._cache.columns, -(-longest // COLUMNS) * COLUMNS)
 
-    @_written_by_index()
+    @written_by_index()
     def _prefill(self, entering: list[SlotReply]) -> list[SlotReply]:
         """Compute prompts of `entering`, draw their replies' first tokens, and return who did not fit into the pass."""
         import numpy as np
@@ -331,7 +330,7 @@ class Slots:
             if not reply.open:
                 self._free.append(slot)
 
-    @_written_by_index()
+    @written_by_index()
     def _forward(self, width: int, inputs: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """Return the logits [rows, vocabulary] after the last of the new tokens.
 

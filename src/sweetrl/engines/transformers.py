@@ -91,6 +91,10 @@ class TransformersEngine:
             room = torch.cuda.mem_get_info(torch.device(self.device))[0] // 4
         return _Session(self, PrefixCache(room // size))
 
+    def lasting(self) -> Sampler:
+        """Return a sampler for many calls: in slots that stay, so that what comes again is recorded as graphs once."""
+        return self.session() if self.slotted else self
+
     def slots(self) -> Slots:
         """Return empty slots."""
         return Slots(self.model, *self._how)
@@ -186,6 +190,12 @@ def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = {chat.end_of_turn, tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
     return tuple(sorted(id_ for id_ in ids if isinstance(id_, int)))
+
+
+def samples_in_slots(model: Any) -> bool:
+    """Whether an engine samples from `model`, as it lies on its device, in slots."""
+    on_device = model.device.type in TransformersEngine._slot_devices
+    return on_device and takes_masks(model, cache_shape(model, "model.base"))
 
 
 def takes_masks(model: Any, shape: CacheShape) -> bool:

@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import LoraSettings, ModelSettings
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, read_json, write_json
+from sweetrl.lm.distributed import wants_shards
 from sweetrl.lm.full import load_full, refuse_not_finite, save_full, train_all
 from sweetrl.lm.head import HEAD, add_head
 from sweetrl.models.check import ADAPTER_WEIGHTS, FULL, check_adapter, is_full
-from sweetrl.models.load import (
-    load_lora,
-    load_tokenizer,
-    load_weights,
-    quiet_peft,
-    resolve_device,
-    shared_targets,
-)
+from sweetrl.models.load import load_lora, load_tokenizer, load_weights, quiet_peft, resolve_device, shared_targets
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,8 +23,6 @@ if TYPE_CHECKING:
 
 def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     """Load (model, tokenizer) of the frozen base; a missing or broken one is a UserError."""
-    from sweetrl.lm.distributed import wants_shards
-
     how = settings.dtype, settings.quantization, settings.device
     tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, *how)
     model.requires_grad_(False)
@@ -45,6 +37,13 @@ def trainable(
 
     `keep_reference` as for train_all: the reference is asked again once the training has begun.
     """
+    if settings.misplaced:
+        raise UserError(f"{settings.misplaced}.")
+    if settings.dtype == "float16":
+        raise UserError(
+            "model.dtype: float16 is for sampling alone: in training nothing scales the loss, so small gradients would "
+            "become 0; take bfloat16."
+        )
     if settings.train == "lora" or head:
         return attach_adapter(model, lora, seed, head)
     return train_all(model, settings.dtype, keep_reference)

@@ -262,7 +262,7 @@ def collate_pairs(
     Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "replay" [A]},
     the last three being row numbers in the batch, and "label" [R] where the data have labels. "tokens" is how many the
     rows have, "turns" how many turns the longest dialogue has of "chosen", "rejected" and "all" rows; "chosen_turns",
-    "rejected_turns" are the numbers of their turns.
+    "rejected_turns" are the numbers of their turns; "share" says that these are all pairs and all replay of a step.
     """
     import torch
 
@@ -277,7 +277,7 @@ def collate_pairs(
     if data.turns:
         first = torch.tensor([data.turns[index] for index in order])
         result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]
-    columns, result["turns"] = result["rows"], {}
+    columns, result["turns"], result["share"] = result["rows"], {}, (1.0, 1.0)
     for name in ("chosen", "rejected"):  # here, where nobody has to wait for a device to say how many there are
         own = torch.isin(columns["turn_row"], result[name]).nonzero()[:, 0]
         result[f"{name}_turns"], result["turns"][name] = own, int(columns["turn_index"][own].max()) + 1

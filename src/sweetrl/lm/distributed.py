@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
+from sweetrl.lm.head import base_of, transformer_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,22 +25,18 @@ def process_rank_and_count() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _processes() -> int:
-    return process_rank_and_count()[1]
-
-
 def patient_group() -> Any:
     """All processes once more, for waits that may take hours: the usual group gives up after half an hour."""
     import torch.distributed as distributed
 
-    return distributed.new_group(timeout=timedelta(days=30)) if _processes() > 1 else None
+    return distributed.new_group(timeout=timedelta(days=30)) if process_rank_and_count()[1] > 1 else None
 
 
 def broadcast(compute: Callable[[], T], group: Any = None) -> T:
     """What `compute` returns in the first process, in all of them; by default in their usual group."""
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return compute()
     value: list[Any] = [compute() if distributed.get_rank() == 0 else None]
     distributed.broadcast_object_list(value, src=0, group=group)
@@ -50,9 +47,9 @@ def all_gather(value: T) -> list[T]:
     """Every process's `value`, in the order of the processes."""
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return [value]
-    values: list[Any] = [None] * _processes()
+    values: list[Any] = [None] * process_rank_and_count()[1]
     distributed.all_gather_object(values, value)
     return values
 
@@ -62,7 +59,7 @@ def add_gradients(model: nn.Module) -> None:
     import torch
     import torch.distributed as distributed
 
-    if _processes() == 1:
+    if process_rank_and_count()[1] == 1:
         return
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
@@ -81,8 +78,6 @@ def is_sharded(model: nn.Module) -> bool:
     """Whether a model's layers have been sharded, so that all processes must make equally many passes."""
     from torch.distributed.fsdp import FSDPModule
 
-    from sweetrl.lm.head import transformer_of
-
     return isinstance(transformer_of(model), FSDPModule)
 
 
@@ -96,11 +91,9 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from sweetrl.lm.head import base_of, transformer_of
-
     # accelerate would shard what is sharded already, optimiser and adapter included; on a CPU it ignores the request.
     os.environ["ACCELERATE_USE_FSDP"] = "false"
-    mesh = init_device_mesh(device.type, (_processes(),))
+    mesh = init_device_mesh(device.type, (process_rank_and_count()[1],))
     transformer = transformer_of(model)
     kinds = base_of(model)._no_split_modules or ()
     layers = [module for module in transformer.modules() if type(module).__name__ in kinds]
@@ -113,8 +106,7 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     kept_whole = set(model.parameters()) - within
     for layer in layers:
         fully_shard(layer, mesh=mesh, ignored_params=kept_whole)
-    fully_shard(
-        transformer, mesh=mesh, ignored_params=kept_whole
-    )  # orders the layers' gathering; has no weights itself
+    # Orders the layers' gathering; has no weights itself.
+    fully_shard(transformer, mesh=mesh, ignored_params=kept_whole)
     for weight in kept_whole:
         weight.data = weight.data.to(device)

@@ -10,6 +10,7 @@ predict replies. The head is called `score`, lies on the base model, and is save
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,11 @@ def base_of(model: nn.Module) -> Any:
     """Return the transformers model under an adapter, or the model itself."""
     adapted: Any = model
     return adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
+
+
+def without_adapter(model: Any) -> AbstractContextManager[Any]:
+    """Return a context in which a model is its reference: its adapter is off, or the weights are its base's."""
+    return model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
 
 
 def compute_dtype(model: nn.Module) -> Any:
@@ -245,13 +251,6 @@ def _fused() -> Any:
             return into.to(mean.dtype), None, None, None, None
 
     return FusedHead
-
-
-def flat_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
-    """Log-probs [N] of the reply tokens of a flat batch (lm.data.collate), row after row."""
-    transformer, head = backbone(model)
-    hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
-    return token_logprobs(head, hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"])
 
 
 def add_head(model: Any) -> None:

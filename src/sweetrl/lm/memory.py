@@ -166,14 +166,15 @@ def free_bytes(device: Any) -> int:
 def pass_tokens(model: nn.Module, tokens: PassTokens, least: int = 0, checkpointing: bool = False) -> tuple[int, bool]:
     """Return the most tokens of a pass, and whether it takes gradient checkpointing.
 
-    `auto` is what fits on a CUDA device as the model stands on it, and OF_CPU elsewhere. `least` is the longest thing
-    that cannot be cut: where it does not fit otherwise, checkpointing is taken.
+    `auto` is what fits on a CUDA device as the model stands on it, and OF_CPU elsewhere; where nothing is trained half
+    of that, because replies are sampled beside it. `least` is the longest thing that cannot be cut: where it does not
+    fit otherwise, checkpointing is taken.
     """
     weight = next(model.parameters())
     if tokens != "auto" or weight.device.type != "cuda":
         return OF_CPU if tokens == "auto" else tokens, checkpointing
     shape, free = Shape.of(model), free_bytes(weight.device)
-    left = free - shape.state * shape.adapter
+    left = free - shape.state * shape.adapter if shape.adapter else free / 2
     fits = shape.fitting(left, checkpointing)
     if shape.adapter and not checkpointing and fits < max(least, FEWEST):
         checkpointing, fits = True, shape.fitting(left, True)
@@ -190,4 +191,12 @@ def no_room(tokens: int) -> UserError:
     return UserError(
         f"the device's memory does not hold a pass of {tokens:,} tokens, which cannot be cut; end what else runs on "
         "it, take `model.dtype: bfloat16`, or leave out the longest dialogues (docs/performance.md)."
+    )
+
+
+def no_room_beside() -> UserError:
+    """The error where there is no room beside the passes."""
+    return UserError(
+        "the device's memory does not hold what is trained beside a pass, as the optimiser's state; lower `tokens` or "
+        "`lora.rank`, take `model.train: lora`, or end what else runs on it."
     )

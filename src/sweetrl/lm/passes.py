@@ -15,7 +15,7 @@ from sweetrl.config.sections import PassTokens
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, turn_columns
 from sweetrl.lm.forest import build_forest, forest_tokens, layout_order, split_rows
-from sweetrl.lm.head import backbone, base_of, compute_dtype, flat_logprobs, slot_logprobs
+from sweetrl.lm.head import backbone, base_of, compute_dtype, slot_logprobs, token_logprobs
 from sweetrl.lm.memory import OF_CPU, pass_tokens
 from sweetrl.lm.rows import choose, lengths_of, longest_of, sequences_of
 from sweetrl.lm.tree_attention import Backend, TreeAttention, choose_backend, install, masks_of, moved
@@ -84,7 +84,13 @@ def model_layout(model: nn.Module, layout: str, tokens: PassTokens = OF_CPU, pad
 
 def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     """Log-probs [N] of the reply tokens of a pass (`Layout.collate`), row after row."""
-    return forest_logprobs(model, rows) if "tree" in rows else flat_logprobs(model, rows)
+    if "tree" not in rows:
+        states, tokens, head = reply_states(model, rows)
+        return token_logprobs(head, states, tokens)
+    transformer, head = backbone(model)
+    hidden = _forest_states(model, transformer, rows)
+    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], rows["tree"].forest.slot)
+    return predictions.index_select(0, rows["reply"])
 
 
 def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
@@ -208,14 +214,6 @@ def reply_states(model: nn.Module, rows: dict[str, Any]) -> tuple[Tensor, Tensor
         return states, rows["choice"][rows["reply"]], head
     hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"], head
-
-
-def forest_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
-    """Log-probs [N] of the reply tokens, row after row, from one pass over a collated forest."""
-    transformer, head = backbone(model)
-    hidden = _forest_states(model, transformer, rows)
-    predictions = slot_logprobs(head, hidden, rows["slot"], rows["choice"], rows["tree"].forest.slot)
-    return predictions.index_select(0, rows["reply"])
 
 
 def _forest_states(model: nn.Module, transformer: Any, rows: dict[str, Any]) -> Tensor:

@@ -10,7 +10,6 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -95,15 +94,10 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
     worst = int(apart.argmax())
     metrics = {"mean_difference": apart.mean(), "worst_difference": apart[worst], "tokens": len(apart)}
     if _differ(model, apart):
-        reply = (number == number[worst]) & (turn == turn[worst])
-        row, prompt = rows[number[worst]], rows[number[worst]].prompt(turn[worst])
-        ids = prompt + row.token_ids[slice(*row.spans[turn[worst]])]
-        alone = Row(ids, ((len(prompt), len(ids)),))
-        cause = _cause_here(model, alone, place[reply] - len(prompt), theirs[reply], apart[reply])
         raise UserError(
             f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is {ours[worst]:.3f} in "
             f"training and was {theirs[worst]:.3f} in sampling (over {len(apart)} tokens they are {apart.mean():.2g} "
-            f"apart in the mean), {cause or _cause_there(model, apart, turn, place)}."
+            f"apart in the mean), {_cause(model, apart, turn, place)}."
         )
     return {f"recorded_{name}": float(value) for name, value in metrics.items()}
 
@@ -115,24 +109,7 @@ def _differ(model: Any, apart: Any) -> bool:
     return bool(len(apart) and apart.max() > WORST_IN_FLOAT32)
 
 
-def _cause_here(model: Any, row: Row, places: Any, theirs: Any, apart: Any) -> str:
-    """What the training does wrong at a reply, the last of `row`; empty where the model itself does not agree either.
-
-    `theirs` and `apart` are of its tokens `places` (from 0).
-    """
-    import torch
-
-    base, (start, end) = base_of(model).eval(), row.spans[0]
-    ids = torch.tensor([row.token_ids], device=base.device)
-    with torch.no_grad(), model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
-        logits = base(input_ids=ids, use_cache=False, logits_to_keep=end - start + 1).logits[0, :-1].float()
-    own = logits.log_softmax(-1).gather(-1, ids[0, start:end, None])[:, 0]
-    if np.abs(own.double().cpu().numpy()[places] - theirs).mean() >= apart.mean() / 4:
-        return ""
-    return "because trees leave out an attention window; set `layout: flat` in `trainer` and in `rank`"
-
-
-def _cause_there(model: Any, apart: Any, turn: Any, place: Any) -> str:
+def _cause(model: Any, apart: Any, turn: Any, place: Any) -> str:
     """What was different while dialogues were sampled, by where differences [N] begin: turn, place in the row."""
     window = getattr(base_of(model).config.get_text_config(), "sliding_window", None) or math.inf
     for alike, cause in (

@@ -16,6 +16,7 @@ import numpy as np
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
 from sweetrl.lm.distributed import all_gather, is_sharded, process_rank_and_count
+from sweetrl.lm.head import without_adapter
 from sweetrl.lm.memory import no_room
 from sweetrl.lm.passes import Layout, reply_logprobs, to_device
 from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
@@ -154,9 +155,8 @@ def reference_logprobs(
         return kept
     was_training = model.training
     model.eval()
-    off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
     try:
-        with off:
+        with nullcontext() if adapter else without_adapter(model):
             computed = _spread(model, rows, layout)
             if path is None or process_rank_and_count()[0]:
                 return _write_values(None, lengths, computed)

@@ -69,10 +69,8 @@ def near_blocks(blocks: Blocks, window: int) -> Blocks:
 
     Within a run all is near enough; what hangs below it still has to look how far away it is.
     """
-    paths, branches = (
-        [],
-        [(first, last, max(start, stop - window), stop) for first, last, start, stop in blocks.branches],
-    )
+    paths = list[tuple[int, int]]()
+    branches = [(first, last, max(start, stop - window), stop) for first, last, start, stop in blocks.branches]
     for first, last in blocks.paths:
         for begin in range(first, last, window):
             paths.append((begin, min(begin + window, last)))

@@ -123,11 +123,8 @@ class ZeroShot(Method):
         model, _ = load_base(job.model)
         adapted = attach_adapter(model, job.settings.lora, job.seed)
         save_adapter(adapted, job.scratch / "adapter", job.model.base)
-        return TrainingResult(
-            job.scratch / "adapter",
-            f"{self.once}: the adapter leaves the base as it is",
-            model=adapted,
-        )
+        summary = f"{self.once}: the adapter leaves the base as it is"
+        return TrainingResult(job.scratch / "adapter", summary, model=adapted)
 
 
 class SingleTurn(ZeroShot):

@@ -29,6 +29,7 @@ from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.models.load import context_limit
 from sweetrl.protocols import Chat
+from sweetrl.sweet.advantage import segment_mean
 from sweetrl.sweet.pairs import usable
 from sweetrl.types import Task, Trajectory
 
@@ -145,13 +146,17 @@ def group_advantages(returns: Tensor, group: Tensor) -> Tensor:
     `returns`, `group` [n]; groups are numbered from 0, std is the population's. Where all of a group have one return,
     nothing tells them apart: their A is 0.
     """
-    from sweetrl.sweet.advantage import segment_mean
-
-    groups = int(group.max()) + 1
-    centred = returns - segment_mean(returns, group, groups)[group]
-    deviation = segment_mean(centred.square(), group, groups).sqrt()[group]
+    centred, deviations = _spread(returns, group)
+    deviation = deviations[group]
     told_apart = deviation > 1e-6
     return (centred / deviation.where(told_apart, deviation.new_ones(()))).where(told_apart, centred.new_zeros(()))
+
+
+def _spread(values: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Values less the mean of their group [n], and the population's deviation in each group [groups]."""
+    groups = int(group.max()) + 1
+    centred = values - segment_mean(values, group, groups)[group]
+    return centred, segment_mean(centred.square(), group, groups).sqrt()
 
 
 def infopo_advantages(
@@ -175,16 +180,12 @@ def infopo_advantages(
     """
     import torch
 
-    from sweetrl.sweet.advantage import segment_mean
-
     outcome = group_advantages(rewards, group)
     turn_group = group[turn_row]
     info = torch.zeros_like(gains)
     if bool(informed.any()):
         info[informed] = group_advantages(gains[informed], turn_group[informed])
-    groups = int(group.max()) + 1
-    centred = rewards - segment_mean(rewards, group, groups)[group]
-    deviation = segment_mean(centred.square(), group, groups).sqrt()
+    _, deviation = _spread(rewards, group)
     gate = torch.sigmoid(-deviation / temperature)
     return outcome[turn_row] + weight * gate[turn_group] * info
 
@@ -246,7 +247,6 @@ def feedback_gains(
     rows: Sequence[Row],
     chat: Chat,
     layout: Layout,
-    placeholder: str = PLACEHOLDER,
 ) -> Gains:
     """I_t = (1/L) sum_l [ log pi(a_{t+1}^l | o_t, a_t, u_t, a_{t+1}^{<l}) - log pi(a_{t+1}^l | o_t, a_t, nil, ...) ].
 
@@ -254,7 +254,7 @@ def feedback_gains(
     KL( pi(. | u_t) || pi(. | nil) ) per token, estimated on the reply that was sampled given u_t. All else, earlier
     answers too, stays as it was. The gain belongs to the turn that brought the answer about; the last turn has none.
 
-    Departs from the authors' code in `placeholder` (nil): it is a whole message of the user in the chat's own format,
+    Departs from the authors' code in nil, PLACEHOLDER: it is a whole message of the user in the chat's own format,
     where they write it over the answer's tokens, cut or drawn out to as many. 0 where it makes the row too long.
     """
     limit, masked = context_limit(model), list[Row | None]()
@@ -267,7 +267,7 @@ def feedback_gains(
         for turn, ((_, end), (start, stop)) in enumerate(pairwise(row.spans)):
             words = dialogue.messages[2 * turn + 2].content
             ended = row.token_ids[end:start] == tuple(chat.follow(True, words))
-            before = (*row.token_ids[:end], *chat.follow(ended, placeholder))
+            before = (*row.token_ids[:end], *chat.follow(ended, PLACEHOLDER))
             blind = Row((*before, *row.token_ids[start:stop]), ((len(before), len(before) + stop - start),))
             masked.append(blind if len(blind.token_ids) <= limit else None)
     logprobs = row_logprobs(model, [*rows, *(blind for blind in masked if blind is not None)], layout)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.prompts import render
 from sweetrl.config.settings import JudgeSettings, RankingSettings
 from sweetrl.errors import UserError
-from sweetrl.protocols import Chat, Engine, Work
+from sweetrl.protocols import Chat, Sampler, Work
 from sweetrl.seeds import state_seed
 from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Prompt, Reply, Sampling, Trajectory
@@ -54,7 +54,7 @@ def make_critic(
         options = {} if own else model.chat_options
         how = (model.dtype, model.device, model.threads)
         engine = TransformersEngine(name, None, *how, loaded=loaded, chat_options=options)
-        return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, privileged)
+        return JudgeCritic(domain, engine.lasting(), engine.chat, settings.judge, settings.seed, privileged)
     if kind == "rollout-value":
         raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
     if kind == "privileged-ratio":
@@ -128,7 +128,7 @@ class JudgeCritic:
     """
 
     domain: Domain
-    engine: Engine
+    engine: Sampler
     chat: Chat
     settings: JudgeSettings
     seed: int

@@ -60,6 +60,8 @@ class Grpo(Method):
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
         from sweetrl.engines.policy import Policy
+        from sweetrl.engines.slots import written_by_index
+        from sweetrl.engines.transformers import samples_in_slots
         from sweetrl.lm.adapters import load_base, trainable
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
@@ -79,6 +81,11 @@ class Grpo(Method):
                 if job.model.train == "lora":  # else every iteration is a model of its own
                     actor = stack.enter_context(actor.serving(scratch / "server.log", grpo.lora.rank))
                 environment = stack.enter_context(open_environment(job.domain))
+                if grpo.staleness and samples_in_slots(model):
+                    # Else the thread that samples, for the agent or its user, would do that and undo it in the middle
+                    # of training steps: other kernels, and layers compiled anew. Equal bytes are not lost: who shares
+                    # a batch is a matter of time there.
+                    stack.enter_context(written_by_index())
                 thread = stack.enter_context(ThreadPoolExecutor(1, "sweetrl-rollouts")) if grpo.staleness else None
                 rollouts = Rollouts(job, tasks, actor, environment, thread)
             trainer = GroupTrainer(

@@ -204,5 +204,5 @@ class GroupTrainer(PreferenceTrainer):
                 "clip_share": (over | under).to(logprobs.dtype).mean(),
                 "ratio": ratio.mean(),
             }
-        share = batch.get("share", (1.0,))[0]
+        share = batch["share"][0]
         return share * each[batch["chosen"]].mean(), metrics | self.attempts.metrics

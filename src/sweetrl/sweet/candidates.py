@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,8 +29,9 @@ from sweetrl.engines.policy import Agent, Policy
 from sweetrl.errors import EngineError, NoRoom
 from sweetrl.io import append_row, read_rows
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.head import without_adapter
 from sweetrl.lm.reference import digest_weights
-from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine
+from sweetrl.protocols import AsyncEngine, Chat, Critic, Sampler
 from sweetrl.seeds import state_seed
 from sweetrl.sweet.tables import Table, write_table
 from sweetrl.thoughts import MARKS, Marks, split_thoughts
@@ -50,7 +50,7 @@ State = tuple[int, int, int, Prompt]  # block, number of the dialogue in it, its
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
 
 
-def sample_candidates(rows: DialogueRows, engine: Engine, sampling: Sampling, seed: int) -> Samples:
+def sample_candidates(rows: DialogueRows, engine: Sampler, sampling: Sampling, seed: int) -> Samples:
     """Sample `sampling.n` replies at every agent turn of every dialogue.
 
     Returns them distinct, for each dialogue and turn in order of first appearance.
@@ -114,6 +114,7 @@ class LocalSampler:
         self.engine = TransformersEngine(
             model.base, threads=model.threads, loaded=self.base, chat_options=model.chat_options
         )
+        self.sampler = self.engine.lasting()
         self.chat, self.limit = self.engine.chat, context_limit(self.base[0])
         self.sampling, self.seed, self.cache = settings.agent.sampling(settings.rank.candidates), settings.seed, cache
         self._digest = hashlib.sha256() if cache is None else self._digest_model(*self.base)
@@ -132,9 +133,8 @@ class LocalSampler:
             states = iter(Table(path, _State))
             return [[next(states).candidates for _ in row.spans] for _, row in rows]
         # The base that samples is the one under the critic's adapter, which is off while it does.
-        adapter_off: Any = getattr(getattr(critic, "model", None), "disable_adapter", nullcontext)
-        with adapter_off():
-            samples = sample_candidates(rows, self.engine, self.sampling, self.seed)
+        with without_adapter(getattr(critic, "model", None)):
+            samples = sample_candidates(rows, self.sampler, self.sampling, self.seed)
         if path is not None:
             write_table(path, _State, (_State(replies) for turns in samples for replies in turns))
         return samples

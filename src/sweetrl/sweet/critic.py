@@ -11,7 +11,6 @@ sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
 from sweetrl.lm.data import Row, encode
+from sweetrl.lm.head import without_adapter
 from sweetrl.lm.memory import pass_tokens
-from sweetrl.lm.passes import Layout
+from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.recorded import recorded_rows
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.protocols import Chat, Replies, Work
@@ -57,7 +57,7 @@ def branch_logprobs(
         return [values.double() for values in row_logprobs(model, branch_rows(context, branches, tokens), layout)]
 
     policy = logprobs(trunk, scored)
-    with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
+    with without_adapter(model):
         reference = logprobs(reference_trunk or trunk, REPLY)
     sides = zip(policy, reference, strict=True)
     return [[next(sides) for _ in replies] for replies in branches]
@@ -169,13 +169,10 @@ def load_critic(
     model = load_trained(model, folder)
     if kind == "log-ratio":
         return log_ratio_critic(domain, critic, rank, model, tokenizer, rank.reference == "conditioned")
-    from sweetrl.engines.chat import ChatFormat
     from sweetrl.sweet.head_critics import HeadCritic
 
     layout = Layout(None, pass_tokens(model, rank.tokens)[0], tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
-    return HeadCritic(model, domain, chat, system, critic, layout)
+    return HeadCritic(model, domain, *_as_agents_talk(domain, tokenizer), critic, layout)
 
 
 def log_ratio_critic(
@@ -187,10 +184,14 @@ def log_ratio_critic(
     conditioned_reference: bool,
 ) -> LogRatioCritic:
     """Return the critic of Eq. 3 that `model` is, with its adapter or without."""
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.lm.passes import model_layout
-
     layout = model_layout(model, rank.layout, rank.tokens, tokenizer.pad_token_id or 0)
-    system = domain.system_prompt(domain.settings.agent.prompt)
-    chat = ChatFormat(tokenizer, **domain.settings.model.chat_options)
-    return LogRatioCritic(model, domain, chat, system, critic, layout, conditioned_reference)
+    talk = _as_agents_talk(domain, tokenizer)
+    return LogRatioCritic(model, domain, *talk, critic, layout, conditioned_reference)
+
+
+def _as_agents_talk(domain: Domain, tokenizer: Any) -> tuple[Chat, str]:
+    """Return the chat format and the system prompt of a domain's agent."""
+    from sweetrl.engines.chat import ChatFormat
+
+    settings = domain.settings
+    return ChatFormat(tokenizer, **settings.model.chat_options), domain.system_prompt(settings.agent.prompt)

@@ -82,7 +82,7 @@ class RegressionTrainer(HeadTrainer):
         loss = critic_loss(chosen, rejected, self.settings.beta)
         metrics = margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.detach()}
         metrics |= self.value_metrics(values.detach(), batch)
-        return batch.get("share", (1.0,))[0] * loss, metrics
+        return batch["share"][0] * loss, metrics
 
 
 class ValueTrainer(HeadTrainer):
@@ -99,4 +99,4 @@ class ValueTrainer(HeadTrainer):
         index = rows["turn_index"]
         by_turn = segment_mean(values.detach(), index, batch["turns"]["all"])
         metrics |= {f"value/turn_{turn + 1:02d}": mean for turn, mean in enumerate(by_turn)}
-        return batch.get("share", (1.0,))[0] * loss, metrics
+        return batch["share"][0] * loss, metrics

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sweetrl.sweet.advantage import segment_mean, segment_sum
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -49,8 +51,6 @@ def token_nll(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor
 
     `logprobs` [N], `token_row` [N], `row_weight` [R] >= 0 with W = sum_r w_r; 0 where W is 0.
     """
-    from sweetrl.sweet.advantage import segment_mean
-
     means = segment_mean(logprobs, token_row, row_weight.shape[0])
     return -(means * row_weight).sum() / row_weight.sum().clamp(min=1e-30)
 
@@ -61,8 +61,6 @@ def listwise_loss(logprobs: Tensor, row_weight: Tensor, token_row: Tensor, candi
     `logprobs`, `token_row` [N], `row_weight` [R] (0 for rows that are no candidates); sums over tokens, so that the
     likelihood of a whole reply counts.
     """
-    from sweetrl.sweet.advantage import segment_sum
-
     return -(segment_sum(logprobs, token_row, row_weight.shape[0]) * row_weight).sum() / candidates
 
 
@@ -72,8 +70,6 @@ def value_loss(values: Tensor, labels: Tensor, turn_row: Tensor, rows: int) -> T
     `values`, `labels`, `turn_row` [T]; y is 1 for every turn of an attempt that succeeded in the end.
     """
     from torch.nn.functional import logsigmoid
-
-    from sweetrl.sweet.advantage import segment_mean
 
     each = labels * logsigmoid(values) + (1.0 - labels) * logsigmoid(-values)
     return -segment_mean(each, turn_row, rows)

@@ -186,7 +186,6 @@ def listwise_rows(
     temperature: float | None,
     least: float,
     equal: bool = True,
-    where: str = "candidates",
 ) -> PreferenceData:
     """Lay out the weighted candidates of `states`: one row each, its weight as label, the rows of a dialogue a group.
 
@@ -203,7 +202,7 @@ def listwise_rows(
                 weights.append(weight)
                 turns.append(state.turn)
     if not weights:
-        raise UserError(f"{where}: there is no candidate to learn from; run the stage `rank` with more dialogues.")
+        raise UserError("candidates: there is no candidate to learn from; run the stage `rank` with more dialogues.")
     scale = len(weights) / sum(weights)
     return rows.data(labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
 

@@ -80,10 +80,7 @@ def rank_dialogues(
             yield part
 
     sampler.begin(parts, blocks.missing)
-    with (
-        ExitStack() as stack,
-        Meter("rank", len(fitting), "dialogues") as meter,
-    ):
+    with ExitStack() as stack, Meter("rank", len(fitting), "dialogues") as meter:
         critic = stack.enter_context(open_critic(sampler))
         compared = compare_recorded(critic, sampler, fitting, system, settings)
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))

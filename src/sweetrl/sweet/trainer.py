@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers import PrinterCallback, Trainer
 
 from sweetrl.config.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 from sweetrl.errors import UserError
@@ -30,7 +30,7 @@ from sweetrl.lm.compiled import compile_layers
 from sweetrl.lm.data import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.lm.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.lm.head import base_of
-from sweetrl.lm.memory import no_room, pass_tokens
+from sweetrl.lm.memory import no_room, no_room_beside, pass_tokens
 from sweetrl.lm.passes import cut_step, model_layout, reply_logprobs, share_of_step, to_device
 from sweetrl.lm.recorded import Recorded, compare
 from sweetrl.lm.reference import reference_logprobs
@@ -104,7 +104,6 @@ class PreferenceTrainer(Trainer):
             callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
         # What walks over all modules in each step is asked once.
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -284,7 +283,10 @@ class PreferenceTrainer(Trainer):
             for entry in history:
                 self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
         self._step_start = time.perf_counter()
-        self.train(resume_from_checkpoint=str(last) if last is not None else None)
+        try:
+            self.train(resume_from_checkpoint=str(last) if last is not None else None)
+        except torch.OutOfMemoryError as error:  # outside of passes, which are cut
+            raise no_room_beside() from error
         all_gather(None)  # nobody removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
@@ -301,6 +303,17 @@ class PreferenceTrainer(Trainer):
         rows = batch["rows"]
         weight = segment_sum(logprobs.new_ones(len(batch[members])), batch[members], len(rows["tokens"]))
         return token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
+
+    def with_replay(
+        self, loss: Tensor, metrics: Metrics, logprobs: Tensor, batch: dict[str, Any]
+    ) -> tuple[Tensor, Metrics]:
+        """Return a part of the step's loss and its metrics with sft_replay_nll * NLL(replay), where there is replay."""
+        if not len(batch["replay"]):
+            return loss, metrics
+        settings: Any = self.settings
+        replay = self.nll(logprobs, batch, "replay")
+        loss = loss + batch["share"][1] * settings.sft_replay_nll * replay
+        return loss, metrics | {"loss/sft_replay": replay.detach()}
 
     def pair_metrics(
         self, logprobs: Tensor, chosen: Tensor, rejected: Tensor, beta: float, batch: dict[str, Any]
@@ -373,7 +386,7 @@ class CriticTrainer(PreferenceTrainer):
         nll = self.nll(logprobs, batch, "chosen")
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch)
         metrics |= {"loss/preference": preference.detach(), "loss/nll": nll.detach()}
-        return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
+        return batch["share"][0] * (preference + settings.nll * nll), metrics
 
 
 class PolicyTrainer(PreferenceTrainer):
@@ -391,19 +404,14 @@ class PolicyTrainer(PreferenceTrainer):
         else:
             preference = policy_loss(chosen, rejected, settings.beta, settings.label_smoothing)
         nll = self.nll(logprobs, batch, "chosen")
-        pair_share, replay_share = batch.get("share", (1.0, 1.0))
-        loss = pair_share * (preference + settings.nll * nll)
+        loss = batch["share"][0] * (preference + settings.nll * nll)
         metrics = self.pair_metrics(logprobs, chosen, rejected, settings.beta, batch) | {
             "loss/preference": preference.detach(),
             "loss/nll": nll.detach(),
             "log_ratio/chosen": chosen.detach().mean(),
             "log_ratio/rejected": rejected.detach().mean(),
         }
-        if len(batch["replay"]):
-            replay = self.nll(logprobs, batch, "replay")
-            loss = loss + replay_share * settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.detach()
-        return loss, metrics
+        return self.with_replay(loss, metrics, logprobs, batch)
 
 
 class ImitationTrainer(PreferenceTrainer):
@@ -419,7 +427,7 @@ class ImitationTrainer(PreferenceTrainer):
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]),
             "reply_length/chosen": len(logprobs) / len(batch["rows"]["turn_row"]),
         }
-        return batch.get("share", (1.0,))[0] * nll, metrics
+        return batch["share"][0] * nll, metrics
 
 
 class ListwiseTrainer(PreferenceTrainer):
@@ -436,11 +444,5 @@ class ListwiseTrainer(PreferenceTrainer):
         times = segment_sum(logprobs.new_ones(len(batch["chosen"])), batch["chosen"], len(rows["tokens"]))
         weight = batch["label"].to(logprobs.dtype) * times
         listwise = listwise_loss(logprobs, weight, token_row, len(batch["chosen"]))
-        pair_share, replay_share = batch.get("share", (1.0, 1.0))
-        loss = pair_share * listwise
         metrics = {"loss/listwise": listwise.detach(), "reply_length": len(logprobs) / len(rows["turn_row"])}
-        if len(batch["replay"]):
-            replay = self.nll(logprobs, batch, "replay")
-            loss = loss + replay_share * self.settings.sft_replay_nll * replay
-            metrics["loss/sft_replay"] = replay.detach()
-        return loss, metrics
+        return self.with_replay(batch["share"][0] * listwise, metrics, logprobs, batch)
