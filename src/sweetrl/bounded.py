@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.text import excess
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -72,13 +73,9 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
         raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
-    level: list[Any] = [value]
-    for _ in range(DEPTH):
-        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
-        level = [inner for inner in below if isinstance(inner, dict | list)]
-        if not level:
-            return value
-    raise UserError(too_deep)
+    if excess(value, DEPTH + 1):
+        raise UserError(too_deep)
+    return value
 
 
 def lines(path: Path) -> Iterator[bytes]:

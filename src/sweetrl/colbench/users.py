@@ -40,7 +40,7 @@ class LlmSimulator:
 
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
     leaks="refuse" a leaking answer, and one that `validate` would not accept, is asked for again, with a reminder and
-    another seed, `attempts` times in all.
+    another seed, ATTEMPTS times in all.
     `persona` is how the model is told to be. `recording` keeps answers for later runs. `identity` tells speakers with
     other models, prompts or sampling apart.
     """
@@ -50,7 +50,6 @@ class LlmSimulator:
     template: str = ""
     reply_characters: int = 400
     leaks: Literal["count", "refuse"] = "count"
-    attempts: int = ATTEMPTS
     persona: Persona = "plain"
     recording: Recording | None = None
     identity: str = ""
@@ -80,7 +79,7 @@ class LlmSimulator:
 
     async def _ask(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         leak: Leak | None = None
-        for attempt in range(self.attempts if self.leaks == "refuse" else 1):
+        for attempt in range(ATTEMPTS if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
             text = await self.speaker.say(instruction, seed + attempt)
             words = spoken(text, marks := self.domain.settings.model.marks)[: self.reply_characters]
@@ -95,7 +94,7 @@ class LlmSimulator:
                 return words
             self.refused += 1
         assert leak is not None
-        raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
+        raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {ATTEMPTS} attempts")
 
     def _fragment(self, task: Task, messages: Sequence[Message], words: str) -> Leak | None:
         """What `validate` would find in `said`: a batch with it is not accepted."""
