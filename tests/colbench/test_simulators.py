@@ -106,11 +106,10 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
     model = Model(lambda instruction, seed: "Seven." if "could not be sent" in instruction else "return x * 7 + 1")
     user = LlmSimulator(model, BACKEND, leaks="refuse")
     assert user.reply(RATES, MESSAGES, 3) == "Seven."
-    assert [seed for _, seed in model.asked] == [3, 4] and user.refused == 1
+    assert [seed for _, seed in model.asked] == [3, 4]
     stubborn = LlmSimulator(Model(lambda *_: "return x * 7 + 1"), BACKEND, leaks="refuse")
     with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 3 attempts"):
         stubborn.reply(RATES, MESSAGES, 0)
-    assert stubborn.refused == 3
 
 
 def test_what_validate_would_not_accept_is_refused_too() -> None:

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -53,8 +53,6 @@ class LlmSimulator:
     persona: Persona = "plain"
     recording: Recording | None = None
     identity: str = ""
-    refused: int = field(default=0, init=False)
-    """How many answers were not let through."""
     checked = True
 
     def __post_init__(self) -> None:
@@ -92,7 +90,6 @@ class LlmSimulator:
             leak = self.domain.find_leak(task, words) or self._fragment(task, messages, words)
             if leak is None:
                 return words
-            self.refused += 1
         assert leak is not None
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {ATTEMPTS} attempts")
 
