@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.text import excess
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -73,9 +72,13 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
         raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
-    if excess(value, DEPTH + 1):
-        raise UserError(too_deep)
-    return value
+    level: list[Any] = [value]
+    for _ in range(DEPTH):
+        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
+        level = [inner for inner in below if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise UserError(too_deep)
 
 
 def lines(path: Path) -> Iterator[bytes]:
