@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from sweetrl.engines.chat import ChatFormat
     from sweetrl.types import Task
 
 # A busy machine must not fail a property (no deadlines), and equal code must give equal verdicts (no random examples).
@@ -185,6 +186,16 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def chat(tiny_model: Path) -> ChatFormat:
+    """How dialogues become the tiny model's tokens."""
+    from transformers import AutoTokenizer
+
+    from sweetrl.engines.chat import ChatFormat
+
+    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
 
 
 @pytest.fixture(scope="session")

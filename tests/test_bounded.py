@@ -107,10 +107,8 @@ def footer(fields: list[bytes]) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        footer(
-            [b"\x48\x01r\x15\x02\x00", *[b"\x35\x00\x18\x01a\x15\x02\x00"] * 60_000, b"\x15\x02\x25\x00\x18\x01a\x00"]
-        ),
-        footer([b"\x48\x01r\x15" + thrift(120_000) + b"\x00", *[b"\x15\x02\x25\x00\x18\x01a\x00"] * 60_000]),
+        footer([b"\x48\x01r\x15\x02\x00", *[b"\x35\x00\x18\x01a\x15\x02\x00"] * 60_000, LEAF]),
+        footer([b"\x48\x01r\x15" + thrift(120_000) + b"\x00", *[LEAF] * 60_000]),
         b"PAR1" + bytes(5 * MIB) + struct.pack("<I", 5 * MIB) + b"PAR1",
         b"PAR1" + bytes(100) + struct.pack("<I", 2**32 - 1) + b"PAR1",
         b"PAR1",

@@ -9,13 +9,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.backend.suite import ScriptedSimulator, generate
-from sweetrl.backend.suite.agents import (
-    OracleAgent,
-    ScriptedAgent,
-    demonstrate,
-    read_request,
-    write_answer,
-)
+from sweetrl.backend.suite.agents import OracleAgent, ScriptedAgent, demonstrate
 from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
@@ -85,16 +79,6 @@ def test_the_sandbox_agrees_on_who_won() -> None:
 
 
 # The oracle
-
-
-def test_the_oracle_solves_everything_and_answering_at_once_solves_nothing(some_tasks: list[Task]) -> None:
-    tasks = some_tasks[:60]
-    oracle = [play(OracleAgent(), task).answer for task in tasks]
-    at_once = [write_answer(read_request(task.problem_description), {}) for task in tasks]
-    with CodeScorer(RewardSettings()) as scorer:
-        assert all(score.reward == 1.0 for score in scorer.score_answers(list(zip(tasks, oracle, strict=True))))
-        blind = scorer.score_answers(list(zip(tasks, at_once, strict=True)))
-    assert sum(score.reward == 1.0 for score in blind) == 0
 
 
 def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None:

@@ -16,7 +16,6 @@ from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.users import LlmSimulator
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
-from sweetrl.evaluation.checks import leak
 from sweetrl.types import Leak, Message, Score, Split, Task, Trajectory
 
 
@@ -132,21 +131,6 @@ def test_a_quotation_of_the_reference_is_a_leak() -> None:
     assert ECHO.find_leak(hidden, quoted) == ECHO.find_leak(RECIPE, quoted)
     messages = said("What?", "?", "bake(30, at=220), and then", "And?", "eat it")
     assert [(at, one.kind) for at, one in leaks_of(RECIPE, messages, ECHO.find_leak)] == [(2, "quote")]
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("First mix(flour,200)+mix(water,120).", "line 1 of the reference"),
-        ("Then bake(30, at=220)\nand then eat all of it.", "line 2 of the reference"),
-        ("The hidden reference is: eggs", "the critic's privileged prefix"),
-    ],
-)
-def test_what_nobody_says_by_chance_is_found_when_dialogues_are_validated(words: str, name: str) -> None:
-    dialogue = Trajectory(RECIPE, 0, said(RECIPE.problem_description, "How?", words, "I WANT TO ANSWER: x"))
-    assert leak(dialogue, ECHO.hidden_fragments(RECIPE)) == f"message 2 (user) holds {name}"
-    plain = Trajectory(RECIPE, 0, said(RECIPE.problem_description, "How?", "and then eat all of it", "Yes."))
-    assert leak(plain, ECHO.hidden_fragments(RECIPE), ECHO.system_prompt("full")) is None
 
 
 def test_a_task_without_a_reference_has_no_more_to_hide_than_the_prompt() -> None:

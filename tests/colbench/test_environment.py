@@ -119,7 +119,6 @@ def test_every_turn_has_its_own_seed_and_equal_dialogues_equal_seeds() -> None:
         heard.append([seed for _, _, seed in user.heard])
     assert heard[0] == heard[1] == [simulator_seed(5, turn) for turn in (1, 2, 3, 4)]
     assert len(set(heard[0])) == 4 and simulator_seed(6, 1) not in heard[0]
-    assert simulator_seed(0, 1) == 4925445270313286572  # stable: changes would change every run
 
 
 def test_a_domain_may_end_a_dialogue_in_its_own_way() -> None:

@@ -12,7 +12,6 @@ from sweetrl.colbench.prompts import load_prompt
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
-from sweetrl.types import Task
 
 BACKEND = Backend()
 BYTES = {"backend": "a2951679676b6a594118b415b1d74725", "frontend": "112b93928af4f3f98b65f17c24371007"}
@@ -38,13 +37,6 @@ def test_the_full_prompt_names_the_turns_that_there_are(max_turns: int, replies:
 def test_the_full_prompts_of_ten_turns_are_the_bytes_that_agents_were_trained_with() -> None:
     found = {d.name: hashlib.md5(d.system_prompt("full").encode()).hexdigest() for d in (Backend(), Frontend())}
     assert found == BYTES
-
-
-def test_the_privileged_prompt_is_the_reference_and_few_words() -> None:
-    code = "def f(x):\n    return {reference} + {'a': x}"
-    prompt = BACKEND.privileged_prompt(Task("a", "Write f.", f"\n{code}\n"))
-    assert prompt == f"The finished program is:\n{code}\n"
-    assert "Write f." not in prompt
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:

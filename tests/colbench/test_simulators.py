@@ -106,11 +106,10 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
     model = Model(lambda instruction, seed: "Seven." if "could not be sent" in instruction else "return x * 7 + 1")
     user = LlmSimulator(model, BACKEND, leaks="refuse")
     assert user.reply(RATES, MESSAGES, 3) == "Seven."
-    assert [seed for _, seed in model.asked] == [3, 4] and user.refused == 1
-    stubborn = LlmSimulator(Model(lambda *_: "return x * 7 + 1"), BACKEND, leaks="refuse", attempts=2)
-    with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 2 attempts"):
+    assert [seed for _, seed in model.asked] == [3, 4]
+    stubborn = LlmSimulator(Model(lambda *_: "return x * 7 + 1"), BACKEND, leaks="refuse")
+    with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 3 attempts"):
         stubborn.reply(RATES, MESSAGES, 0)
-    assert stubborn.refused == 2
 
 
 def test_what_validate_would_not_accept_is_refused_too() -> None:
@@ -127,13 +126,6 @@ def test_what_validate_would_not_accept_is_refused_too() -> None:
         # What the agent has brought up is no secret.
         brought = (asked[0], Message("assistant", f"Is it this? {leaking}"))
         assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, brought, 3) == leaking
-
-
-def test_a_user_without_words_loses_the_dialogue() -> None:
-    with pytest.raises(SimulatorError, match="said nothing"):
-        LlmSimulator(Model(lambda *_: " \n"), BACKEND).reply(RATES, MESSAGES, 0)
-    with pytest.raises(SimulatorError, match=r"said nothing: its model's thoughts have no end \(simulator.server.max_"):
-        LlmSimulator(Model(lambda *_: "<think>the rate is x * 7"), BACKEND).reply(RATES, MESSAGES, 0)
 
 
 def test_you_see_who_you_are_and_may_leave() -> None:

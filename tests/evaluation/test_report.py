@@ -7,6 +7,7 @@ from sweetrl.backend import Backend
 from sweetrl.config.settings import Settings
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
+    ENDED,
     VIEWER,
     example_states,
     examples,
@@ -63,9 +64,8 @@ def html(report):
     return render(report)
 
 
-@pytest.mark.parametrize(("confidence", "shown"), [(0.95, "95"), (0.975, "97.5"), (0.999, "99.9"), (0.9999, "99.99")])
-def test_the_level_is_the_one_that_was_asked_for(confidence, shown):
-    assert level({"confidence": confidence}) == f"{shown}\u00a0%"
+def test_the_level_is_the_one_that_was_asked_for():
+    assert [level({"confidence": asked}) for asked in (0.95, 0.9999)] == ["95\u00a0%", "99.99\u00a0%"]
 
 
 def test_the_page_is_whole_and_stands_alone(html):
@@ -156,18 +156,11 @@ def test_one_example_of_each_kind(report):
     assert len(found[0]["sides"][0]["messages"]) == 4 and found[0]["sides"][1]["passed"] == 10
 
 
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        ("answered", "The answer"),
-        ("max_turns_reached", "The last turn is over; the last reply counts as the answer"),
-        ("user_left", "The user has left; the last reply counts as the answer"),
-    ],
-)
-def test_how_a_dialogue_ended_stands_above_its_answer(report, outcome, words):
+@pytest.mark.parametrize("outcome", ["answered", "max_turns_reached", "user_left"])
+def test_how_a_dialogue_ended_stands_above_its_answer(report, outcome):
     sides = render(replace(report, after=[replace(one, outcome=outcome) for one in AFTER])).split("After training")[1:]
     assert len(sides) == 3
-    assert all(f'<div class="small">{words}</div>\n      <pre>' in one for one in sides)
+    assert all(f'<div class="small">{ENDED[outcome]}</div>\n      <pre>' in one for one in sides)
 
 
 def test_the_critics_section_is_there_when_there_are_candidates(report, html):

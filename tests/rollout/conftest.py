@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,13 +130,6 @@ class LetterScorer:
     def _one(self, answer: str) -> Score:
         share = answer.count("a") / max(len(answer), 1)
         return Score(share, (TestResult("test1", share == 1.0, "equal"),), semantics="fixed", isolation="none")
-
-
-@pytest.fixture(scope="session")
-def chat(tiny_model: Path) -> ChatFormat:
-    from transformers import AutoTokenizer
-
-    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
-import random
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,13 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.colbench.users import ConsoleUser
 from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import SimulatorError, UserError, UserLeft
-from sweetrl.evaluation.best_of_n import Point, best_of_n
+from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
-from sweetrl.rollout.driver import advance_each, advance_together
+from sweetrl.rollout.driver import advance_each
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import summarize
-from sweetrl.seeds import best_of_n_seed
-from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
+from sweetrl.types import Task, Trajectory
 
 AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
 
@@ -102,104 +98,6 @@ def test_what_the_listener_raises_ends_the_rollout(cast: Any) -> None:
         advance_each(dialogues, slow, context.simulator, context.sampling(), full, 4)
     assert slow.most <= 4
     assert len(list(dialogues)) == 46  # no other was begun
-
-
-# The three loops
-
-
-class SeededEngine:
-    """Says of `best` replies the one with the most `a`; each depends on the prompt, its seed and a number only."""
-
-    name = "seeded"
-
-    def __init__(self, chat: ChatFormat, best: int = 1) -> None:
-        self.chat, self.best = chat, best
-
-    def session(self) -> SeededEngine:
-        return self
-
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        return [[self._say(prompt, number) for number in range(sampling.n)] for prompt in prompts]
-
-    def _say(self, prompt: Prompt, number: int) -> Completion:
-        texts = [self._text(prompt, number + one) for one in range(self.best)]
-        text = max(texts, key=lambda one: one.count("a"))
-        ids = self.chat.reply(text)
-        return Completion(ids, (-0.5,) * len(ids), text, "stop")
-
-    def _text(self, prompt: Prompt, number: int) -> str:
-        chance = random.Random(f"{prompt.seed} {prompt.token_ids} {number}")
-        letters = "".join(chance.choice("ab") for _ in range(8))
-        return f"I WANT TO ANSWER: {letters}" if chance.random() < 0.25 else f"Is it {letters}"
-
-    def usage(self) -> Usage:
-        return Usage()
-
-    def close(self) -> None: ...
-
-
-class MoodyUser:
-    """Says something by the seed, and by it falls silent or leaves now and then."""
-
-    name, instant = "moody", True
-
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        if seed % 7 == 0:
-            raise SimulatorError("the user fell silent")
-        if seed % 7 == 1:
-            raise UserLeft
-        return f"{seed % 100} it is"
-
-
-class LikesLetter:
-    """A critic that likes `a`."""
-
-    def rate(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
-        return [[[float(one.text.count("a")) for one in replies] for replies in turns] for _, turns in work]
-
-
-class Remembering:
-    """A scorer that remembers what it has scored."""
-
-    def __init__(self, scorer: Any) -> None:
-        self.scorer, self.seen = scorer, list[Trajectory]()
-
-    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        self.seen += dialogues
-        return list(self.scorer.score(dialogues))
-
-
-@pytest.mark.parametrize("n", [1, 4])
-def test_three_loops_give_the_same_dialogues(cast: Any, chat: ChatFormat, n: int) -> None:
-    """Lock-step, each on its own, and Best-of-N: equal seeds give equal dialogues, whoever ends them."""
-    tasks = [cast.task(number) for number in range(24)]
-    together: RolloutContext = cast.context(SeededEngine(chat, n), AGENT, MoodyUser())
-
-    def begun(context: RolloutContext) -> list[Dialogue]:
-        return [context.open_seeded(task, 0, partial(best_of_n_seed, 5, task.id)) for task in tasks]
-
-    dialogues = begun(together)
-    advance_together(
-        dialogues,
-        lambda active: [one for (one,) in together.engine.sample([each.prompt() for each in active], Sampling(64))],  # type: ignore[union-attr]
-        together.simulator,
-    )
-    expected = [one.close("") for one in dialogues]
-    assert {one.outcome for one in expected} == {"answered", "max_turns_reached", "user_left", "lost"}
-    assert len({one.messages[1].content for one in expected}) > 12  # not one like another
-
-    apart = replace(together, engine=cast.slow_engine(together.engine, 3))
-    assert each_on_its_own(begun(apart), apart)[0] == expected
-
-    scorer = Remembering(cast.scorer())
-    choosing = replace(together, engine=SeededEngine(chat), scorer=scorer)
-    points = best_of_n(tasks, choosing, {"a": LikesLetter()}, [n], seed=5)
-    assert scorer.seen == [one for one in expected if one.outcome != "lost"]
-    scores = iter(cast.scorer().score(scorer.seen))
-    assert points == [
-        Point("a", n, one.task.id, None if one.outcome == "lost" else next(scores).reward, len(one.turns), False)
-        for one in expected
-    ]
 
 
 # Users who leave

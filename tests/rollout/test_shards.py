@@ -222,8 +222,10 @@ print("done", flush=True)
 """
 
 
-def kill_often(fake_server: Any, tmp_path: Path, kills: int, chance: random.Random) -> None:
-    """Collect with `kills` times kill -9 at random moments, and once undisturbed: the same bytes, no dialogue twice."""
+@pytest.mark.slow
+def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> None:
+    """And once undisturbed: the same bytes, no dialogue twice."""
+    kills, chance = 20, random.Random(os.getpid())
     with fake_server(latency=lambda body: 0.02) as server:
         whole = subprocess.run(command(server.url, tmp_path / "whole"), check=True, capture_output=True, text=True)
         assert whole.stdout.split() == ["go", "done"]
@@ -255,13 +257,3 @@ def kill_often(fake_server: Any, tmp_path: Path, kills: int, chance: random.Rand
 
 def command(url: str, folder: Path) -> list[str]:
     return [sys.executable, "-c", RUN, url, str(folder)]
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
-    kill_often(fake_server, tmp_path, 3, random.Random(5))
-
-
-@pytest.mark.slow
-def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> None:
-    kill_often(fake_server, tmp_path, 20, random.Random(os.getpid()))

@@ -119,13 +119,9 @@ class English:
             return f"{whose} without the last {high.removeprefix('minus ')}"
         if low and high:
             return f"the stretch of {whose} from place {low} up to but not including {high}"
-        return (
-            f"the first {high} of {whose}"
-            if high
-            else f"{whose} without the first {low}"
-            if low
-            else f"a copy of {whose}"
-        )
+        if high:
+            return f"the first {high} of {whose}"
+        return f"{whose} without the first {low}" if low else f"a copy of {whose}"
 
     def _binop(self, node: ast.BinOp) -> str:
         left, right = node.left, node.right

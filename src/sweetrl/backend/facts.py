@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from sweetrl.backend.english import English
-from sweetrl.backend.leaks import find_leak
+from sweetrl.backend.leaks import find_leak, parsed
 from sweetrl.backend.suite.details import BY_NAME
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.vocabulary import Unsayable, be, called, listing, plural, the, words_of
@@ -41,9 +41,8 @@ def facts_of(task: Task) -> tuple[Fact, ...]:
 @lru_cache(maxsize=1024)
 def described(program: str) -> tuple[Fact, ...]:
     """Return what `program` does, sentence by sentence, in its order; nothing for what is no program."""
-    try:
-        tree = ast.parse(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(program)
+    if tree is None:
         return ()
     describer = Describer(tree)
     describer.body(tree.body, ())

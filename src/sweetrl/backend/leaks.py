@@ -48,8 +48,8 @@ def _is_statement(line: str) -> bool:
     if line in ("else:", "try:", "finally:"):
         return True
     if _HEADER.match(line):
-        return _parsed(line.removeprefix("el") + "\n    pass") is not None
-    tree = _parsed(line)
+        return parsed(line.removeprefix("el") + "\n    pass") is not None
+    tree = parsed(line)
     if tree is None or not tree.body:
         return False
     first = tree.body[0]
@@ -61,7 +61,7 @@ def _is_statement(line: str) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    tree = _parsed(text)
+    tree = parsed(text)
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return False
     value = tree.body[0].value
@@ -71,7 +71,8 @@ def _is_expression(text: str) -> bool:
     return isinstance(value, _EXPRESSIONS) and bool(re.search(r"\s|[<>=\[(*]", text))
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
+    """Return the tree of a program; None for what is none, or too much for the parser."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

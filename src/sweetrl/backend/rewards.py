@@ -43,8 +43,8 @@ REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does 
 class CodeScorer(AbstractContextManager["CodeScorer"]):
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    A `sandbox` of the caller's is used instead of a new one (and closed with this). References draw at random by
-    `seed`, answers never by the same.
+    A `sandbox` of the caller's does the work instead of a new one (and is closed with this). References draw at random
+    by `seed`, answers never by the same.
     """
 
     thread_safe = True
@@ -54,9 +54,9 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         self._official = reward.semantics != "fixed"
         self.rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
-        self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
+        self.sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
         # The official evaluator does not limit the reference; a machine that must go on has to, generously.
-        limits = self._sandbox.limits
+        limits = self.sandbox.limits
         self._patient = replace(
             limits,
             wall_seconds=max(60.0, limits.wall_seconds),
@@ -72,12 +72,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
     def close(self) -> None:
         """End the sandbox. May be called twice."""
-        self._sandbox.close()
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The sandbox that does the work (its layers)."""
-        return self._sandbox
+        self.sandbox.close()
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Score the dialogues' answers, in order."""
@@ -123,7 +118,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         """Run `answer`, read as the semantics say, for `calls`."""
         official = self._official
         sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
-        return self._sandbox.submit(Job(sources, calls, "split" if official else "one"))
+        return self.sandbox.submit(Job(sources, calls, "split" if official else "one"))
 
     def reference_job(self, reference: str, calls: tuple[str, ...]) -> Job:
         """Return the job that runs a reference for `calls`."""
@@ -131,7 +126,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
     def run_reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
         """Run a reference for `calls`, in the same sandbox as everything else."""
-        return self._sandbox.submit(self.reference_job(reference, calls))
+        return self.sandbox.submit(self.reference_job(reference, calls))
 
     def _reference(self, reference: str, calls: tuple[str, ...]) -> Future[Outcome]:
         """What a reference gives for `calls`; each is run once."""
@@ -166,7 +161,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
                     score.set_result(self._judge(checks, pairs, outcome.isolation))
                     return
                 job = Job((task.ground_truth,), tuple(questions.values()), "one", REFERENCE_SEED)
-                self._sandbox.submit(job).add_done_callback(partial(finish, outcome, pairs, list(questions)))
+                self.sandbox.submit(job).add_done_callback(partial(finish, outcome, pairs, list(questions)))
             except BaseException as error:  # whoever waits for the score is told
                 score.set_exception(error)
 
@@ -299,20 +294,14 @@ def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
     with CodeScorer(reward) as scorer:
         (score,) = scorer.score_answers([(task, answer)])
         refused = all(test.reason in ("no_answer", "refused") for test in score.tests)
-        pending = [
-            (
-                None if refused else scorer.run(task, answer, check.calls),
-                scorer.run_reference(task.ground_truth, check.calls),
-            )
-            for check in checks
-        ]
-        for (name, call), check, test, (answered, reference) in zip(
-            task.test_cases, checks, score.tests, pending, strict=True
-        ):
-            outcome = None if answered is None else answered.result()
-            got, seconds = ("", 0.0) if outcome is None else (_shown(check, outcome.calls), outcome.seconds)
-            expected = _shown(check, reference.result().calls)
-            runs.append(TestRun(name, call, expected, got, test.passed, test.reason, test.detail, seconds))
+        answered = [None if refused else scorer.run(task, answer, check.calls) for check in checks]
+        expected = [scorer.run_reference(task.ground_truth, check.calls) for check in checks]
+        rows = zip(task.test_cases, checks, score.tests, answered, expected, strict=True)
+        for (name, call), check, test, pending, reference in rows:
+            outcome = pending.result() if pending else None
+            got, seconds = (_shown(check, outcome.calls), outcome.seconds) if outcome else ("", 0.0)
+            shown = _shown(check, reference.result().calls)
+            runs.append(TestRun(name, call, shown, got, test.passed, test.reason, test.detail, seconds))
     return runs
 
 

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +40,7 @@ class LlmSimulator:
 
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
     leaks="refuse" a leaking answer, and one that `validate` would not accept, is asked for again, with a reminder and
-    another seed, `attempts` times in all.
+    another seed, ATTEMPTS times in all.
     `persona` is how the model is told to be. `recording` keeps answers for later runs. `identity` tells speakers with
     other models, prompts or sampling apart.
     """
@@ -50,12 +50,9 @@ class LlmSimulator:
     template: str = ""
     reply_characters: int = 400
     leaks: Literal["count", "refuse"] = "count"
-    attempts: int = ATTEMPTS
     persona: Persona = "plain"
     recording: Recording | None = None
     identity: str = ""
-    refused: int = field(default=0, init=False)
-    """How many answers were not let through."""
     checked = True
 
     def __post_init__(self) -> None:
@@ -80,7 +77,7 @@ class LlmSimulator:
 
     async def _ask(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         leak: Leak | None = None
-        for attempt in range(self.attempts if self.leaks == "refuse" else 1):
+        for attempt in range(ATTEMPTS if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
             text = await self.speaker.say(instruction, seed + attempt)
             words = spoken(text, marks := self.domain.settings.model.marks)[: self.reply_characters]
@@ -93,9 +90,8 @@ class LlmSimulator:
             leak = self.domain.find_leak(task, words) or self._fragment(task, messages, words)
             if leak is None:
                 return words
-            self.refused += 1
         assert leak is not None
-        raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
+        raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {ATTEMPTS} attempts")
 
     def _fragment(self, task: Task, messages: Sequence[Message], words: str) -> Leak | None:
         """What `validate` would find in `said`: a batch with it is not accepted."""

@@ -1,13 +1,7 @@
 """What happened in evaluated dialogues: one flat row for each, and the summary of two policies on the same tasks.
 
-For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. Where the domain
-knows how a task was made (`Domain.diagnose`), also what went wrong:
-premature    the agent answered with turns left, although it had not been told every hidden detail
-repeated     a question about nothing but what was asked before
-irrelevant   a question about nothing that this kind of task can have
-untold       a hidden detail that no question brought out
-forgotten    a detail that was told, and that is missing from the answer
-mistaken     a detail that was told, and that has another value in the answer
+For every task: reward, success, turns, how it ended, questions in the same words as an earlier one; and what went wrong
+where the domain knows how a task was made (`Domain.diagnose`; of programs: sweetrl.backend.suite.judge.faults).
 """
 
 from __future__ import annotations

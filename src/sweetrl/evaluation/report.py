@@ -350,9 +350,9 @@ def rated_state(state: RankedState, context: Trajectory | None) -> dict[str, Any
     }
 
 
-def percent(value: float, digits: int = 1) -> str:
+def percent(value: float) -> str:
     """0.2345 as 23.4 %, which stays on one line."""
-    return f"{100 * value:.{digits}f}\u00a0%"
+    return f"{100 * value:.1f}\u00a0%"
 
 
 def points(value: float) -> str:
