@@ -16,8 +16,6 @@ from sweetrl.console.printing import print_json, print_table
 from sweetrl.io import write_text
 from tasks.status import STATES, Attempt, ProjectStatus, project_status, seconds_since
 
-RED = ("waiting", "harm")
-
 
 @program
 def main(prometheus: opt.Prometheus = None, as_json: opt.Json = False) -> int:

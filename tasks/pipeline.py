@@ -182,40 +182,15 @@ def stage_environment(root: Path, extra: Mapping[str, str] | None = None) -> dic
 
 
 def run_command(
-    stage: str,
-    command: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    line: Callable[[str], None] = print,
-    limit: float | None = None,
+    stage: str, command: Sequence[str], cwd: Path, env: Mapping[str, str], line: Callable[[str], None] = print
 ) -> list[str]:
-    """Run a command of `stage`; return its last lines. StageFailed where it fails, or goes on past `limit` seconds."""
-    limit = policy_of(stage).limit if limit is None else limit
-    lines: list[str] = []
+    """Run a command of `stage` and return its last lines; `line` gets those of stdout and stderr as they come.
 
-    def take(text: str) -> None:
-        lines.append(text)
-        del lines[:-KEPT_LINES]
-        if text and not text.strip().startswith(NOISE) and "is frozen. Its dependencies" not in text:
-            line(text)
-
-    code = run_program(command, cwd, env, limit, take)
-    if code is None:
-        hint = "finished work is kept: run the same command again to go on, or raise the limit in tasks/pipeline.py"
-        raise StageFailed(stage, f"it ran past its limit of {timedelta(seconds=limit)} and was stopped; {hint}.")
-    if code:
-        raise failure(stage, lines, code)
-    return lines
-
-
-def run_program(
-    command: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float, line: Callable[[str], None]
-) -> int | None:
-    """Run `command` and return its exit status, None past `limit` seconds; `line` gets each line of stdout and stderr.
-
-    What it writes is for its owner alone. Past the limit, when this process is interrupted, and when the program has
-    ended without its children, the whole process group is stopped: SIGTERM, then SIGKILL.
+    StageFailed where it fails, or goes on past the stage's limit. What it writes is for its owner alone. Past the
+    limit, when this process is interrupted, and when the command has ended without its children, the whole process
+    group is stopped: SIGTERM, then SIGKILL.
     """
+    limit, lines, overdue = policy_of(stage).limit, list[str](), Event()
     process = subprocess.Popen(
         list(command),
         cwd=cwd,
@@ -227,7 +202,6 @@ def run_program(
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
-    overdue = Event()
 
     def watch() -> None:
         try:
@@ -240,13 +214,22 @@ def run_program(
     watcher.start()
     assert process.stdout is not None
     try:
-        for text in process.stdout:
-            line(text.decode("utf-8", errors="replace").rstrip().split("\r")[-1])
+        for written in process.stdout:
+            text = written.decode("utf-8", errors="replace").rstrip().split("\r")[-1]
+            lines.append(text)
+            del lines[:-KEPT_LINES]
+            if text and not text.strip().startswith(NOISE) and "is frozen. Its dependencies" not in text:
+                line(text)
     finally:
         _stop_group(process)
         watcher.join()
         process.stdout.close()
-    return None if overdue.is_set() else process.returncode
+    if overdue.is_set():
+        hint = "finished work is kept: run the same command again to go on, or raise the limit in tasks/pipeline.py"
+        raise StageFailed(stage, f"it ran past its limit of {timedelta(seconds=limit)} and was stopped; {hint}.")
+    if process.returncode:
+        raise failure(stage, lines, process.returncode)
+    return lines
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
@@ -272,7 +255,6 @@ def execute_stage(
     stage: str,
     env: Mapping[str, str] | None = None,
     line: Callable[[str], None] = print,
-    limit: float | None = None,
 ) -> StageResult:
     """Bring one stage up to date with `dvc repro --single-item`; raises StageFailed with one sentence.
 
@@ -283,7 +265,7 @@ def execute_stage(
     before = lock.read_bytes() if lock.exists() else None
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"{file}:{stage}"]
     started = time.monotonic()
-    lines = run_command(stage, command, root, stage_environment(root, env), line, limit)
+    lines = run_command(stage, command, root, stage_environment(root, env), line)
     status = _status(lines)
     if status != "skipped" and _not_stored(root, file, stage):
         with contextlib.suppress(UserError):  # on a full disk it may have to stay

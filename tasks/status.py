@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from sweetrl.cli.check import GIB, Check
 from sweetrl.cli.doctor import services
@@ -23,7 +23,7 @@ from sweetrl.errors import UserError
 from sweetrl.paths import SCRATCH
 from sweetrl.tracking.registry import CHALLENGER, GATE, Promotion, answering, open_reference
 from sweetrl.tracking.store import embedded_database, tracking_enabled
-from tasks.journal import DONE, last_of, recorded
+from tasks.journal import DONE, Record, recorded
 from tasks.outages import outage
 from tasks.pipeline import open_repo
 from tasks.retraining import CONTINUE, WITHDRAW
@@ -89,10 +89,6 @@ class ProjectStatus:
         accepted = self.champion is not None and self.last is not None and self.champion.version == self.last.version
         return self.last if self.last is not None and self.last.state == "harm" and not accepted else None
 
-    @property
-    def _since(self) -> str:
-        return self.last.since if self.last is not None else ""
-
     def in_state(self, *states: State) -> list[Attempt]:
         """Return the retrainings in these states."""
         return [each for each in self.retrainings if each.state in states]
@@ -109,7 +105,8 @@ class ProjectStatus:
             rows.append((Harm.status, f"find out why {version} is worse than its base; {accept}"))
         for each in self.in_state("failed", "killed"):
             rows.append((1, f"mend what ended {each.branch}, then {CONTINUE}, or {WITHDRAW}"))
-        if not rows and self.night is not None and self.night.failed and self.night.ended > self._since:
+        since = self.last.since if self.last is not None else ""
+        if not rows and self.night is not None and self.night.failed and self.night.ended > since:
             rows.append((1, f"mend what ended the last `nightly` ({self.night.state}): {self.night.message}"))
         if self.winner:
             rows.append((1, f"`python -m flows.promote {self.model}/{self.winner}`: it has won and is not champion"))
@@ -180,17 +177,16 @@ def last_night(model: str) -> Night | None:
 
 def _attempts(root: Path) -> Iterator[Attempt]:
     with contextlib.suppress(UserError):  # in no repository there are no retrainings
-        for rows, at_work in recorded(root):
-            order, end = last_of(rows, "taking"), last_of(rows, DONE)
-            if order.get("home") == str(root) and (last_of(rows, "taken") or not end):
-                yield _attempt(rows, order["branch"], end, at_work)
+        for record, at_work in recorded(root):
+            if record.order.get("home") == str(root) and (record.last("taken") or not record.last(DONE)):
+                yield _attempt(record, at_work)
 
 
-def _attempt(rows: list[dict[str, Any]], branch: str, end: dict[str, Any], at_work: bool) -> Attempt:
-    verdict, version = last_of(rows, "decided"), last_of(rows, "registered").get("version", "")
-    reason, since, state = str(verdict.get("reason", "")), rows[-1]["time"], rows[-1]["step"]
+def _attempt(record: Record, at_work: bool) -> Attempt:
+    end, version, rows = record.last(DONE), record.last("registered").get("version", ""), record.rows
+    reason, since, state = str(record.last("decided").get("reason", "")), rows[-1]["time"], rows[-1]["step"]
     if end:
-        state = "promoted" if last_of(rows, "promoted") else "refused"
+        state = "promoted" if record.last("promoted") else "refused"
         if end.get("harm"):
             state, reason = "harm", end["harm"]
         elif "how" in end:
@@ -204,7 +200,7 @@ def _attempt(rows: list[dict[str, Any]], branch: str, end: dict[str, Any], at_wo
             since = next(row["time"] for row in rows if row["step"] == "waiting")
     else:
         state, reason = "killed", f"it ended behind the step `{state}`"
-    return Attempt(branch, state, since, reason, version)
+    return Attempt(record.branch, state, since, reason, version)
 
 
 def _versions(settings: Settings, root: Path) -> tuple[Promotion | None, str]:
