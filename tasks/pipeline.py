@@ -74,8 +74,8 @@ PR_SET_PDEATHSIG = 1
 class Selection:
     """The stages from `begin` to `until`, in the order in which they run; without the two, all."""
 
-    begin: str | None = None
-    until: str | None = None
+    begin: str = ""
+    until: str = ""
 
     def of(self, order: Sequence[str]) -> set[str]:
         """Return those of the stages in `order` that are taken: `begin` and what comes behind, up to `until`."""
@@ -84,6 +84,9 @@ class Selection:
         if first > last:
             raise UserError(f"--from {self.begin} --until {self.until}: {self.until} comes first; exchange the two.")
         return set(order[first : last + 1])
+
+
+ALL = Selection()
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 import uuid
-from calendar import timegm
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,15 +189,11 @@ def evaluate_version(
         link_named(settings, folder, root)
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         link(adapter, folder / POLICY)
-        _run_evaluation(root, folder, line)
+        # No run of the pipeline: what it measures is stored with the version.
+        env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
+        run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
         registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, root, folder))
         return read_rewards(folder / RESULTS)
-
-
-def _run_evaluation(root: Path, folder: Path, line: Callable[[str], None]) -> None:
-    """Run the project's stage in `folder`; no run of the pipeline: what it measures is stored with the version."""
-    env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
-    run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
 
 
 def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -> Look:
@@ -256,7 +252,7 @@ def fresh_test_first(settings: Settings, root: Path) -> int:
     rows = [row for version in versions for row in comparisons.entries(version.tags, "comparison").values()]
     rows = [row for row in rows if row["drawing"] == drawing(settings, root)]
     first = max([first, *(int(row["first"]) for row in rows)])
-    times = [timegm(time.strptime(row["time"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows if int(row["first"]) == first]
+    times = [datetime.fromisoformat(row["time"]).timestamp() for row in rows if int(row["first"]) == first]
     worn = 0 < rules.fresh_after_comparisons <= len(times)
     old = bool(rules.fresh_after_days and times) and time.time() - min(times) >= rules.fresh_after_days * DAY
     return first + settings.tasks.test if worn or old else first

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -181,7 +182,7 @@ class Pruning:
 
     def _worktrees(self) -> Iterator[Item]:
         for folder in self.dead:
-            yield Item("worktree", folder.name, _size(folder), partial(close_worktree, self.home, folder))
+            yield Item("worktree", folder.name, size_of(folder), partial(close_worktree, self.home, folder))
 
     def _branches(
         self, ours: Mapping[str, str], tips: Iterable[str], lasting: Collection[str]
@@ -223,7 +224,7 @@ class Pruning:
             if OF_STAGES.fullmatch(folder.name) and _newest(folder) < self.since:
                 what = "finished" if (folder / FINISHED).exists() else "unfinished"
                 remove = partial(shutil.rmtree, folder, ignore_errors=True)
-                yield Item(f"{what} scratch folder", folder.name, _size(folder), remove)
+                yield Item(f"{what} scratch folder", folder.name, size_of(folder), remove)
 
     def _objects(self, commits: Iterable[str], kept: Iterable[ModelVersion]) -> Iterator[Item]:
         home, here = self.home.resolve(), local_cache(self.home).resolve()
@@ -284,14 +285,19 @@ def _worktrees(home: Path) -> list[Path]:
     return [home, *(folder for folder in folders if folder != home)]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    """What is known of each file below a folder; of a link, of itself."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it has gone meanwhile
+                yield (Path(parent) / name).lstat()
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in _files(folder))
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files below `folder` have."""
+    return sum(facts.st_size for facts in _files(folder))
 
 
 def _newest(folder: Path) -> float:
     """When something was last written in a folder."""
-    return max(path.stat().st_mtime for path in (folder, *_files(folder)))
+    return max([folder.stat().st_mtime, *(facts.st_mtime for facts in _files(folder))])

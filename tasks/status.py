@@ -26,6 +26,7 @@ from sweetrl.tracking.store import embedded_database, tracking_enabled
 from tasks.journal import DONE, Record, recorded
 from tasks.outages import outage
 from tasks.pipeline import open_repo
+from tasks.pruning import size_of
 from tasks.retraining import CONTINUE, WITHDRAW
 from tasks.training import Harm, Waiting
 
@@ -221,16 +222,6 @@ def _folders(root: Path) -> dict[str, Path]:
     with contextlib.suppress(UserError), open_repo(root) as repo:
         folders["dvc"] = Path(repo.cache.local_cache_dir)
     return folders
-
-
-def size_of(folder: Path) -> int:
-    """Return how many bytes the files below `folder` have."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(parent) / name).lstat().st_size
-    return total
 
 
 def seconds_since(moment: str) -> float:

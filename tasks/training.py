@@ -28,6 +28,7 @@ from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINI
 from sweetrl.tracking.store import NOTE, Store, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import (
+    ALL,
     PIPELINE,
     Selection,
     StageResult,
@@ -151,7 +152,7 @@ class PlannedStage:
         return "; ".join(self.why[:SHOWN]) + more
 
 
-def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
+def plan(root: Path, selection: Selection = ALL, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
     """Return what a run of the stages in `selection` would do with the parameters `tree` (default: params.yaml's)."""
     written = read_yaml(root / "params.yaml") or {}
     tree = written if tree is None else tree
@@ -160,7 +161,7 @@ def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any]
     planned: list[PlannedStage] = []
     makers: dict[str, str] = {}  # output -> the stage that would make it again
     with open_stages(root) as stages:
-        chosen = (selection or Selection()).of(list(stages))
+        chosen = selection.of(list(stages))
         for name, stage in stages.items():
             elsewhere = any(f"${{{key}}}" in str(definitions.get(name, "")) for key in edited)
             why = tuple(_reasons(stage, tree, elsewhere))
@@ -200,18 +201,18 @@ def _shown(value: Any) -> str:
     return "nothing" if value in (None, "") else str(value)
 
 
-def check_stage(root: Path, option: str, name: str | None) -> None:
-    """Raise a UserError where `name`, given for `option`, is no stage."""
+def check_stage(root: Path, option: str, name: str) -> None:
+    """Raise a UserError where `name`, given for `option`, is no stage; "" is none that is given."""
     names = [str(stage) for stage in (read_yaml(root / PIPELINE) or {}).get("stages", {})]
-    if name is not None and name not in names:
+    if name and name not in names:
         raise UserError(f"{option} {name}: no such stage{did_you_mean(name, names)}; known are {', '.join(names)}.")
 
 
-def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
+def at_rest(root: Path, selection: Selection = ALL) -> Outcome | None:
     """Return the outcome of a run that would change nothing, by DVC, the registry and the gate; None where it would."""
     started = time.monotonic()
     settings, states = load_settings(root / "params.yaml"), stage_states(root)
-    chosen = (selection or Selection()).of(list(states))
+    chosen = selection.of(list(states))
     if any(states[stage] for stage in chosen):
         return None
     remove_recorded(root)
@@ -230,7 +231,7 @@ def run_pipeline(
     steps: Steps | None = None,
     home: Path | None = None,
     resume: str | None = None,
-    selection: Selection | None = None,
+    selection: Selection = ALL,
     hand_over: Callable[[Path], object] | None = None,
     crown: Callable[[GateResult], GateResult] | None = None,
 ) -> Outcome:
@@ -249,7 +250,7 @@ def run_pipeline(
     if resume is not None:
         parent.open(resume)
     results: list[StageResult] = []
-    chosen = (selection or Selection()).of(list(states))
+    chosen = selection.of(list(states))
     registration: Registration | None = None
     gate: GateResult | None = None
     try:

@@ -66,10 +66,6 @@ def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, caps
         "pushed:  data to store",
         "waiting: dialogues-000003 (`python -m flows.retrain` takes it)",
     ]
-
-
-def test_as_json(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(module, "ingest", module.ingest.fn)
     monkeypatch.setattr("sys.argv", ["ingest", "--no-event", "--json"])
     with pytest.raises(SystemExit, match="0"):
         module.main()

@@ -25,6 +25,7 @@ from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registration, Regist
 from sweetrl.tracking.store import Store
 from tasks import retraining, workspace
 from tasks.journal import Journal
+from tasks.pipeline import execute_stage
 from tasks.promotion import GateResult
 from tasks.training import Outcome, Steps
 
@@ -39,6 +40,11 @@ policy: {epochs: 1}
 
 def quiet(text: str) -> None:
     """Say nothing."""
+
+
+def quiet_steps(say: Callable[[str], None] = quiet) -> Steps:
+    """Real stages whose output nobody sees; `say` gets what the run itself says."""
+    return Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=say)
 
 
 def git(root: Path, *arguments: str) -> str:

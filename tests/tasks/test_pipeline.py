@@ -14,16 +14,14 @@ import pytest
 from sweetrl.errors import UserError
 from tasks import pipeline
 from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_command, stage_states
-from tasks.training import Steps, run_pipeline
+from tasks.training import run_pipeline
 from tasks.workspace import dvc, only_run
 from tests.signals import read_until
-from tests.tasks.fake_project import quiet
-
-STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)
+from tests.tasks.fake_project import quiet, quiet_steps
 
 
 def statuses(toy) -> dict[str, str]:
-    return {result.stage: result.status for result in run_pipeline(toy.root, STEPS).stages}
+    return {result.stage: result.status for result in run_pipeline(toy.root, quiet_steps()).stages}
 
 
 def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy) -> None:
@@ -31,7 +29,7 @@ def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy
     assert statuses(toy) == {"first": "ran", "second": "ran", "third": "ran"}
     assert toy.runs() == ["first", "second", "third"]
 
-    outcome = run_pipeline(toy.root, STEPS)
+    outcome = run_pipeline(toy.root, quiet_steps())
     assert outcome.unchanged
     assert outcome.stages[0].summary == "made first"
     assert toy.runs() == ["first", "second", "third"], "no stage ran again"
@@ -76,7 +74,7 @@ def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
 def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sentence: str, explained: bool) -> None:
     toy.set(second=mode)
     with pytest.raises(StageFailed) as caught:
-        run_pipeline(toy.root, STEPS)
+        run_pipeline(toy.root, quiet_steps())
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
     assert caught.value.explained is explained
@@ -86,7 +84,7 @@ def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sente
 def test_a_run_goes_on_behind_what_had_ended_before_a_failure(toy) -> None:
     toy.set(second="kill")
     with pytest.raises(StageFailed):
-        run_pipeline(toy.root, STEPS)
+        run_pipeline(toy.root, quiet_steps())
     toy.set(second="a")
     assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}
 

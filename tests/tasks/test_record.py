@@ -25,9 +25,11 @@ from tasks.training import PipelineRecord, Steps
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pipeline record whose run writes nothing, and what it would have written."""
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    numbers = {"tasks": 8, "confidence": 0.95, "resamples": 100, "success_before": 0.25, "success_after": 0.5}
-    gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "exact McNemar"}
-    change = {"success_difference": 0.25, "difference": {"success": gain}}
+    numbers: dict[str, Any] = {"tasks": 8, "confidence": 0.95, "resamples": 100}
+    gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "a test"}
+    change = {"difference": dict.fromkeys(("success", "reward"), gain)}
+    for name in change["difference"]:
+        numbers |= {f"{name}_before": 0.25, f"{name}_after": 0.5, f"{name}_difference": 0.25}
     write_json(tmp_path / "reports/evaluation.json", numbers | change)
     record = PipelineRecord(parse_settings({}), tmp_path, tmp_path)
     record.log = RunLog(record.settings.tracking, "train", root=tmp_path)
@@ -39,10 +41,11 @@ def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     ended.finish([], Registration("agent", "3", True), gate, evaluated=True)
     note = ended.log._pending.tags[NOTE]
     assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
+    assert "| on 8 held-out tasks | before | after | difference [95 % interval] |" in note
     assert "| **tasks solved, %** | 25.0 | **50.0** | +25.0 [+0.0, +50.0] |" in note
+    assert "| **mean reward** | 0.250 | **0.500** | +0.250 [+0.000, +0.500] |" in note
     logged = {name for name, *_ in ended.log._pending.metrics}
-    measured = {f"success_{name}" for name in ("before", "after", "difference", "low", "high")}
-    assert logged == {"tasks"} | measured, "settings are no results"
+    assert len(logged) == 1 + 2 * 5 and logged.isdisjoint({"confidence", "resamples"}), "settings are no results"
 
 
 def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,29 +207,6 @@ def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(proje
         git(project.home, "merge-base", "--is-ancestor", branch, "main")
 
 
-def take(project: Project, gate, queue) -> None:
-    gate.wait()
-    with retraining.begin(project.home, {}, True, True) as journal:
-        queue.put((journal.order["batch"]["collect.first"], journal.branch))
-
-
-@pytest.mark.parametrize("machines", [1, 2])
-def test_two_that_begin_at_once_take_two_batches(project: Project, machines: int) -> None:
-    """Two processes in one checkout, and two clones of one origin."""
-    context = multiprocessing.get_context("fork")
-    gate, queue = context.Barrier(2), context.Queue()
-    places = [project, project.clone("other") if machines == 2 else project]
-    processes = [context.Process(target=take, args=(place, gate, queue)) for place in places]
-    for process in processes:
-        process.start()
-    found = sorted(queue.get(timeout=600) for _ in processes)
-    for process in processes:
-        process.join(600)
-    assert [first for first, _ in found] == [4, 8]
-    assert len({branch for _, branch in found}) == 2
-    assert len(batches_of(project.origin, [REF])) == 2
-
-
 def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(project: Project) -> None:
     other, seen = project.clone("other"), []
     with retraining.begin(project.home, {}, True, True) as journal:

@@ -66,14 +66,6 @@ def first(project: Path, settings: Settings) -> str:
     return registered.version
 
 
-def test_registering_the_same_adapter_again_names_the_version_that_exists(
-    project: Path, settings: Settings, first: str
-) -> None:
-    again = register_policy(settings, project)
-    assert (again.version, again.created) == (first, False)
-    assert len(Registry(settings.tracking, project).versions()) == 1
-
-
 def test_what_is_registered_is_known_without_mlflow_until_the_store_changes(
     project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.tracking.registry import result_table, run_note
 from sweetrl.tracking.runs import ERROR_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
@@ -171,19 +170,3 @@ def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
     (here / "mlflow.db").chmod(0o640)  # shared on purpose
     connect(SETTINGS, here)
     assert (here / "mlflow.db").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
-    names = ("before", "after", "difference", "low", "high")
-    success = {f"success_{name}": value for name, value in zip(names, (0.263, 0.839, 0.576, 0.542, 0.608), strict=True)}
-    reward = {f"reward_{name}": value for name, value in zip(names, (0.391, 0.878, 0.487, 0.46, 0.513), strict=True)}
-    numbers = {"tasks": 1000, "confidence": 0.95} | success | reward
-    verdict, table, version, report = run_note(numbers, "it wins.", "agent/3", "report.html").split("\n\n")
-    assert verdict == "**Gate:** it wins." and version == "**Registered as** agent/3" and "report.html" in report
-    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after | difference [95 % interval] |"
-    assert table.splitlines()[2:] == [
-        "| **tasks solved, %** | 26.3 | **83.9** | +57.6 [+54.2, +60.8] |",
-        "| **mean reward** | 0.391 | **0.878** | +0.487 [+0.460, +0.513] |",
-    ]
-    assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
-    assert result_table({}) == ""
