@@ -37,23 +37,22 @@ class Policy:
     """How a stage is run; never what it depends on (dvc.yaml says that). `limit` in seconds.
 
     `retries` are for lost connections and killed machines: a stage that says what is wrong with its input is not tried
-    again. Prefect limits how many runs with one of the `tags` go on at a time.
+    again.
     """
 
     limit: float = 2 * HOURS
     retries: int = 0
-    tags: tuple[str, ...] = ("accelerator",)
 
 
 POLICIES: dict[str, Policy] = {
     "pretrain": Policy(24 * HOURS),
-    "collect": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "collect": Policy(24 * HOURS, 2),
     "train-critic": Policy(48 * HOURS, 1),
     "rank": Policy(24 * HOURS, 2),
     "train-policy": Policy(48 * HOURS, 1),
-    "evaluate": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
-    "iterate": Policy(96 * HOURS, 2, ("accelerator", "rollout")),
-    "evaluate-iterations": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "evaluate": Policy(24 * HOURS, 2),
+    "iterate": Policy(96 * HOURS, 2),
+    "evaluate-iterations": Policy(24 * HOURS, 2),
 }
 
 PIPELINE = "dvc.yaml"
@@ -112,7 +111,7 @@ class StageFailed(UserError):
 
 def policy_of(stage: str) -> Policy:
     """Return how `stage` is run."""
-    return POLICIES.get(stage, Policy(tags=()))
+    return POLICIES.get(stage, Policy())
 
 
 @contextlib.contextmanager

@@ -173,7 +173,7 @@ class Pruning:
         for model in retention.unused_models(registry, stays, self.since):
             size = retention.artifacts_size(model.artifact_location)
             yield Item("logged model", model.model_id, size, partial(retention.remove_model, store, model))
-        named = {record.last("run").get("id", "") for record in self.unfinished}
+        named = {str(record.order.get("mark")) for record in self.unfinished}
         for tree in self.trees:
             named |= {run.info.run_id for run in store.stage_runs(tree).values()}
         for run in retention.unused_runs(registry, kept, named, self.since):
@@ -182,7 +182,7 @@ class Pruning:
 
     def _worktrees(self) -> Iterator[Item]:
         for folder in self.dead:
-            yield Item("worktree", folder.name, size_of(folder), partial(close_worktree, self.home, folder))
+            yield Item("worktree", folder.name, _size(folder), partial(close_worktree, self.home, folder))
 
     def _branches(
         self, ours: Mapping[str, str], tips: Iterable[str], lasting: Collection[str]
@@ -224,7 +224,7 @@ class Pruning:
             if OF_STAGES.fullmatch(folder.name) and _newest(folder) < self.since:
                 what = "finished" if (folder / FINISHED).exists() else "unfinished"
                 remove = partial(shutil.rmtree, folder, ignore_errors=True)
-                yield Item(f"{what} scratch folder", folder.name, size_of(folder), remove)
+                yield Item(f"{what} scratch folder", folder.name, _size(folder), remove)
 
     def _objects(self, commits: Iterable[str], kept: Iterable[ModelVersion]) -> Iterator[Item]:
         home, here = self.home.resolve(), local_cache(self.home).resolve()
@@ -293,7 +293,7 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
                 yield (Path(parent) / name).lstat()
 
 
-def size_of(folder: Path) -> int:
+def _size(folder: Path) -> int:
     """Return how many bytes the files below `folder` have."""
     return sum(facts.st_size for facts in _files(folder))
 

@@ -20,13 +20,10 @@ from sweetrl.cli.check import GIB, Check
 from sweetrl.cli.doctor import services
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
-from sweetrl.paths import SCRATCH
 from sweetrl.tracking.registry import CHALLENGER, GATE, Promotion, answering, open_reference
 from sweetrl.tracking.store import embedded_database, tracking_enabled
 from tasks.journal import DONE, Record, recorded
 from tasks.outages import outage
-from tasks.pipeline import open_repo
-from tasks.pruning import size_of
 from tasks.retraining import CONTINUE, WITHDRAW
 from tasks.training import Harm, Waiting
 
@@ -72,7 +69,6 @@ class ProjectStatus:
     servers: tuple[Check, ...]
     night: Night | None
     disk_free: int
-    sizes: dict[str, int]
 
     @property
     def last(self) -> Attempt | None:
@@ -137,8 +133,8 @@ def project_status(settings: Settings, root: Path) -> ProjectStatus:
     night = ask("prefect", lambda: last_night(name), None)
     if any(each.version == winner for each in retrainings if each.state in ("waiting", "failed", "killed", "running")):
         winner = ""
-    free, sizes = shutil.disk_usage(root).free, {name: size_of(folder) for name, folder in _folders(root).items()}
-    return ProjectStatus(name, retrainings, champion, winner, tuple(servers), night, free, sizes)
+    free = shutil.disk_usage(root).free
+    return ProjectStatus(name, retrainings, champion, winner, tuple(servers), night, free)
 
 
 def last_night(model: str) -> Night | None:
@@ -215,13 +211,6 @@ def _versions(settings: Settings, root: Path) -> tuple[Promotion | None, str]:
         verdict = json.loads(registry.get(challenger).tags.get(GATE, "null") if challenger else "null")
     won = verdict is not None and verdict["promote"] and not verdict["promoted"]
     return (history[-1] if history else None), (challenger if won else "")
-
-
-def _folders(root: Path) -> dict[str, Path]:
-    folders = {"scratch": root / SCRATCH, "caches": root / ".cache"}
-    with contextlib.suppress(UserError), open_repo(root) as repo:
-        folders["dvc"] = Path(repo.cache.local_cache_dir)
-    return folders
 
 
 def seconds_since(moment: str) -> float:

@@ -25,7 +25,7 @@ from tests.services.faults import SmallDisk
 from tests.services.servers import Server, Worker
 from tests.services.team import Checkout, Done
 
-STEPS = ("taking", "taken", "worktree", "run", "trained", "pushed", "registered", "decided", "merged", "promoted")
+STEPS = ("taking", "taken", "worktree", "trained", "pushed", "registered", "decided", "merged", "promoted")
 PATIENCE = 300.0  # seconds that a run may take, with all tries of all clients
 
 

@@ -166,7 +166,6 @@ class Project:
         tree: Path,
         steps: Steps,
         home: Path,
-        resume: str | None,
         hand_over: Callable[[Path], object],
         crown: Callable[[GateResult], GateResult],
     ) -> Outcome:
@@ -176,15 +175,13 @@ class Project:
         if (source := Path(parameters.get("sources", {}).get("trajectories", ""))).parent.name == "batches":
             batch = source.name
         self.marks.append(steps.mark)
-        if resume is None:
-            steps.note("run", id=f"run of {batch}")
         self.reach("stage")
         with (self.root / "trained").open("a") as stream:
             print(batch, file=stream)
         (tree / "dvc.lock").write_text(f"lock of batch {batch}\n")
         hand_over(tree)
         settings: Any = None
-        registration = steps.register(settings, tree, resume, home)
+        registration = steps.register(settings, tree, None, home)
         steps.note("registered", version=registration.version)
         return Outcome((), registration, crown(steps.judge(settings, tree, registration.version)))
 

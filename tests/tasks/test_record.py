@@ -77,29 +77,23 @@ def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pyte
     assert order == ["crown", "finish", "crown", "finish_failed"]
 
 
-def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(
+def test_who_is_killed_leaves_its_run_with_its_parameters_to_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("MLFLOW_TRACKING_URI", "SWEETRL_TRACKING"):
         monkeypatch.delenv(name, raising=False)
-    settings, written = parse_settings({}), []
-
-    def write(step: str, id: str) -> None:
-        written.append(id)
-
-    def killed(step: str, id: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        PipelineRecord(settings, tmp_path, tmp_path, Steps(note=killed, mark="4")).environment()
-    record = PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="4"))
-    record.environment()
-    record.finish_failed([], RuntimeError("enough"))
-    assert record.log is not None and record.log.store is not None
-    (run,) = record.log.store.client.search_runs([record.log.store.experiment_id])
-    assert (written, run.info.status) == ([run.info.run_id], "FAILED")
+    settings = parse_settings({})
+    # Each attempt but the second is killed. Other retrainings, and runs of none, have runs of their own.
+    records = [PipelineRecord(settings, tmp_path, tmp_path, Steps(mark=mark)) for mark in ("4", "4", "5", "")]
+    for record in records[:2]:
+        record.environment()
+    again = records[1]
+    again.finish_failed([], RuntimeError("enough"))
+    assert again.log is not None and again.log.store is not None
+    (run,) = again.log.store.client.search_runs([again.log.store.experiment_id])
+    assert (run.info.run_id, run.info.status) == (records[0].run_id, "FAILED")
     assert run.data.params["seed"] == "7" and run.data.tags["sweetrl.retraining"] == "4"
-    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="5")).environment()
-    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write)).environment()
-    assert len(set(written)) == 3, "other retrainings, and runs of none, have runs of their own"
+    for record in records[2:]:
+        record.environment()
+    assert len({record.run_id for record in records}) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.tracking.runs import ERROR_TAG, RunLog, git_state
+from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
 SETTINGS = TrackingSettings()
@@ -72,13 +72,15 @@ def test_the_experiment_opens_where_runs_and_models_are(here: Path) -> None:
 
 
 def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
-    killed = RunLog(SETTINGS, "train")
+    mark = {RETRAINING_TAG: "4"}
+    assert RunLog(SETTINGS, "train", mark).take_over() is None
+    killed = RunLog(SETTINGS, "train", mark)
     killed.open()
     child = RunLog(SETTINGS, "collect", parent=killed.run_id)
     child.open()
     client = connect(SETTINGS, here).client
-    again = RunLog(SETTINGS, "train", run_id=killed.run_id)
-    assert again.open() == killed.run_id
+    again = RunLog(SETTINGS, "train", mark)
+    assert again.take_over() == again.open() == killed.run_id
     assert client.get_run(child.run_id).info.status == "KILLED"
     left = RunLog(SETTINGS, "rank", parent=killed.run_id)
     left.open()
@@ -88,14 +90,12 @@ def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
     assert client.get_run(left.run_id).info.status == "KILLED"
     assert client.get_run(left.run_id).data.tags["mlflow.parentRunId"] == killed.run_id
     assert client.get_run(killed.run_id).info.status == "FAILED"
-    last = RunLog(SETTINGS, "train", run_id=killed.run_id)
-    last.open()
+    last = RunLog(SETTINGS, "train", mark)
+    last.take_over()
     assert client.get_run(killed.run_id).info.status == "RUNNING"
     last.finish()
     run = client.get_run(killed.run_id)
     assert run.info.status == "FINISHED" and ERROR_TAG not in run.data.tags
-    unknown = RunLog(SETTINGS, "train", run_id="0" * 32)
-    assert unknown.open() not in {None, "0" * 32}, "a run of another store is made anew"
 
 
 @pytest.mark.slow
