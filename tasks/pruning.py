@@ -27,7 +27,8 @@ from sweetrl.paths import FINISHED, SCRATCH
 from sweetrl.tracking import retention
 from sweetrl.tracking.registry import open_reference
 from tasks.journal import DONE, Record, one_at_a_time, promoting, recorded
-from tasks.objects import Objects, hashes_in, hashes_in_git, local_cache
+from tasks.objects import Objects, hashes_in, hashes_in_git
+from tasks.pipeline import open_repo
 from tasks.workspace import (
     BEFORE_RESTORE,
     close_worktree,
@@ -227,7 +228,9 @@ class Pruning:
                 yield Item(f"{what} scratch folder", folder.name, _size(folder), remove)
 
     def _objects(self, commits: Iterable[str], kept: Iterable[ModelVersion]) -> Iterator[Item]:
-        home, here = self.home.resolve(), local_cache(self.home).resolve()
+        home = self.home.resolve()
+        with open_repo(home) as repo:
+            here = Path(repo.cache.local_cache_dir).resolve()
         busy = (record.branch for record, at_work in self.journals if at_work and not _done(record))
         why = next((f"{branch} is at work" for branch in busy), "")
         if why or not head(home):

@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,22 @@ def quiet_steps(say: Callable[[str], None] = quiet) -> Steps:
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(root: Path, files: Mapping[str, str], message: str = "Work") -> None:
+    """Write files, and commit them and nothing else."""
+    for name, text in files.items():
+        (root / name).write_text(text)
+    git(root, "add", "-f", "--", *files)
+    git(root, "commit", "-qm", message)
+
+
+def hook(hooks: Path, name: str, script: str) -> Path:
+    """Write a hook of git's."""
+    hooks.mkdir(exist_ok=True)
+    (hooks / name).write_text(f"#!/bin/sh\n{script}\n")
+    (hooks / name).chmod(0o755)
+    return hooks / name
 
 
 def start_dvc(root: Path, no_scm: bool = False) -> None:
@@ -216,6 +232,12 @@ class Project:
         assert self.champion() in (result.before, result.version)
         self.registry().promote(result.version, result.reason)
         return GateResult(result.version, True, result.version, result.before, result.reason, result.decision)
+
+    def another_wins(self) -> None:
+        """Another machine makes its version 3 champion, and ours is no better."""
+        self.client.change("versions", lambda known: [*known, "lock of another machine\n"])
+        self.registry().promote("3", "better")
+        self.better = False
 
     def champion(self) -> str | None:
         return self.registry().aliases().get(CHAMPION)
