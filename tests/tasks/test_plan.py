@@ -9,7 +9,7 @@ import pytest
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from tasks.pipeline import Selection, StageFailed, stage_states
-from tasks.training import at_rest, check_stage, plan, run_pipeline
+from tasks.training import at_rest, plan, run_pipeline
 from tests.tasks.fake_project import quiet_steps, start_dvc
 
 
@@ -65,8 +65,6 @@ def test_what_cannot_be_run_is_one_sentence(toy) -> None:
         plan(toy.root, Selection("third", "first"))
     with pytest.raises(StageFailed, match=r"stage third failed: .*data/second\.txt"):
         run_pipeline(toy.root, quiet_steps(), selection=Selection("third"))
-    with pytest.raises(UserError, match=r"--until secnd: no such stage \(did you mean `second`\?\); known are"):
-        check_stage(toy.root, "--until", "secnd")
 
 
 def test_a_link_that_leads_to_nothing_in_a_shared_cache_is_one_sentence(tmp_path: Path) -> None:
