@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,9 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from tests.tasks.fake_project import python
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("prefect", "mlflow", "torch", "transformers", "sqlalchemy", "great_expectations", "dvc.repo")
-
-
-def python(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("module", ["flows.run", "sweetrl.stages.collect"])

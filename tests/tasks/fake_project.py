@@ -5,15 +5,18 @@ What the steps leave is on the disk, so that a child process that dies in the mi
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -29,6 +32,7 @@ from tasks.pipeline import execute_stage
 from tasks.promotion import GateResult
 from tasks.training import Outcome, Steps
 
+ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """seed: 7
 collect: {tasks: 4, first: 0}
 tracking: {uri: 'sqlite:///mlflow.db'}
@@ -50,6 +54,21 @@ def quiet_steps(say: Callable[[str], None] = quiet) -> Steps:
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def python(*words: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the project's code, and `more` in its environment."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), **more}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def end_work(root: Path) -> None:
+    """Kill what is at work below a folder."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if Path(process.cwd()).is_relative_to(root):
+                process.kill()
 
 
 def commit(root: Path, files: Mapping[str, str], message: str = "Work") -> None:
@@ -141,18 +160,15 @@ class Project:
     @classmethod
     def make(cls, root: Path) -> Project:
         project = cls(root)
-        subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(project.origin)], check=True)
-        subprocess.run(["git", "init", "-q", "-b", "main", str(project.home)], check=True)
+        git(root, "init", "-q", "--bare", "-b", "main", "origin.git")
+        git(root, "init", "-q", "-b", "main", "home")
         (project.home / "params.yaml").write_text(PARAMS)
         (project.home / "dvc.lock").write_text("lock of batch 0\n")
         (project.home / ".gitignore").write_text("/.scratch/\n/data/\n")
-        for line in (
-            ["add", "."],
-            ["commit", "-qm", "first"],
-            ["remote", "add", "origin", str(project.origin)],
-            ["push", "-q", "origin", "main"],
-        ):
-            git(project.home, *line)
+        git(project.home, "add", ".")
+        git(project.home, "commit", "-qm", "first")
+        git(project.home, "remote", "add", "origin", str(project.origin))
+        git(project.home, "push", "-q", "origin", "main")
         (root / "data").mkdir()
         project.client.change("versions", lambda known: ["lock of batch 0\n"])
         project.registry().promote("1", "the first")

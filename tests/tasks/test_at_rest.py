@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 
 from tasks.pipeline import changed_stages
 from tasks.training import at_rest, run_pipeline
-from tests.tasks.fake_project import quiet_steps
+from tests.tasks.fake_project import python, quiet_steps
 
-ROOT = Path(__file__).resolve().parents[2]
 LOADED = "import sys; from pathlib import Path; from flows.run import run_here; done = run_here(Path.cwd()); "
 NOTHING_HEAVY = "assert not {'prefect', 'mlflow', 'torch', 'sqlalchemy'} & set(sys.modules); print(done.unchanged)"
 
@@ -48,14 +45,7 @@ def test_every_change_is_noticed(toy) -> None:
 @pytest.mark.slow
 def test_a_run_with_nothing_to_do_loads_neither_prefect_nor_mlflow(toy) -> None:
     run_pipeline(toy.root, quiet_steps())
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED + NOTHING_HEAVY],
-        cwd=toy.root,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "SWEETRL_TRACKING": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", LOADED + NOTHING_HEAVY, cwd=toy.root)
     assert done.stdout.strip() == "True", done.stderr
 
 

@@ -16,8 +16,8 @@ from tasks import pipeline
 from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_command, stage_states
 from tasks.training import run_pipeline
 from tasks.workspace import dvc, only_run
-from tests.signals import read_until
-from tests.tasks.fake_project import quiet, quiet_steps
+from tests.signals import read_until, until
+from tests.tasks.fake_project import end_work, quiet, quiet_steps
 
 
 def statuses(toy) -> dict[str, str]:
@@ -100,10 +100,8 @@ def test_a_stage_past_its_limit_is_stopped_with_its_children(toy, monkeypatch: p
     with pytest.raises(StageFailed, match="ran past its limit of 0:01:00"):
         execute_stage(toy.root, "first", {}, quiet)
     child = int((toy.root / "child.pid").read_text())
-    deadline = time.monotonic() + 120  # it is killed by now; a busy machine may take a moment to let it go
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive(child)
+    # It is killed by now; a busy machine may take a moment to let it go.
+    until(lambda: not alive(child), "the stage's child is still there", 120)
     toy.set(first="a")
     assert execute_stage(toy.root, "first", {}, quiet).status == "ran", "DVC's lock was given back"
 
@@ -120,12 +118,7 @@ def test_stages_end_with_a_flow_that_is_killed(toy) -> None:
     flow.wait()
     gone, _ = psutil.wait_procs([leader], timeout=120)
     assert gone
-    for process in psutil.process_iter(["pid"]):  # the stage itself only ends so if it asks to; clean up after the toy
-        try:
-            if process.cwd() == str(toy.root):
-                process.kill()
-        except psutil.Error:
-            continue
+    end_work(toy.root)  # the stage itself only ends so if it asks to
 
 
 def test_a_program_that_leaves_a_child_with_the_pipe_open_does_not_hang() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     workspace.dvc(home, "remote", "add", "-q", "-d", "store", "../remote")
     workspace.dvc(home, "cache", "dir", "-q", "--local", str(tmp_path / "cache"))
     workspace.dvc(home, "remote", "modify", "-q", "--local", "store", "jobs", "3")
-    subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True)
+    git(tmp_path, "init", "-q", "--bare", "bare.git")
     git(home, "remote", "add", "origin", str(bare))
     (home / "data").mkdir()
     (home / "data/accepted.json").write_text("first batch")

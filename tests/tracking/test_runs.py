@@ -12,6 +12,7 @@ import pytest
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+from tests.tasks.fake_project import commit, git
 
 SETTINGS = TrackingSettings()
 
@@ -140,20 +141,14 @@ def test_where_the_store_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_folder_that_is_no_repository_has_no_commit(here: Path) -> None:
     assert git_state(here) == ("", False)
-    subprocess.run(["git", "init", "-q"], check=True)
+    git(here, "init", "-q")
     assert git_state(here) == ("", False)
 
 
 def test_what_a_run_writes_itself_is_no_uncommitted_change(here: Path) -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=here, check=True)
-
     (here / "iterations").mkdir()
-    for name in ("dvc.lock", "iterations/dvc.lock", "params.yaml"):
-        (here / name).write_text("before\n")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    git(here, "init", "-q")
+    commit(here, dict.fromkeys(("dvc.lock", "iterations/dvc.lock", "params.yaml"), "before\n"))
     (here / "dvc.lock").write_text("after\n")
     (here / "iterations/dvc.lock").write_text("after\n")
     assert git_state(here)[1] is False
