@@ -19,7 +19,7 @@ from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import in_words
 from sweetrl.evaluation.report import level
 from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
-from sweetrl.tracking.registry import Registry, split_reference
+from sweetrl.tracking.registry import open_reference
 from tasks.promotion import evaluate_version
 from tasks.workspace import only_run
 
@@ -29,8 +29,7 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     """Return task id -> reward of the version `reference`, MODEL[@ALIAS] or MODEL/VERSION."""
     folder, say = Path(root).resolve(), get_run_logger().info
     settings = load_settings(folder / "params.yaml")
-    name, alias = split_reference(reference, settings.tracking.model)
-    registry = Registry(settings.tracking.model_copy(update={"model": name}), folder)
+    registry, alias = open_reference(reference, settings.tracking, folder)
     with only_run(folder):
         rewards = evaluate_version(settings, folder, registry, registry.get(alias), say)
     headline, labels = json.loads(registry.get(alias).tags["evaluation"]), load_domain(settings).shown_labels
@@ -38,7 +37,8 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     solved = wilson_interval(round(headline["success_after"] * count), count, how.confidence)
     reward = bootstrap_mean(list(rewards.values()), how.confidence, how.resamples, settings.seed)
     rates = {labels.success.lower(): solved.as_dict(), labels.reward.lower(): reward.as_dict()}
-    say(f"{name}@{alias}: {in_words(rates)} on {count} tasks ({level({'confidence': how.confidence})} intervals)")
+    sure = level({"confidence": how.confidence})
+    say(f"{registry.name}@{alias}: {in_words(rates)} on {count} tasks ({sure} intervals)")
     return rewards
 
 

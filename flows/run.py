@@ -21,16 +21,15 @@ from sweetrl.console.logs import QUIET, quiet
 from sweetrl.console.printing import note
 from sweetrl.errors import UserError
 from sweetrl.stages.parameters import own_sources
-from tasks.pipeline import Selection, stage_environment
+from tasks.pipeline import ALL, Selection, stage_environment
 from tasks.training import Outcome, at_rest, check_stage, plan, unless_harmful
 from tasks.workspace import change_parameters, only_run
 
 FEW = 256  # dialogues that are sampled as quickly as checked
 
 
-def run_here(root: Path, selection: Selection | None = None) -> Outcome:
+def run_here(root: Path, selection: Selection = ALL) -> Outcome:
     """Run what there is to do, as the flow `train`; where that is nothing, say so without it. Harm is an error."""
-    selection = selection or Selection()
     note("looking at what has changed (DVC) ...")
     with only_run(root):
         outcome = at_rest(root, selection)
@@ -40,7 +39,7 @@ def run_here(root: Path, selection: Selection | None = None) -> Outcome:
     note("loading Prefect and MLflow ...")
     from flows.train import train
 
-    return train(str(root), begin=selection.begin or "", until=selection.until or "")
+    return train(str(root), begin=selection.begin, until=selection.until)
 
 
 def check_first(root: Path, selection: Selection) -> None:
@@ -67,12 +66,12 @@ def main(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run the pipeline: every stage that has something to do; 1 where a stage failed, or training has done harm."""
-    root, selection = Path.cwd(), Selection(begin, until)
+    root, selection = Path.cwd(), Selection(begin or "", until or "")
     if quiet:
         os.environ[QUIET] = "1"
         logging.disable(logging.WARNING)
-    for option, stage in (("--from", begin), ("--until", until)):
-        check_stage(root, option, stage)
+    check_stage(root, "--from", selection.begin)
+    check_stage(root, "--until", selection.until)
     before = read_yaml(root / "params.yaml") or {}
     values = profile_changes(profile, root) if profile else {}
     tree = with_changes(before, values, f"--profile {profile}")

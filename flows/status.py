@@ -10,13 +10,11 @@ from pathlib import Path
 
 from flows.console import program
 from sweetrl.cli import options as opt
-from sweetrl.cli.check import GIB, MIB
+from sweetrl.cli.check import GIB
 from sweetrl.config.settings import load_settings
 from sweetrl.console.printing import print_json, print_table
 from sweetrl.io import write_text
-from tasks.status import STATES, Attempt, ProjectStatus, project_status, seconds_since
-
-RED = ("waiting", "harm")
+from tasks.status import STATES, ProjectStatus, project_status, seconds_since
 
 
 @program
@@ -32,15 +30,12 @@ def main(prometheus: opt.Prometheus = None, as_json: opt.Json = False) -> int:
     if as_json:
         print_json(asdict(status) | {"to_do": [sentence for _, sentence in to_do]})
     else:
-        urgent = [(each.state, f"{each.branch}, {_ago(each.since)}: {each.reason}") for each in _red(status)]
+        # Winners that wait stand first, and harm, unless another retraining has come behind it.
+        red = [*status.in_state("waiting"), *([status.harmful] if status.harmful else [])]
+        urgent = [(each.state, f"{each.branch}, {_ago(each.since)}: {each.reason}") for each in red]
         rows = [*urgent, *_rows(status), *(("what to do", sentence) for _, sentence in to_do or [(0, "nothing")])]
         print_table(f"status of {status.model}", (), rows, red=len(urgent))
     return to_do[0][0] if to_do else 0
-
-
-def _red(status: ProjectStatus) -> list[Attempt]:
-    """What stands first: winners that wait, and harm, unless another retraining has come behind it."""
-    return [*status.in_state("waiting"), *([status.harmful] if status.harmful else [])]
 
 
 def _rows(status: ProjectStatus) -> Iterator[tuple[str, str]]:
@@ -61,14 +56,9 @@ def _rows(status: ProjectStatus) -> Iterator[tuple[str, str]]:
         yield "champion", "not known: MLflow does not answer"
     else:
         yield "champion", f"version {champion.version}, {_ago(champion.time)}" if champion else "none yet"
-    yield "disk", f"{_space(status.disk_free)} free"
-    yield "of it used", ", ".join(f"{name} {_space(size)}" for name, size in sorted(status.sizes.items()))
+    yield "disk", f"{status.disk_free / GIB:.1f} GiB free"
     for check in status.servers:
         yield check.name, ("does not answer: " if check.status == "fail" else "") + check.seen
-
-
-def _space(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def _ago(moment: str) -> str:
@@ -105,8 +95,6 @@ def metrics(status: ProjectStatus) -> str:
     gauge("unfinished_retrainings", "Retrainings that have failed or were killed.", unfinished)
     gauge("things_to_do", "What a person has to do now, as `sweetrl status` says it.", len(status.to_do()))
     gauge("disk_free_bytes", "Free space on the project's disk.", status.disk_free)
-    for name, size in status.sizes.items():
-        gauge("cache_bytes", "Size of DVC's cache, of unfinished work, and of other caches.", size, folder=name)
     for check in status.servers:
         gauge(
             "server_up",

@@ -25,8 +25,7 @@ def train(root: str = ".", begin: str = "", until: str = "") -> Outcome:
     """
     folder = Path(root).resolve()
     with only_run(folder):
-        selection = Selection(begin or None, until or None)
-        outcome = run_pipeline(folder, prefect_steps(run_stage), selection=selection)
+        outcome = run_pipeline(folder, prefect_steps(run_stage), selection=Selection(begin, until))
     announce_outcome(outcome)
     return unless_harmful(outcome, outcome.harm)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweetrl.tracking.registry import utc_now
 from tasks.origin import push_ref, remote_tip
 from tasks.workspace import contains, git, head, identity
 
@@ -38,8 +38,7 @@ class Batch:
 
 def stamp() -> dict[str, str]:
     """Return what makes a commit of a chain this machine's and this moment's."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"host": socket.gethostname(), "time": now, "id": uuid.uuid4().hex}
+    return {"host": socket.gethostname(), "time": utc_now(), "id": uuid.uuid4().hex}
 
 
 def take_batch(

@@ -170,12 +170,7 @@ def check_out(tree: Path, path: Path, tip: str = "") -> None:
     file = f"{path}.dvc"
     if tip:
         git(tree, "checkout", "-q", tip, "--", file)
-    try:
-        workspace.dvc(tree, "checkout", "-q", file)
-    except UserError:
-        if not workspace.remote_name(tree):
-            raise
-        workspace.dvc(tree, "pull", "-q", file)
+    workspace.check_out(tree, file)
 
 
 def _newest(home: Path, shared: str) -> str:

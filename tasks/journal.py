@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import append_row, private_file, read_rows
+from sweetrl.tracking.registry import utc_now
 from tasks.workspace import git
 
 DONE = "done"
@@ -56,33 +55,15 @@ def promoting(root: Path, say: Callable[[str], object] | None = None) -> Iterato
         yield
 
 
-class Journal(contextlib.AbstractContextManager["Journal"]):
-    """The steps of one retraining that are done, oldest first; a context manager that holds its lock.
+class Record:
+    """The steps of one retraining that are done, oldest first, as the journal `path` has them."""
 
-    BlockingIOError where a process is at work on it; a `new` one is looked at for a moment at most, and waits.
-    """
-
-    def __init__(self, path: Path, new: bool = False) -> None:
-        self.path = path
-        self._handle = private_file(path).open("ab")
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
-        except BlockingIOError:
-            self._handle.close()
-            raise
-        self.rows: list[dict[str, Any]] = []
-        read_rows(path, lambda row: self.rows.append({"step": row["step"], **row}))
-
-    def note(self, step: str, **facts: Any) -> None:
-        """Write that `step` is done, with what must be known to go on from there; on the disk when this returns."""
-        row = {"step": step, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts}
-        append_row(self.path, row)
-        os.fsync(self._handle.fileno())
-        self.rows.append(row)
+    def __init__(self, path: Path, rows: list[dict[str, Any]]) -> None:
+        self.path, self.rows = path, rows
 
     def last(self, step: str) -> dict[str, Any]:
         """Return the facts of the last `step` of this name, {} where it was never done."""
-        return last_of(self.rows, step)
+        return next((row for row in reversed(self.rows) if row["step"] == step), {})
 
     @property
     def order(self) -> dict[str, Any]:
@@ -91,8 +72,31 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     @property
     def branch(self) -> str:
-        """The retraining's branch."""
-        return str(self.order["branch"])
+        """The retraining's branch; "" where it died before it had one."""
+        return str(self.order.get("branch", ""))
+
+
+class Journal(Record, contextlib.AbstractContextManager["Journal"]):
+    """A record that is written; a context manager that holds its lock.
+
+    BlockingIOError where a process is at work on it; a `new` one is looked at for a moment at most, and waits.
+    """
+
+    def __init__(self, path: Path, new: bool = False) -> None:
+        super().__init__(path, [])
+        self._handle = private_file(path).open("ab")
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
+        except BlockingIOError:
+            self._handle.close()
+            raise
+        read_rows(path, lambda row: self.rows.append({"step": row["step"], **row}))
+
+    def note(self, step: str, **facts: Any) -> None:
+        """Write that `step` is done, with what must be known to go on from there; on the disk when this returns."""
+        row = {"step": step, "time": utc_now(), **facts}
+        append_row(self.path, row, durable=True)
+        self.rows.append(row)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -109,13 +113,8 @@ def journals(root: Path) -> Iterator[Journal]:
             yield journal
 
 
-def last_of(rows: Sequence[dict[str, Any]], step: str) -> dict[str, Any]:
-    """Return the facts of the last `step` of this name, {} where it was never done."""
-    return next((row for row in reversed(rows) if row["step"] == step), {})
-
-
-def recorded(root: Path) -> Iterator[tuple[list[dict[str, Any]], bool]]:
-    """Yield what each journal says, oldest first, and whether a process is at work on it; nothing is written or held.
+def recorded(root: Path) -> Iterator[tuple[Record, bool]]:
+    """Yield each journal, oldest first, and whether a process is at work on it; nothing is written or held.
 
     The lock is tried for a moment: nobody else is kept from the journal while it is read.
     """
@@ -127,9 +126,11 @@ def recorded(root: Path) -> Iterator[tuple[list[dict[str, Any]], bool]]:
                 at_work = False
             except BlockingIOError:
                 at_work = True
-            lines = handle.read().splitlines(keepends=True)
-        if rows := [json.loads(line) for line in lines if line.endswith(b"\n")]:
-            yield rows, at_work
+            rows: list[dict[str, Any]] = []
+            with contextlib.suppress(ValueError):  # what a power cut has broken
+                for line in handle.read().split(b"\n")[:-1]:
+                    rows.append(json.loads(line))
+        yield Record(path, rows), at_work
 
 
 def new_journal(root: Path) -> Journal:

@@ -47,12 +47,6 @@ def hashes_in_git(home: Path, commits: Iterable[str], trees: Iterable[Path]) -> 
     return used
 
 
-def local_cache(home: Path) -> Path:
-    """Return the folder of DVC's cache."""
-    with open_repo(home) as repo:
-        return Path(repo.cache.local_cache_dir)
-
-
 class Objects:
     """The objects in the cache of the project at `home`, or in its default remote: what is not in `used` can go."""
 

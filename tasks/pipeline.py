@@ -37,23 +37,22 @@ class Policy:
     """How a stage is run; never what it depends on (dvc.yaml says that). `limit` in seconds.
 
     `retries` are for lost connections and killed machines: a stage that says what is wrong with its input is not tried
-    again. Prefect limits how many runs with one of the `tags` go on at a time.
+    again.
     """
 
     limit: float = 2 * HOURS
     retries: int = 0
-    tags: tuple[str, ...] = ("accelerator",)
 
 
 POLICIES: dict[str, Policy] = {
     "pretrain": Policy(24 * HOURS),
-    "collect": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "collect": Policy(24 * HOURS, 2),
     "train-critic": Policy(48 * HOURS, 1),
     "rank": Policy(24 * HOURS, 2),
     "train-policy": Policy(48 * HOURS, 1),
-    "evaluate": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
-    "iterate": Policy(96 * HOURS, 2, ("accelerator", "rollout")),
-    "evaluate-iterations": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "evaluate": Policy(24 * HOURS, 2),
+    "iterate": Policy(96 * HOURS, 2),
+    "evaluate-iterations": Policy(24 * HOURS, 2),
 }
 
 PIPELINE = "dvc.yaml"
@@ -74,8 +73,8 @@ PR_SET_PDEATHSIG = 1
 class Selection:
     """The stages from `begin` to `until`, in the order in which they run; without the two, all."""
 
-    begin: str | None = None
-    until: str | None = None
+    begin: str = ""
+    until: str = ""
 
     def of(self, order: Sequence[str]) -> set[str]:
         """Return those of the stages in `order` that are taken: `begin` and what comes behind, up to `until`."""
@@ -84,6 +83,9 @@ class Selection:
         if first > last:
             raise UserError(f"--from {self.begin} --until {self.until}: {self.until} comes first; exchange the two.")
         return set(order[first : last + 1])
+
+
+ALL = Selection()
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class StageFailed(UserError):
 
 def policy_of(stage: str) -> Policy:
     """Return how `stage` is run."""
-    return POLICIES.get(stage, Policy(tags=()))
+    return POLICIES.get(stage, Policy())
 
 
 @contextlib.contextmanager
@@ -182,40 +184,15 @@ def stage_environment(root: Path, extra: Mapping[str, str] | None = None) -> dic
 
 
 def run_command(
-    stage: str,
-    command: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    line: Callable[[str], None] = print,
-    limit: float | None = None,
+    stage: str, command: Sequence[str], cwd: Path, env: Mapping[str, str], line: Callable[[str], None] = print
 ) -> list[str]:
-    """Run a command of `stage`; return its last lines. StageFailed where it fails, or goes on past `limit` seconds."""
-    limit = policy_of(stage).limit if limit is None else limit
-    lines: list[str] = []
+    """Run a command of `stage` and return its last lines; `line` gets those of stdout and stderr as they come.
 
-    def take(text: str) -> None:
-        lines.append(text)
-        del lines[:-KEPT_LINES]
-        if text and not text.strip().startswith(NOISE) and "is frozen. Its dependencies" not in text:
-            line(text)
-
-    code = run_program(command, cwd, env, limit, take)
-    if code is None:
-        hint = "finished work is kept: run the same command again to go on, or raise the limit in tasks/pipeline.py"
-        raise StageFailed(stage, f"it ran past its limit of {timedelta(seconds=limit)} and was stopped; {hint}.")
-    if code:
-        raise failure(stage, lines, code)
-    return lines
-
-
-def run_program(
-    command: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float, line: Callable[[str], None]
-) -> int | None:
-    """Run `command` and return its exit status, None past `limit` seconds; `line` gets each line of stdout and stderr.
-
-    What it writes is for its owner alone. Past the limit, when this process is interrupted, and when the program has
-    ended without its children, the whole process group is stopped: SIGTERM, then SIGKILL.
+    StageFailed where it fails, or goes on past the stage's limit. What it writes is for its owner alone. Past the
+    limit, when this process is interrupted, and when the command has ended without its children, the whole process
+    group is stopped: SIGTERM, then SIGKILL.
     """
+    limit, lines, overdue = policy_of(stage).limit, list[str](), Event()
     process = subprocess.Popen(
         list(command),
         cwd=cwd,
@@ -227,7 +204,6 @@ def run_program(
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
-    overdue = Event()
 
     def watch() -> None:
         try:
@@ -240,13 +216,22 @@ def run_program(
     watcher.start()
     assert process.stdout is not None
     try:
-        for text in process.stdout:
-            line(text.decode("utf-8", errors="replace").rstrip().split("\r")[-1])
+        for written in process.stdout:
+            text = written.decode("utf-8", errors="replace").rstrip().split("\r")[-1]
+            lines.append(text)
+            del lines[:-KEPT_LINES]
+            if text and not text.strip().startswith(NOISE) and "is frozen. Its dependencies" not in text:
+                line(text)
     finally:
         _stop_group(process)
         watcher.join()
         process.stdout.close()
-    return None if overdue.is_set() else process.returncode
+    if overdue.is_set():
+        hint = "finished work is kept: run the same command again to go on, or raise the limit in tasks/pipeline.py"
+        raise StageFailed(stage, f"it ran past its limit of {timedelta(seconds=limit)} and was stopped; {hint}.")
+    if process.returncode:
+        raise failure(stage, lines, process.returncode)
+    return lines
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
@@ -272,7 +257,6 @@ def execute_stage(
     stage: str,
     env: Mapping[str, str] | None = None,
     line: Callable[[str], None] = print,
-    limit: float | None = None,
 ) -> StageResult:
     """Bring one stage up to date with `dvc repro --single-item`; raises StageFailed with one sentence.
 
@@ -283,7 +267,7 @@ def execute_stage(
     before = lock.read_bytes() if lock.exists() else None
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"{file}:{stage}"]
     started = time.monotonic()
-    lines = run_command(stage, command, root, stage_environment(root, env), line, limit)
+    lines = run_command(stage, command, root, stage_environment(root, env), line)
     status = _status(lines)
     if status != "skipped" and _not_stored(root, file, stage):
         with contextlib.suppress(UserError):  # on a full disk it may have to stay

@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 import uuid
-from calendar import timegm
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from sweetrl.file_hashes import file_hash
 from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.gate.drift import Look, look
-from sweetrl.io import digest, private_folder, write_json, write_text
+from sweetrl.io import digest, private_folder, write_text
 from sweetrl.paths import GATE_REPORT, POLICY, RESULTS, ROOT_VARIABLE, SCRATCH, TEST_TASKS
 from sweetrl.stages.launch import link, link_named
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
@@ -92,7 +92,9 @@ def judge(settings: Settings, root: Path, version: str, line: Callable[[str], No
         registry.set_alias(CHALLENGER, version)
     result = GateResult(version, False, before or "", before, decision.verdict, decision)
     if before is not None:
-        _report(registry, settings, root, challenger, result)
+        write_text(root / GATE_REPORT, render(decision, settings.gate, version, before))
+        with answering(registry, f"keep the report about version {version}"):
+            registry.client.log_model_artifact(model_id(challenger), str(root / GATE_REPORT), "gate")
     _note(registry, result)
     return result
 
@@ -112,20 +114,6 @@ def _compare(
     decision = decide_comparison(paired, rules, confidence, settings.evaluate.resamples, settings.seed, row["number"])
     comparisons.note(registry, name, "comparison", identity, row | as_row(decision))
     return decision
-
-
-def _report(registry: Registry, settings: Settings, root: Path, challenger: ModelVersion, result: GateResult) -> None:
-    """Keep the comparison as a page and as numbers with the version; the page is in reports/, too."""
-    decision = result.decision
-    assert decision is not None
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        text = render(decision, settings.gate, result.version, result.before or "")
-        write_text(folder / GATE_REPORT.name, text)
-        write_json(folder / "gate.json", asdict(decision) | {"champion": result.before})
-        write_text(root / GATE_REPORT, text)
-        with answering(registry, f"keep the report about version {result.version}"):
-            registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 
 def _note(registry: Registry, result: GateResult) -> None:
@@ -189,15 +177,11 @@ def evaluate_version(
         link_named(settings, folder, root)
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         link(adapter, folder / POLICY)
-        _run_evaluation(root, folder, line)
+        # No run of the pipeline: what it measures is stored with the version.
+        env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
+        run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
         registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, root, folder))
         return read_rewards(folder / RESULTS)
-
-
-def _run_evaluation(root: Path, folder: Path, line: Callable[[str], None]) -> None:
-    """Run the project's stage in `folder`; no run of the pipeline: what it measures is stored with the version."""
-    env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
-    run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
 
 
 def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -> Look:
@@ -256,7 +240,7 @@ def fresh_test_first(settings: Settings, root: Path) -> int:
     rows = [row for version in versions for row in comparisons.entries(version.tags, "comparison").values()]
     rows = [row for row in rows if row["drawing"] == drawing(settings, root)]
     first = max([first, *(int(row["first"]) for row in rows)])
-    times = [timegm(time.strptime(row["time"], "%Y-%m-%dT%H:%M:%SZ")) for row in rows if int(row["first"]) == first]
+    times = [datetime.fromisoformat(row["time"]).timestamp() for row in rows if int(row["first"]) == first]
     worn = 0 < rules.fresh_after_comparisons <= len(times)
     old = bool(rules.fresh_after_days and times) and time.time() - min(times) >= rules.fresh_after_days * DAY
     return first + settings.tasks.test if worn or old else first

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -18,15 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import FINISHED, SCRATCH
 from sweetrl.tracking import retention
 from sweetrl.tracking.registry import open_reference
-from tasks.journal import DONE, Journal, common_folder, one_at_a_time, promoting
-from tasks.objects import Objects, hashes_in, hashes_in_git, local_cache
+from tasks.journal import DONE, Record, one_at_a_time, promoting, recorded
+from tasks.objects import Objects, hashes_in, hashes_in_git
+from tasks.pipeline import open_repo
 from tasks.workspace import (
     BEFORE_RESTORE,
     close_worktree,
@@ -104,18 +106,6 @@ def in_mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-@dataclass(frozen=True)
-class Left:
-    """A journal: its file, its branch, whether its retraining has ended or is at work, and what it has made."""
-
-    path: Path
-    branch: str
-    done: bool
-    at_work: bool
-    run: str
-    version: str
-
-
 class Pruning:
     """Works out what goes: everything before `since` that nothing in use refers to."""
 
@@ -123,15 +113,16 @@ class Pruning:
         self.settings, self.home, self.keep, self.since, self.remote = settings, home, keep, since, remote
         self.registry, _ = open_reference("", settings.tracking, home)
         self.versions = self.registry.versions()
-        self.stays: list[tuple[str, str]] = []
-        self.journals = list(_journals(home))
-        self.unfinished = [left for left in self.journals if not left.done]
+        self.stays, self.journals = list[tuple[str, str]](), list[tuple[Record, bool]]()
+        with contextlib.suppress(UserError):  # in no repository there are no retrainings
+            self.journals += recorded(home)
+        self.unfinished = [record for record, _ in self.journals if not _done(record)]
         self.origin = git_remote(home)
         if remote and self.origin:
             _fetch_all(home, self.origin)
         self.refs = _refs(home)
         self.prefixes = [f"refs/{place}/{OURS}" for place in ("heads", f"remotes/{self.origin}")]
-        unfinished = {worktree_folder(home, left.branch) for left in self.unfinished}
+        unfinished = {worktree_folder(home, record.branch) for record in self.unfinished}
         own, listed = home / SCRATCH / "worktrees", _worktrees(home)
         ours = sorted({*own.glob("*"), *(tree for tree in listed if tree.is_relative_to(own))} - unfinished)
         self.dead = [tree for tree in ours if not tree.is_dir() or _newest(tree) < since]
@@ -166,7 +157,8 @@ class Pruning:
         for file in (tree / "dvc.lock" for tree in self.trees):
             places |= dict.fromkeys(hashes_in(file.read_text(encoding="utf-8")) if file.exists() else (), str(file))
         stays = retention.reasons_to_stay(self.registry, self.versions, self.keep, self.since, places)
-        stays |= {left.version: "its retraining is unfinished" for left in self.unfinished}
+        for record in self.unfinished:
+            stays[record.last("registered").get("version", "")] = "its retraining is unfinished"
         rules = self.settings.gate
         if rules.fresh_after_comparisons or rules.fresh_after_days:
             stays = dict.fromkeys(retention.newest_comparisons(self.versions), "the gate counts its tests") | stays
@@ -182,7 +174,7 @@ class Pruning:
         for model in retention.unused_models(registry, stays, self.since):
             size = retention.artifacts_size(model.artifact_location)
             yield Item("logged model", model.model_id, size, partial(retention.remove_model, store, model))
-        named = {left.run for left in self.unfinished}
+        named = {str(record.order.get("mark")) for record in self.unfinished}
         for tree in self.trees:
             named |= {run.info.run_id for run in store.stage_runs(tree).values()}
         for run in retention.unused_runs(registry, kept, named, self.since):
@@ -200,7 +192,7 @@ class Pruning:
 
         What removes it is None for one at a remote that is left alone.
         """
-        branches, busy = dict[str, Item | None](), {left.branch for left in self.unfinished}
+        branches, busy = dict[str, Item | None](), {record.branch for record in self.unfinished}
         busy |= {git(tree, "branch", "--show-current", check=False).stdout.strip() for tree in self.trees}
         for ref, branch in ours.items():
             commit, when = self.refs[ref]
@@ -223,9 +215,10 @@ class Pruning:
         return Item(f"branch of {self.origin}", branch, 0, partial(git, self.home, "push", "-q", *words))
 
     def _finished_journals(self) -> Iterator[Item]:
-        for left in self.journals[:-1]:  # the newest one says what was done last
-            if left.done and left.path.stat().st_mtime < self.since:
-                yield Item("journal", left.path.stem, left.path.stat().st_size, left.path.unlink)
+        for record, _ in self.journals[:-1]:  # the newest one says what was done last
+            path, facts = record.path, record.path.stat()
+            if _done(record) and facts.st_mtime < self.since:
+                yield Item("journal", path.stem, facts.st_size, path.unlink)
 
     def _scratch(self) -> Iterator[Item]:
         for folder in sorted((self.home / SCRATCH).glob("*/")):
@@ -235,8 +228,11 @@ class Pruning:
                 yield Item(f"{what} scratch folder", folder.name, _size(folder), remove)
 
     def _objects(self, commits: Iterable[str], kept: Iterable[ModelVersion]) -> Iterator[Item]:
-        home, here = self.home.resolve(), local_cache(self.home).resolve()
-        why = next((f"{left.branch} is at work" for left in self.unfinished if left.at_work), "")
+        home = self.home.resolve()
+        with open_repo(home) as repo:
+            here = Path(repo.cache.local_cache_dir).resolve()
+        busy = (record.branch for record, at_work in self.journals if at_work and not _done(record))
+        why = next((f"{branch} is at work" for branch in busy), "")
         if why or not head(home):
             self.stays.append(("DVC's cache", why or "there is no commit that says what is in use"))
             return
@@ -264,26 +260,9 @@ def _sweep(where: str, objects: Objects) -> Iterator[Item]:
         yield Item(f"objects of {where}", str(len(objects.paths)), objects.size, objects.remove, len(objects.paths))
 
 
-def _journals(home: Path) -> Iterator[Left]:
-    """The journals, oldest first; one on which a process is at work is read, too."""
-    try:
-        folder = common_folder(home) / "retrain"
-    except UserError:
-        return
-    for path in sorted(folder.glob("*.jsonl")):
-        facts: dict[str, dict[str, Any]] = {}
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                facts[row["step"]] = row
-        run, version = facts.get("run", {}).get("id", ""), facts.get("registered", {}).get("version", "")
-        branch = str(facts.get("taking", {}).get("branch", ""))
-        try:
-            Journal(path).close()
-            at_work = False
-        except BlockingIOError:
-            at_work = True
-        yield Left(path, branch, DONE in facts or not branch, at_work, str(run), str(version))
+def _done(record: Record) -> bool:
+    """Whether a retraining has ended, or has never got as far as a batch."""
+    return bool(record.last(DONE)) or not record.branch
 
 
 def _fetch_all(home: Path, origin: str) -> None:
@@ -309,14 +288,19 @@ def _worktrees(home: Path) -> list[Path]:
     return [home, *(folder for folder in folders if folder != home)]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    """What is known of each file below a folder; of a link, of itself."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it has gone meanwhile
+                yield (Path(parent) / name).lstat()
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in _files(folder))
+    """Return how many bytes the files below `folder` have."""
+    return sum(facts.st_size for facts in _files(folder))
 
 
 def _newest(folder: Path) -> float:
     """When something was last written in a folder."""
-    return max(path.stat().st_mtime for path in (folder, *_files(folder)))
+    return max([folder.stat().st_mtime, *(facts.st_mtime for facts in _files(folder))])

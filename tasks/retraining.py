@@ -6,8 +6,8 @@
 What others see comes after what it rests on: nothing is registered before data and commit are where others can get
 them, main is pushed before it moves here (a refusal leaves nothing to undo), and the alias moves last. Every step can
 be taken again, and is: who comes after a death goes through the whole sequence in the same worktree, where what is done
-takes no time (stages are skipped, the adapter is registered already, ...). The journal says what cannot be seen: which
-batch was taken, which MLflow run is open, what the gate has said.
+takes no time (stages are skipped, the adapter is registered already, ...), and in the same MLflow run, which has the
+retraining's mark. The journal says what cannot be seen: which batch was taken, what the gate has said.
 """
 
 from __future__ import annotations
@@ -229,8 +229,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
             if tracking_enabled():
                 check_active(connect(settings.tracking, home))
             tree = prepare(journal)
-            run = journal.last("run").get("id")
-            outcome = run_pipeline(tree, steps, home, run, hand_over=hand_over, crown=follow)
+            outcome = run_pipeline(tree, steps, home, hand_over=hand_over, crown=follow)
     except BaseException as error:
         sentence = outage(error)
         with contextlib.suppress(OSError, UserError):
@@ -358,16 +357,15 @@ def withdraw(home: Path) -> list[str]:
     for journal in unfinished(home):
         order, branch = journal.order, journal.branch
         settings = load_settings(home / "params.yaml")
-        version, run = journal.last("registered").get("version"), journal.last("run").get("id")
+        version = journal.last("registered").get("version")
         with recording_at(settings, home), promoting(home, print):
             if version is not None:
                 registry = Registry(settings.tracking, home)
                 if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
                     raise UserError(f"{branch}: version {version} is the champion already; {CONTINUE} finishes it.")
                 registry.withdraw(version)
-            log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home, run_id=run)
-            if run or log.take_over(RETRAINING_TAG):
-                log.open()
+            log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home)
+            if log.take_over():
                 log.finish("KILLED")
             undone = undo_merge(journal, home)
             close_worktree(home, worktree_folder(home, branch))

@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from sweetrl.cli.check import GIB, Check
 from sweetrl.cli.doctor import services
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
-from sweetrl.paths import SCRATCH
 from sweetrl.tracking.registry import CHALLENGER, GATE, Promotion, answering, open_reference
 from sweetrl.tracking.store import embedded_database, tracking_enabled
-from tasks.journal import DONE, last_of, recorded
+from tasks.journal import DONE, Record, recorded
 from tasks.outages import outage
-from tasks.pipeline import open_repo
 from tasks.retraining import CONTINUE, WITHDRAW
 from tasks.training import Harm, Waiting
 
@@ -71,7 +69,6 @@ class ProjectStatus:
     servers: tuple[Check, ...]
     night: Night | None
     disk_free: int
-    sizes: dict[str, int]
 
     @property
     def last(self) -> Attempt | None:
@@ -89,10 +86,6 @@ class ProjectStatus:
         accepted = self.champion is not None and self.last is not None and self.champion.version == self.last.version
         return self.last if self.last is not None and self.last.state == "harm" and not accepted else None
 
-    @property
-    def _since(self) -> str:
-        return self.last.since if self.last is not None else ""
-
     def in_state(self, *states: State) -> list[Attempt]:
         """Return the retrainings in these states."""
         return [each for each in self.retrainings if each.state in states]
@@ -109,7 +102,8 @@ class ProjectStatus:
             rows.append((Harm.status, f"find out why {version} is worse than its base; {accept}"))
         for each in self.in_state("failed", "killed"):
             rows.append((1, f"mend what ended {each.branch}, then {CONTINUE}, or {WITHDRAW}"))
-        if not rows and self.night is not None and self.night.failed and self.night.ended > self._since:
+        since = self.last.since if self.last is not None else ""
+        if not rows and self.night is not None and self.night.failed and self.night.ended > since:
             rows.append((1, f"mend what ended the last `nightly` ({self.night.state}): {self.night.message}"))
         if self.winner:
             rows.append((1, f"`python -m flows.promote {self.model}/{self.winner}`: it has won and is not champion"))
@@ -139,8 +133,8 @@ def project_status(settings: Settings, root: Path) -> ProjectStatus:
     night = ask("prefect", lambda: last_night(name), None)
     if any(each.version == winner for each in retrainings if each.state in ("waiting", "failed", "killed", "running")):
         winner = ""
-    free, sizes = shutil.disk_usage(root).free, {name: size_of(folder) for name, folder in _folders(root).items()}
-    return ProjectStatus(name, retrainings, champion, winner, tuple(servers), night, free, sizes)
+    free = shutil.disk_usage(root).free
+    return ProjectStatus(name, retrainings, champion, winner, tuple(servers), night, free)
 
 
 def last_night(model: str) -> Night | None:
@@ -180,17 +174,16 @@ def last_night(model: str) -> Night | None:
 
 def _attempts(root: Path) -> Iterator[Attempt]:
     with contextlib.suppress(UserError):  # in no repository there are no retrainings
-        for rows, at_work in recorded(root):
-            order, end = last_of(rows, "taking"), last_of(rows, DONE)
-            if order.get("home") == str(root) and (last_of(rows, "taken") or not end):
-                yield _attempt(rows, order["branch"], end, at_work)
+        for record, at_work in recorded(root):
+            if record.order.get("home") == str(root) and (record.last("taken") or not record.last(DONE)):
+                yield _attempt(record, at_work)
 
 
-def _attempt(rows: list[dict[str, Any]], branch: str, end: dict[str, Any], at_work: bool) -> Attempt:
-    verdict, version = last_of(rows, "decided"), last_of(rows, "registered").get("version", "")
-    reason, since, state = str(verdict.get("reason", "")), rows[-1]["time"], rows[-1]["step"]
+def _attempt(record: Record, at_work: bool) -> Attempt:
+    end, version, rows = record.last(DONE), record.last("registered").get("version", ""), record.rows
+    reason, since, state = str(record.last("decided").get("reason", "")), rows[-1]["time"], rows[-1]["step"]
     if end:
-        state = "promoted" if last_of(rows, "promoted") else "refused"
+        state = "promoted" if record.last("promoted") else "refused"
         if end.get("harm"):
             state, reason = "harm", end["harm"]
         elif "how" in end:
@@ -204,7 +197,7 @@ def _attempt(rows: list[dict[str, Any]], branch: str, end: dict[str, Any], at_wo
             since = next(row["time"] for row in rows if row["step"] == "waiting")
     else:
         state, reason = "killed", f"it ended behind the step `{state}`"
-    return Attempt(branch, state, since, reason, version)
+    return Attempt(record.branch, state, since, reason, version)
 
 
 def _versions(settings: Settings, root: Path) -> tuple[Promotion | None, str]:
@@ -218,23 +211,6 @@ def _versions(settings: Settings, root: Path) -> tuple[Promotion | None, str]:
         verdict = json.loads(registry.get(challenger).tags.get(GATE, "null") if challenger else "null")
     won = verdict is not None and verdict["promote"] and not verdict["promoted"]
     return (history[-1] if history else None), (challenger if won else "")
-
-
-def _folders(root: Path) -> dict[str, Path]:
-    folders = {"scratch": root / SCRATCH, "caches": root / ".cache"}
-    with contextlib.suppress(UserError), open_repo(root) as repo:
-        folders["dvc"] = Path(repo.cache.local_cache_dir)
-    return folders
-
-
-def size_of(folder: Path) -> int:
-    """Return how many bytes the files below `folder` have."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(parent) / name).lstat().st_size
-    return total
 
 
 def seconds_since(moment: str) -> float:

@@ -33,7 +33,7 @@ def step(name: str, action: Callable[..., Any], **options: Any) -> Any:
 
 
 def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
-    """Bring one stage of dvc.yaml up to date in a subprocess, with the retries and tags of its policy."""
+    """Bring one stage of dvc.yaml up to date in a subprocess, with the retries of its policy."""
 
     def run() -> StageResult:
         try:
@@ -42,16 +42,8 @@ def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
             stop_asking()
             raise
 
-    policy = policy_of(stage)
-    result: StageResult = step(
-        "run_stage",
-        run,
-        task_run_name=stage,
-        retries=policy.retries,
-        retry_delay_seconds=30,
-        retry_condition_fn=_worth_another_try,
-        tags={f"stage:{stage}", *policy.tags},
-    )()
+    retry = {"retries": policy_of(stage).retries, "retry_delay_seconds": 30, "retry_condition_fn": _worth_another_try}
+    result: StageResult = step("run_stage", run, task_run_name=stage, **retry)()
     return result
 
 
@@ -100,10 +92,6 @@ def settled(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 def announce(event: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """Emit the Prefect event sweetrl.<kind>.<event> about `name`, which deployments and automations can wait for."""
-
-    def emit() -> None:
-        resource = {"prefect.resource.id": f"sweetrl.{kind}.{name}", "prefect.resource.name": name}
-        emit_event(event=f"sweetrl.{kind}.{event}", resource=resource, payload=payload)
-        get_run_logger().info("sweetrl.%s.%s: %s %s", kind, event, name, payload)
-
-    step("notify", emit)()
+    resource = {"prefect.resource.id": f"sweetrl.{kind}.{name}", "prefect.resource.name": name}
+    emit_event(event=f"sweetrl.{kind}.{event}", resource=resource, payload=payload)
+    get_run_logger().info("sweetrl.%s.%s: %s %s", kind, event, name, payload)

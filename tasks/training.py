@@ -25,9 +25,10 @@ from sweetrl.text import without_login
 from sweetrl.tracking.lineage import data_hashes
 from sweetrl.tracking.registry import CHAMPION, YET, Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
-from sweetrl.tracking.store import NOTE, Store, embedded_database, tracking_enabled, tracking_uri
+from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import (
+    ALL,
     PIPELINE,
     Selection,
     StageResult,
@@ -151,7 +152,7 @@ class PlannedStage:
         return "; ".join(self.why[:SHOWN]) + more
 
 
-def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
+def plan(root: Path, selection: Selection = ALL, tree: Mapping[str, Any] | None = None) -> list[PlannedStage]:
     """Return what a run of the stages in `selection` would do with the parameters `tree` (default: params.yaml's)."""
     written = read_yaml(root / "params.yaml") or {}
     tree = written if tree is None else tree
@@ -160,7 +161,7 @@ def plan(root: Path, selection: Selection | None = None, tree: Mapping[str, Any]
     planned: list[PlannedStage] = []
     makers: dict[str, str] = {}  # output -> the stage that would make it again
     with open_stages(root) as stages:
-        chosen = (selection or Selection()).of(list(stages))
+        chosen = selection.of(list(stages))
         for name, stage in stages.items():
             elsewhere = any(f"${{{key}}}" in str(definitions.get(name, "")) for key in edited)
             why = tuple(_reasons(stage, tree, elsewhere))
@@ -200,18 +201,18 @@ def _shown(value: Any) -> str:
     return "nothing" if value in (None, "") else str(value)
 
 
-def check_stage(root: Path, option: str, name: str | None) -> None:
-    """Raise a UserError where `name`, given for `option`, is no stage."""
+def check_stage(root: Path, option: str, name: str) -> None:
+    """Raise a UserError where `name`, given for `option`, is no stage; "" is none that is given."""
     names = [str(stage) for stage in (read_yaml(root / PIPELINE) or {}).get("stages", {})]
-    if name is not None and name not in names:
+    if name and name not in names:
         raise UserError(f"{option} {name}: no such stage{did_you_mean(name, names)}; known are {', '.join(names)}.")
 
 
-def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
+def at_rest(root: Path, selection: Selection = ALL) -> Outcome | None:
     """Return the outcome of a run that would change nothing, by DVC, the registry and the gate; None where it would."""
     started = time.monotonic()
     settings, states = load_settings(root / "params.yaml"), stage_states(root)
-    chosen = (selection or Selection()).of(list(states))
+    chosen = selection.of(list(states))
     if any(states[stage] for stage in chosen):
         return None
     remove_recorded(root)
@@ -229,27 +230,26 @@ def run_pipeline(
     root: Path,
     steps: Steps | None = None,
     home: Path | None = None,
-    resume: str | None = None,
-    selection: Selection | None = None,
+    selection: Selection = ALL,
     hand_over: Callable[[Path], object] | None = None,
     crown: Callable[[GateResult], GateResult] | None = None,
 ) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
-    `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). `resume`
-    is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
-    StageFailed, and the MLflow run says so. With a `selection` the other stages are left as they are; if one of them
-    has changed, nothing is registered. A retraining has a step `hand_over` before anything is registered; the version
-    is always judged then, and `crown` does what follows from the verdict, before the MLflow run is closed.
+    `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). The first
+    failing stage ends the run with its StageFailed, and the MLflow run says so. With a `selection` the other stages are
+    left as they are; if one of them has changed, nothing is registered. A retraining has a step `hand_over` before
+    anything is registered; the version is always judged then, and `crown` does what follows from the verdict, before
+    the MLflow run is closed.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
     settings, states = load_settings(root / "params.yaml"), stage_states(root)
     parent = PipelineRecord(settings, root, home, steps)
-    if resume is not None:
-        parent.open(resume)
+    if steps.mark:  # there may be nothing left to do for a stage
+        parent.open()
     results: list[StageResult] = []
-    chosen = (selection or Selection()).of(list(states))
+    chosen = selection.of(list(states))
     registration: Registration | None = None
     gate: GateResult | None = None
     try:
@@ -326,6 +326,11 @@ def describe(result: StageResult) -> str:
     return f"{result.stage}: {words[result.status]}"
 
 
+def _statuses(results: Iterable[StageResult]) -> dict[str, str]:
+    """The tags of a pipeline run that say what became of its stages."""
+    return {f"stage.{result.stage}": result.status for result in results}
+
+
 @dataclass
 class PipelineRecord:
     """The MLflow run above the stages' runs; opened when the first stage has something to do."""
@@ -348,18 +353,14 @@ class PipelineRecord:
         uri = tracking_uri(self.settings.tracking, self.home)
         return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
 
-    def open(self, resume: str | None = None) -> None:
-        """Open the run, or go on with the run `resume`, or with one that has this one's mark."""
+    def open(self) -> None:
+        """Open the run, or go on with the one that an earlier attempt has left, which has this one's mark."""
         mark = self.steps.mark
         tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: mark} if mark else {})}
-        self.log = RunLog(self.settings.tracking, "train", tags, root=self.home, run_id=resume)
-        if mark and resume is None:
-            self.log.take_over(RETRAINING_TAG)
-        run = self.log.open()
-        if run is None or run != resume:
+        self.log = RunLog(self.settings.tracking, "train", tags, root=self.home)
+        if not (mark and self.log.take_over()):
             self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
-        if run is not None and run != resume:
-            self.steps.note("run", id=run)
+            self.log.flush()  # whoever goes on with it after a death has them
 
     def finish(
         self, results: list[StageResult], registration: Registration | None, gate: GateResult | None, evaluated: bool
@@ -367,7 +368,6 @@ class PipelineRecord:
         """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'."""
         if self.log is None:
             return
-        self._write_stages(results)
         for path, content in data_hashes(self.root).items():
             self.log.add_input(DataInput(path, path, content, "pipeline"))
         for name in ("dvc.lock", "params.yaml", str(REPORT), str(EVALUATION)):
@@ -382,7 +382,7 @@ class PipelineRecord:
         reason += YET if gate is not None and gate.won and not gate.promoted else ""
         report = REPORT.name if (self.root / REPORT).exists() else ""
         tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
-        tags[HARM_TAG] = harm(read_json(comparison)) if numbers else ""
+        tags |= {HARM_TAG: harm(read_json(comparison)) if numbers else "", **_statuses(results)}
         self.log.set_tags({key: value for key, value in tags.items() if value or key == NOTE})
         self.log.finish("FINISHED")
 
@@ -390,19 +390,7 @@ class PipelineRecord:
         """Close the run and whatever its stages have left open."""
         if self.log is None:
             return
-        self._write_stages(results)
         why = (str(error) or type(error).__name__)[:500]
-        self.log.set_tags({ERROR_TAG: why, NOTE: f"**Failed:** {why}"})
+        self.log.set_tags({ERROR_TAG: why, NOTE: f"**Failed:** {why}", **_statuses(results)})
         self.log.close_children()
         self.log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
-
-    def _write_stages(self, results: list[StageResult]) -> None:
-        log, names = self.log, {result.stage for result in results}
-        assert log is not None
-
-        def name_runs(store: Store, _: str) -> None:
-            runs = store.stage_runs(self.root)
-            log.set_tags({f"run.{stage}": run.info.run_id for stage, run in runs.items() if stage in names})
-
-        log.set_tags({f"stage.{result.stage}": result.status for result in results})
-        log.use(name_runs)  # also those of stages that did not run now: the chain stays whole

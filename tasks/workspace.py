@@ -326,21 +326,21 @@ def merge(home: Path, branch: str, onto: str = "", publish: Callable[[str], bool
         if done.returncode:
             raise NotMerged(f"{git_error(home, done)}; mend that, or `git merge {branch} && dvc checkout` there")
     try:
-        _check_out(home)  # the batch that was learnt from, too
+        check_out(home, "--with-deps", PIPELINE)  # the batch that was learnt from, too
     except UserError as error:
         raise NotMerged(f"{branch} is merged, but its data are not checked out: {error}") from error
     return True
 
 
-def _check_out(root: Path) -> None:
-    """Check out the pipeline's data; what DVC's cache lacks is fetched from its remote."""
+def check_out(root: Path, *targets: str) -> None:
+    """Check out data; what DVC's cache lacks is fetched from its remote."""
     try:
-        dvc(root, "checkout", "--with-deps", PIPELINE)
+        dvc(root, "checkout", *targets)
     except UserError:
         if not remote_name(root):
             raise
-        dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
-        dvc(root, "checkout", "--with-deps", PIPELINE)
+        dvc(root, "fetch", "-q", *targets)
+        dvc(root, "checkout", *targets)
 
 
 def check_committed(root: Path, paths: Iterable[Path]) -> None:
@@ -403,7 +403,7 @@ def put_back(root: Path, fetch: Callable[[Path], Path]) -> tuple[str, list[str]]
         kept = f" (as they were: {folder.relative_to(root)})"
     _write_records(root, records)
     try:
-        _check_out(root)
+        check_out(root, "--with-deps", PIPELINE)
     except UserError as error:
         for name in set(records) - set(before):
             (root / name).unlink()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 import pytest
 import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from tests.services.servers import PREFECT_PASSWORD, Prefect
+from tests.signals import answering
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0  # until a notification arrives
@@ -33,19 +35,12 @@ def inbox() -> Iterator[tuple[str, Queue[dict[str, str]]]]:
     """The address of a webhook, and what it receives."""
     received: Queue[dict[str, str]] = Queue()
 
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+    async def take(request: Request) -> Response:
+        received.put(await request.json())
+        return Response()
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Hook) as listener:
-        threading.Thread(target=listener.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.server_port}", received
-        listener.shutdown()
+    with answering(Starlette(routes=[Route("/", take, methods=["POST"])])) as url:
+        yield url, received
 
 
 @pytest.mark.slow

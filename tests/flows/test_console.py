@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult
 from tasks.promotion import GateResult
 from tasks.training import Outcome
+from tests.tasks.fake_project import python
 
 
 def estimate(value: float, low: float, high: float, **more: float | str) -> dict:
@@ -99,10 +97,10 @@ def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[s
     assert "report:" not in printed
 
 
-def test_no_setting_of_the_users_own_prefect_takes_the_embedded_server_away() -> None:
+def test_no_setting_of_the_users_own_prefect_takes_the_embedded_server_away(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import flows; from prefect.settings import get_current_settings as now; print(now().server.ephemeral.enabled)"
     )
-    env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    env |= {"PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
-    assert subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, check=True).stdout == b"True\n"
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    own = {"PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
+    assert python("-c", code, **own).stdout == "True\n"

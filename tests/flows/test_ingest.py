@@ -66,10 +66,6 @@ def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, caps
         "pushed:  data to store",
         "waiting: dialogues-000003 (`python -m flows.retrain` takes it)",
     ]
-
-
-def test_as_json(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(module, "ingest", module.ingest.fn)
     monkeypatch.setattr("sys.argv", ["ingest", "--no-event", "--json"])
     with pytest.raises(SystemExit, match="0"):
         module.main()
@@ -86,7 +82,6 @@ def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: py
     sent: list[Any] = []
     monkeypatch.setattr(steps, "emit_event", lambda **values: sent.append(values))
     monkeypatch.setattr(steps, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
-    monkeypatch.setattr(steps, "step", lambda name, action: action)
     steps.announce("arrived", "data", "mine", {"batch": "dialogues-000003"})
     (event,) = sent
     text = (ROOT / "prefect.yaml").read_text().replace("{{ $SWEETRL_PROJECT }}", "mine")

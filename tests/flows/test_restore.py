@@ -15,7 +15,7 @@ from flows import restore
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registry
 from tasks import workspace
-from tests.tasks.fake_project import Project, git, light, quiet
+from tests.tasks.fake_project import Project, commit, git, hook, light, quiet
 
 
 class Registered(Registry):
@@ -171,9 +171,7 @@ def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = project.clone("theirs")
-    (other.home / "stage.py").write_text("new code\n")
-    git(other.home, "add", "stage.py")
-    git(other.home, "commit", "-qm", "Theirs")
+    commit(other.home, {"stage.py": "new code\n"}, "Theirs")
     git(other.home, "push", "-q", "origin", "main")
     seen: list[str] = []  # of main, by those who could get its data by then
     monkeypatch.setattr(restore, "push", lambda root: seen.append(git(project.origin, "show", "main:dvc.lock")))
@@ -187,9 +185,8 @@ def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(
 @pytest.mark.parametrize("fault", ["refused", "gone"])
 def test_a_version_is_champion_though_git_s_server_does_not_take_it(project: Project, fault: str) -> None:
     """The same command makes up for it."""
-    hook, moved = project.origin / "hooks/pre-receive", project.root / "moved.git"
-    hook.write_text("#!/bin/sh\necho main is protected >&2\nexit 1\n")
-    hook.chmod(0o755)
+    refusing = hook(project.origin / "hooks", "pre-receive", "echo main is protected >&2\nexit 1")
+    moved = project.root / "moved.git"
     if fault == "gone":
         project.origin.rename(moved)
     says = "main is protected" if fault == "refused" else "`git ls-remote` failed"
@@ -200,6 +197,6 @@ def test_a_version_is_champion_though_git_s_server_does_not_take_it(project: Pro
     assert project.champion() == "2" and git(project.home, "show", "main:dvc.lock") == "lock of batch 4"
     if fault == "gone":
         moved.rename(project.origin)
-    hook.unlink()
+    refusing.unlink()
     assert back(project).workspace.endswith("main is pushed to origin")
     project.check_done("2")

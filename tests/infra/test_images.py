@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
 SCRIPTS = INFRA / "image"
 CONTAINERFILE = (INFRA / "Containerfile").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES = COMPOSE["services"]
 
 
 def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -43,16 +45,15 @@ def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None
 
 def test_who_may_use_the_servers_is_said_on_one_host_and_in_a_cluster() -> None:
     """A flow run runs commands on the worker: Prefect asks for a password and takes no page of another site."""
-    services = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))["services"]
     cluster = "".join(path.read_text(encoding="utf-8") for path in (INFRA / "kubernetes/base").glob("*.yaml"))
-    prefect = services["prefect"]["environment"]
+    prefect = SERVICES["prefect"]["environment"]
     for name in ("PREFECT_SERVER_CSRF_PROTECTION_ENABLED", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"):
         assert prefect[name] != "*" and name in cluster
     assert (
         prefect["PREFECT_SERVER_API_AUTH_STRING_FILE"]
-        == services["worker"]["environment"]["PREFECT_API_AUTH_STRING_FILE"]
+        == SERVICES["worker"]["environment"]["PREFECT_API_AUTH_STRING_FILE"]
     )
-    (hosts,) = (word for word in services["mlflow"]["command"] if word.startswith("--allowed-hosts="))
+    (hosts,) = (word for word in SERVICES["mlflow"]["command"] if word.startswith("--allowed-hosts="))
     assert hosts in cluster and "*" not in hosts
 
 
@@ -128,12 +129,11 @@ def test_a_worker_refuses_a_checkout_of_somebody_else(tmp_path: Path) -> None:
 
 
 def test_no_service_writes_to_its_image_or_takes_all_of_the_machine() -> None:
-    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-    for name, service in compose["services"].items():
+    for name, service in SERVICES.items():
         assert service["read_only"] and service["tmpfs"] and service["security_opt"], name
         assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
         assert re.search(r":\d+\.\d+(\.\d+)?(-\w+)?$", service["image"]), f"{name}: an image that may change"
-    assert "/project/infra/secrets" in compose["services"]["worker"]["tmpfs"], "the database's password lies there"
+    assert "/project/infra/secrets" in SERVICES["worker"]["tmpfs"], "the database's password lies there"
     base = re.findall(r"^ARG BASE=(.+)", CONTAINERFILE, re.M)
     assert [re.search(r":\d+\.\d+\.\d+-", name) is not None for name in base] == [True]
 
@@ -158,8 +158,7 @@ def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
     for script in (*SCRIPTS.iterdir(), INFRA / "make-secrets"):
         assert script.stat().st_mode & stat.S_IXUSR and run("sh", "-n", script).returncode == 0, script
     known = set(re.findall(r"^ARG (\w+)", CONTAINERFILE, re.M))
-    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-    for service in compose["services"].values():
+    for service in SERVICES.values():
         if "build" in service:
             assert set(service["build"]["args"]) <= known
             assert f"AS {service['build']['target']}\n" in CONTAINERFILE
@@ -175,19 +174,17 @@ def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert run(tmp_path / "make-secrets").stdout == ""
     assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
-    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-    assert {Path(one["file"]).name for one in compose["secrets"].values()} == set(first) - {"git_key.pub"}
+    assert {Path(one["file"]).name for one in COMPOSE["secrets"].values()} == set(first) - {"git_key.pub"}
     assert stat.S_IMODE((tmp_path / "secrets/git_key").stat().st_mode) == 0o600, "ssh takes no other"
 
 
 def test_every_service_says_when_it_is_well_and_has_its_secrets() -> None:
-    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-    for name, service in compose["services"].items():
+    for name, service in SERVICES.items():
         assert service.get("profiles") == ["backup"] or service["healthcheck"]["test"], name
         text = yaml.safe_dump(service)
         used = set(re.findall(r"/run/secrets/(\w+)", text))
         used |= set(re.findall(r"/run/secrets/(\w+)", CONTAINERFILE)) if name == "worker" else set()
-        assert used == set(service["secrets"]) <= set(compose["secrets"]), name
+        assert used == set(service["secrets"]) <= set(COMPOSE["secrets"]), name
         assert not re.search(r"PASSWORD[}=:]", text.replace("PASSWORD_FILE", "")), (
             f"{name} has a password in its settings"
         )

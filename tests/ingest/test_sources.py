@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,24 +115,6 @@ def test_a_bucket_is_listed_page_by_page(bucket: Any, monkeypatch: pytest.Monkey
     bucket.delete_object(Bucket="team", Key="served/3.jsonl")
     with pytest.raises(Changed):
         source.fetch(entry, tmp_path / "got", LIMIT)
-
-
-def test_a_hundred_thousand_keys_are_listed_without_holding_them(bucket: Any) -> None:
-    source = Bucket("team", "served/")
-    asked = list[str]()
-
-    def pages(**options: Any) -> Iterator[dict[str, Any]]:
-        for page in range(100):
-            asked.append(options["Prefix"])
-            numbers = range(options["PaginationConfig"]["PageSize"])
-            keys = (f"served/{page:03d}-{number:03d}.jsonl" for number in numbers)
-            yield {"Contents": [{"Key": key, "Size": 5, "ETag": '"e"', "LastModified": NOW} for key in keys]}
-        yield {}  # an empty page has no contents
-
-    source.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=pages))
-    entries = source.entries(LIMIT)
-    assert next(entries) == Entry("served/000-000.jsonl", 5, "e") and len(asked) == 1
-    assert sum(1 for _ in entries) == 99_999 and len(asked) == 100
 
 
 def test_a_store_that_refuses_is_one_sentence_without_keys(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from sweetrl.tracking.registry import Registry
 from tasks.ingestion import batch_named
 from tasks.workspace import git
 from tests.services.team import BUCKET, Checkout
-from tests.signals import at_work
+from tests.signals import at_work, until
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -140,8 +139,6 @@ class Books:
         assert experiment is not None
         running = client.search_runs([experiment.experiment_id], "attributes.status = 'RUNNING'")
         assert not running, [run.info.run_name for run in running]
-        for _ in range(1000):  # a flow that has ended still says so to Prefect's server
-            if not (left := at_work(self.checkout.root)):
-                return now
-            time.sleep(0.2)
-        raise AssertionError(f"still at work: {left}")
+        # A flow that has ended still says so to Prefect's server.
+        until(lambda: not at_work(home), "processes of the checkout did not end", 200, 0.2)
+        return now

@@ -23,9 +23,9 @@ from sweetrl.io import write_json
 from tests.services.checks import Books
 from tests.services.faults import SmallDisk
 from tests.services.servers import Server, Worker
-from tests.services.team import Checkout, Done
+from tests.services.team import ENDED, Checkout, Done
 
-STEPS = ("taking", "taken", "worktree", "run", "trained", "pushed", "registered", "decided", "merged", "promoted")
+STEPS = ("taking", "taken", "worktree", "trained", "pushed", "registered", "decided", "merged", "promoted")
 PATIENCE = 300.0  # seconds that a run may take, with all tries of all clients
 
 
@@ -183,7 +183,7 @@ class Runs:
         self, name: str, trouble: Trouble, through_worker: bool, after: str, delay: float
     ) -> tuple[Done, Done | None]:
         """Let a retraining run into trouble; return how it ended, and how the one beside it ended."""
-        before = self.count(after)
+        before = self.checkout.count(after)
         self.by_hand, asked, beside = None, "", None
         if through_worker:
             asked = self.checkout.ask("nightly")
@@ -191,7 +191,7 @@ class Runs:
             beside = self.checkout.start("flows.retrain") if name.startswith("two at once") else None
             self.by_hand = self.checkout.start("flows.retrain")
         deadline = time.monotonic() + PATIENCE
-        while self.count(after) == before and not self.over(asked) and time.monotonic() < deadline:
+        while self.checkout.count(after) == before and not self.over(asked) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(delay)
         trouble.begin()
@@ -222,11 +222,8 @@ class Runs:
         if self.by_hand is not None:
             return self.by_hand.poll() is not None
         with contextlib.suppress(Exception):  # its server may be the one that is down
-            return self.checkout.state(asked)["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+            return self.checkout.state(asked)["type"] in ENDED
         return False
-
-    def count(self, step: str) -> int:
-        return sum(row["step"] == step for row in self.checkout.journal_rows())
 
     def write(self, path: Path) -> None:
         """Write the runs as JSON."""

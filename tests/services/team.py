@@ -290,6 +290,10 @@ class Checkout:
                 rows.append(json.loads(line))
         return rows
 
+    def count(self, step: str) -> int:
+        """How often retrainings have come to a step of the journal."""
+        return sum(row["step"] == step for row in self.journal_rows())
+
     def unfinished(self) -> bool:
         """Whether a retraining has a journal that does not say that it is done."""
         files = (self.root / ".git/sweetrl/retrain").glob("*.jsonl")

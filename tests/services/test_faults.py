@@ -23,11 +23,7 @@ def impatient(small: Checkout, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 def wait_for_step(checkout: Checkout, step: str, before: int, seconds: float = 240) -> None:
-    until(lambda: steps(checkout, step) != before, f"no retraining came to {step!r}", seconds)
-
-
-def steps(checkout: Checkout, step: str) -> int:
-    return sum(row["step"] == step for row in checkout.journal_rows())
+    until(lambda: checkout.count(step) != before, f"no retraining came to {step!r}", seconds)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,7 @@ def test_a_server_that_is_gone_is_told_in_one_sentence_and_the_next_run_ends_wel
     team: Team, impatient: Checkout, books: Books, name: str, step: str
 ) -> None:
     books.check()
-    server, before, known = getattr(team, name), steps(impatient, step), len(books.seen)
+    server, before, known = getattr(team, name), impatient.count(step), len(books.seen)
     process = impatient.start("flows.retrain")
     wait_for_step(impatient, step, before)
     server.stop(hard=True)
@@ -76,7 +72,7 @@ def test_whoever_is_killed_under_a_worker_the_next_run_of_the_deployment_ends_we
     team: Team, small: Checkout, worker: Worker, books: Books, whom: str
 ) -> None:
     books.check()
-    known, before = len(books.seen), steps(small, "trained")
+    known, before = len(books.seen), small.count("trained")
     run = small.ask("nightly")
     wait_for_step(small, "trained", before)
     assert worker.process is not None
@@ -107,7 +103,7 @@ def test_a_deployment_runs_again_when_prefects_server_was_restarted_under_it(
 ) -> None:
     """The deployment runs once at a time: the place that the interrupted run had must become free again."""
     books.check()
-    before = steps(small, "worktree")
+    before = small.count("worktree")
     run = small.ask("nightly")
     wait_for_step(small, "worktree", before)
     team.prefect.stop(hard=True)

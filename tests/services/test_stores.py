@@ -16,6 +16,7 @@ from tests.services.servers import KEY, SECRET, ObjectStore, Postgres, program
 from tests.tracking.test_history import sixty_champions
 
 COMPOSE = Path(__file__).resolve().parents[2] / "infra/compose.yaml"
+S3 = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["s3"]
 
 
 class OfCompose(ObjectStore):
@@ -36,12 +37,10 @@ class OfCompose(ObjectStore):
         return words
 
     def command(self) -> list[str]:
-        service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["s3"]
-        return [*service["entrypoint"], *(self.here(words) for words in service["command"])]
+        return [*S3["entrypoint"], *(self.here(words) for words in S3["command"])]
 
     def healthy(self) -> bool:
-        service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["s3"]
-        kind, check = service["healthcheck"]["test"]
+        kind, check = S3["healthcheck"]["test"]
         assert kind == "CMD-SHELL"
         done = subprocess.run(["sh", "-c", self.here(check)], env=self.environment, check=False, capture_output=True)
         return done.returncode == 0

@@ -5,15 +5,18 @@ What the steps leave is on the disk, so that a child process that dies in the mi
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -25,9 +28,11 @@ from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registration, Regist
 from sweetrl.tracking.store import Store
 from tasks import retraining, workspace
 from tasks.journal import Journal
+from tasks.pipeline import execute_stage
 from tasks.promotion import GateResult
 from tasks.training import Outcome, Steps
 
+ROOT = Path(__file__).resolve().parents[2]
 PARAMS = """seed: 7
 collect: {tasks: 4, first: 0}
 tracking: {uri: 'sqlite:///mlflow.db'}
@@ -41,9 +46,45 @@ def quiet(text: str) -> None:
     """Say nothing."""
 
 
+def quiet_steps(say: Callable[[str], None] = quiet) -> Steps:
+    """Real stages whose output nobody sees; `say` gets what the run itself says."""
+    return Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=say)
+
+
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def python(*words: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the project's code, and `more` in its environment."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), **more}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def end_work(root: Path) -> None:
+    """Kill what is at work below a folder."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if Path(process.cwd()).is_relative_to(root):
+                process.kill()
+
+
+def commit(root: Path, files: Mapping[str, str], message: str = "Work") -> None:
+    """Write files, and commit them and nothing else."""
+    for name, text in files.items():
+        (root / name).write_text(text)
+    git(root, "add", "-f", "--", *files)
+    git(root, "commit", "-qm", message)
+
+
+def hook(hooks: Path, name: str, script: str) -> Path:
+    """Write a hook of git's."""
+    hooks.mkdir(exist_ok=True)
+    (hooks / name).write_text(f"#!/bin/sh\n{script}\n")
+    (hooks / name).chmod(0o755)
+    return hooks / name
 
 
 def start_dvc(root: Path, no_scm: bool = False) -> None:
@@ -119,18 +160,15 @@ class Project:
     @classmethod
     def make(cls, root: Path) -> Project:
         project = cls(root)
-        subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(project.origin)], check=True)
-        subprocess.run(["git", "init", "-q", "-b", "main", str(project.home)], check=True)
+        git(root, "init", "-q", "--bare", "-b", "main", "origin.git")
+        git(root, "init", "-q", "-b", "main", "home")
         (project.home / "params.yaml").write_text(PARAMS)
         (project.home / "dvc.lock").write_text("lock of batch 0\n")
         (project.home / ".gitignore").write_text("/.scratch/\n/data/\n")
-        for line in (
-            ["add", "."],
-            ["commit", "-qm", "first"],
-            ["remote", "add", "origin", str(project.origin)],
-            ["push", "-q", "origin", "main"],
-        ):
-            git(project.home, *line)
+        git(project.home, "add", ".")
+        git(project.home, "commit", "-qm", "first")
+        git(project.home, "remote", "add", "origin", str(project.origin))
+        git(project.home, "push", "-q", "origin", "main")
         (root / "data").mkdir()
         project.client.change("versions", lambda known: ["lock of batch 0\n"])
         project.registry().promote("1", "the first")
@@ -160,7 +198,6 @@ class Project:
         tree: Path,
         steps: Steps,
         home: Path,
-        resume: str | None,
         hand_over: Callable[[Path], object],
         crown: Callable[[GateResult], GateResult],
     ) -> Outcome:
@@ -170,15 +207,13 @@ class Project:
         if (source := Path(parameters.get("sources", {}).get("trajectories", ""))).parent.name == "batches":
             batch = source.name
         self.marks.append(steps.mark)
-        if resume is None:
-            steps.note("run", id=f"run of {batch}")
         self.reach("stage")
         with (self.root / "trained").open("a") as stream:
             print(batch, file=stream)
         (tree / "dvc.lock").write_text(f"lock of batch {batch}\n")
         hand_over(tree)
         settings: Any = None
-        registration = steps.register(settings, tree, resume, home)
+        registration = steps.register(settings, tree, None, home)
         steps.note("registered", version=registration.version)
         return Outcome((), registration, crown(steps.judge(settings, tree, registration.version)))
 
@@ -213,6 +248,12 @@ class Project:
         assert self.champion() in (result.before, result.version)
         self.registry().promote(result.version, result.reason)
         return GateResult(result.version, True, result.version, result.before, result.reason, result.decision)
+
+    def another_wins(self) -> None:
+        """Another machine makes its version 3 champion, and ours is no better."""
+        self.client.change("versions", lambda known: [*known, "lock of another machine\n"])
+        self.registry().promote("3", "better")
+        self.better = False
 
     def champion(self) -> str | None:
         return self.registry().aliases().get(CHAMPION)

@@ -57,12 +57,12 @@ class Store:
             elif command == "push":
                 name = (tree / f"{path}.dvc").read_text()
                 shutil.copytree(self.cache / name, self.remote / name, dirs_exist_ok=True)
-            elif command in ("checkout", "pull") and (tree / f"{path}.dvc").exists():
+            elif command in ("checkout", "fetch") and (tree / f"{path}.dvc").exists():
                 name = (tree / f"{path}.dvc").read_text()
-                found = self.cache / name if command == "checkout" else self.remote / name
-                if not found.exists():
+                found, place = (self.cache, tree / path) if command == "checkout" else (self.remote, self.cache / name)
+                if not (found / name).exists():
                     raise UserError(f"{name} is not there")
-                shutil.copytree(found, tree / path, dirs_exist_ok=True)
+                shutil.copytree(found / name, place, dirs_exist_ok=True)
         return "{}" if command == "status" else ""
 
 

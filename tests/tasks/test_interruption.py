@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
@@ -21,6 +20,7 @@ from sweetrl.tracking.store import connect
 from tasks import workspace
 from tasks.batches import REF, batches_of
 from tests.signals import as_at_a_terminal, at_work, read_until
+from tests.tasks.fake_project import end_work, git
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,30 +101,23 @@ def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
 ) -> None:
     """kill -9 in the middle of a stage: the next run goes on in the same worktree, branch and MLflow run."""
     home, recorded = toy.root, {"SWEETRL_TRACKING": "on", "MLFLOW_TRACKING_URI": f"sqlite:///{toy.root}/mlflow.db"}
-    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "origin.git")], check=True)
+    git(tmp_path, "init", "-q", "--bare", "origin.git")
     toy.set(second="hang")
-    for line in (
-        ["remote", "add", "origin", str(tmp_path / "origin.git")],
-        ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "hang"],
-    ):
-        subprocess.run(["git", *line], cwd=home, check=True)
-    command = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]
-    subprocess.run(command, cwd=home, check=True)
+    git(home, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    git(home, "commit", "-qam", "hang")
+    workspace.dvc(home, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
     flow = start(toy, "flows.retrain", **recorded)
     read_until(flow, "hanging")
     flow.kill()
     flow.wait()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if Path(process.cwd()).is_relative_to(home):
-                process.kill()
+    end_work(home)
     (tree,) = (home / ".scratch/worktrees").iterdir()
     (tree / "toy.yaml").write_text("first: a\nsecond: a\nthird: a\n")
     again = start(toy, "flows.retrain", **recorded)
     printed, _ = again.communicate(timeout=300)
     assert again.returncode == 0, printed
     assert "which was left unfinished" in printed and "data to store (" in printed
-    (branch,) = workspace.git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
+    (branch,) = git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").split()
     assert f"branch {branch} to origin" in printed
     assert any(path.is_file() for path in (tmp_path / "store").rglob("*"))
     assert not tree.exists() and len(batches_of(home, [REF])) == 1

@@ -9,29 +9,23 @@ import pytest
 
 from sweetrl.errors import UserError
 from tasks import origin, retraining, workspace
-from tests.tasks.fake_project import Project, git, in_child
+from tests.tasks.fake_project import Project, commit, git, hook, in_child
 
 
 def theirs(project: Project, name: str = "stage.py", text: str = "new code\n", push: bool = True) -> Project:
     """Another checkout, with a commit of its own that is pushed."""
     other = project.clone("theirs") if not (project.root / "theirs").exists() else Project(project.root)
     other.home = project.root / "theirs"
-    (other.home / name).write_text(text)
-    git(other.home, "add", "-A")
-    git(other.home, "commit", "-qm", "Theirs")
+    commit(other.home, {name: text}, "Theirs")
     if push:
         git(other.home, "push", "-q", "origin", "main")
     return other
 
 
-def hook(project: Project, script: str) -> Path:
-    path = project.origin / "hooks/pre-receive"
-    path.write_text(f"#!/bin/sh\nwhile read old new ref; do\n{script}\ndone\n")
-    path.chmod(0o755)
-    return path
-
-
-PROTECTED = '[ $ref != refs/heads/main ] || { echo "main is protected: open a pull request" >&2; exit 1; }'
+def protect(project: Project) -> Path:
+    refuse = '{ echo "main is protected: open a pull request" >&2; exit 1; }'
+    script = f"while read old new ref; do\n[ $ref != refs/heads/main ] || {refuse}\ndone"
+    return hook(project.origin / "hooks", "pre-receive", script)
 
 
 def test_a_retraining_is_made_of_what_others_have_pushed_and_they_get_it(project: Project) -> None:
@@ -75,9 +69,7 @@ def test_who_dies_in_a_pull_leaves_its_data_to_the_next_one(project: Project, mo
 def test_what_cannot_be_pulled_is_said_and_takes_no_batch(project: Project, how: str) -> None:
     theirs(project, "stage.py" if how == "apart" else "params.yaml")
     if how == "apart":
-        (project.home / "mine").write_text("mine\n")
-        git(project.home, "add", "mine")
-        git(project.home, "commit", "-qm", "Mine")
+        commit(project.home, {"mine": "mine\n"})
         says = (
             r"`git merge` failed: .*Not possible to fast-forward, aborting\..*`git merge [0-9a-f]{40} && dvc checkout`"
         )
@@ -91,19 +83,19 @@ def test_what_cannot_be_pulled_is_said_and_takes_no_batch(project: Project, how:
 
 def test_where_main_is_protected_the_winner_waits_for_its_pull_request(project: Project) -> None:
     """Which may become one commit on main; and where a person merges anyway, the branch is there for it."""
-    hook(project, PROTECTED)
+    protected = protect(project)
     (waits,) = project.retrain()
     assert "version 2 has won and is not merged: " in waits.left and waits.left.count("main is protected: open a") == 1
     assert f"merge {waits.branch} into main of origin (a pull request); then `python -m flows.retrain" in waits.left
     assert project.champion() == "1" and (project.home / "dvc.lock").read_text() == "lock of batch 0\n"
     (again,) = project.retrain()
     assert again.left == waits.left and project.trained() == [4, 4]
-    (project.origin / "hooks/pre-receive").unlink()
+    protected.unlink()
     other = project.clone("theirs")
     git(other.home, "merge", "-q", "--squash", f"origin/{waits.branch}")
     git(other.home, "commit", "-qm", "Their pull request")
     git(other.home, "push", "-q", "origin", "main")
-    hook(project, PROTECTED)
+    protect(project)
     (done,) = retraining.go_on(project.home, project.steps())
     assert not done.left
     project.check_done("2")
@@ -148,15 +140,13 @@ def test_who_dies_between_the_push_and_the_merge_is_finished_or_undone_there_too
         return
     theirs(project)
     if end == "--withdraw":
-        hooked = hook(project, PROTECTED)
+        protected = protect(project)
         with pytest.raises(UserError, match="main is protected"):
             retraining.withdraw(project.home)
-        hooked.unlink()
+        protected.unlink()
         (said,) = retraining.withdraw(project.home)
     else:
-        project.client.change("versions", lambda known: [*known, "lock of another machine\n"])
-        project.registry().promote("3", "better")
-        project.better = False
+        project.another_wins()
         said = project.retrain()[0].merged
     assert "its merge is taken back" in said and not list(retraining.unfinished(project.home))
     assert (

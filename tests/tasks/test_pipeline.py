@@ -12,17 +12,16 @@ import psutil
 import pytest
 
 from sweetrl.errors import UserError
-from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_program, stage_states
-from tasks.training import Steps, run_pipeline
+from tasks import pipeline
+from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_command, stage_states
+from tasks.training import run_pipeline
 from tasks.workspace import dvc, only_run
-from tests.signals import read_until
-from tests.tasks.fake_project import quiet
-
-STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)
+from tests.signals import read_until, until
+from tests.tasks.fake_project import end_work, quiet, quiet_steps
 
 
 def statuses(toy) -> dict[str, str]:
-    return {result.stage: result.status for result in run_pipeline(toy.root, STEPS).stages}
+    return {result.stage: result.status for result in run_pipeline(toy.root, quiet_steps()).stages}
 
 
 def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy) -> None:
@@ -30,7 +29,7 @@ def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy
     assert statuses(toy) == {"first": "ran", "second": "ran", "third": "ran"}
     assert toy.runs() == ["first", "second", "third"]
 
-    outcome = run_pipeline(toy.root, STEPS)
+    outcome = run_pipeline(toy.root, quiet_steps())
     assert outcome.unchanged
     assert outcome.stages[0].summary == "made first"
     assert toy.runs() == ["first", "second", "third"], "no stage ran again"
@@ -75,7 +74,7 @@ def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
 def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sentence: str, explained: bool) -> None:
     toy.set(second=mode)
     with pytest.raises(StageFailed) as caught:
-        run_pipeline(toy.root, STEPS)
+        run_pipeline(toy.root, quiet_steps())
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
     assert caught.value.explained is explained
@@ -85,7 +84,7 @@ def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sente
 def test_a_run_goes_on_behind_what_had_ended_before_a_failure(toy) -> None:
     toy.set(second="kill")
     with pytest.raises(StageFailed):
-        run_pipeline(toy.root, STEPS)
+        run_pipeline(toy.root, quiet_steps())
     toy.set(second="a")
     assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}
 
@@ -95,15 +94,14 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_stage_past_its_limit_is_stopped_with_its_children(toy) -> None:
+def test_a_stage_past_its_limit_is_stopped_with_its_children(toy, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.set(first="hang")
+    monkeypatch.setitem(pipeline.POLICIES, "first", pipeline.Policy(60))
     with pytest.raises(StageFailed, match="ran past its limit of 0:01:00"):
-        execute_stage(toy.root, "first", {}, quiet, limit=60)
+        execute_stage(toy.root, "first", {}, quiet)
     child = int((toy.root / "child.pid").read_text())
-    deadline = time.monotonic() + 120  # it is killed by now; a busy machine may take a moment to let it go
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive(child)
+    # It is killed by now; a busy machine may take a moment to let it go.
+    until(lambda: not alive(child), "the stage's child is still there", 120)
     toy.set(first="a")
     assert execute_stage(toy.root, "first", {}, quiet).status == "ran", "DVC's lock was given back"
 
@@ -120,20 +118,13 @@ def test_stages_end_with_a_flow_that_is_killed(toy) -> None:
     flow.wait()
     gone, _ = psutil.wait_procs([leader], timeout=120)
     assert gone
-    for process in psutil.process_iter(["pid"]):  # the stage itself only ends so if it asks to; clean up after the toy
-        try:
-            if process.cwd() == str(toy.root):
-                process.kill()
-        except psutil.Error:
-            continue
+    end_work(toy.root)  # the stage itself only ends so if it asks to
 
 
 def test_a_program_that_leaves_a_child_with_the_pipe_open_does_not_hang() -> None:
     code = "import subprocess; subprocess.Popen(['sleep', '300']); print('done')"
-    lines: list[str] = []
     started = time.monotonic()
-    assert run_program([sys.executable, "-c", code], Path.cwd(), os.environ, 300, lines.append) == 0
-    assert lines == ["done"]
+    assert run_command("any", [sys.executable, "-c", code], Path.cwd(), os.environ, quiet) == ["done"]
     assert time.monotonic() - started < 240
 
 

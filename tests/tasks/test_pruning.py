@@ -22,7 +22,7 @@ from sweetrl.tracking.registry import CHALLENGER, Registry
 from tasks.journal import DONE, Journal, new_journal
 from tasks.objects import hashes_in
 from tasks.pruning import Plan, Pruning, prune
-from tests.tasks.fake_project import git, quiet, start_dvc
+from tests.tasks.fake_project import commit, git, quiet, start_dvc
 
 PIPELINE = "stages:\n  train:\n    cmd: echo\n    outs: [models/policy, reports/evaluation.json]\n"
 COUNT, KEEP = 34, 4
@@ -71,12 +71,10 @@ class Team:
     def branch(self, name: str, number: int, message: str = "Retrain on the batch of a night") -> str:
         """Commit the dvc.lock of `number` on a new branch, and return the commit."""
         git(self.home, "switch", "-q", "-c", name)
-        (self.home / "dvc.lock").write_text(self.lock(number))
-        git(self.home, "add", "dvc.lock")
-        git(self.home, "commit", "-qm", message)
-        commit = git(self.home, "rev-parse", "HEAD")
+        commit(self.home, {"dvc.lock": self.lock(number)}, message)
+        made = git(self.home, "rev-parse", "HEAD")
         git(self.home, "switch", "-q", "main")
-        return commit
+        return made
 
     def train(self, number: int) -> None:
         registry, client = self.registry, self.registry.client
@@ -194,17 +192,13 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     )
     team.branch("retrain/no-version", 100)
     git(home, "switch", "-q", "retrain/night-13")  # somebody has gone on there
-    (home / "notes").write_text("mine")
-    git(home, "add", "notes")
-    git(home, "commit", "-qm", "My notes")
+    commit(home, {"notes": "mine"}, "My notes")
     git(home, "switch", "-q", "main")
     (home / "data").mkdir(exist_ok=True)
     added = []
     for text in ("dialogues of people", "more dialogues of people"):  # `dvc add`: what was there before, too
         added.append(team.store(text))
-        (home / "data/own.dvc").write_text(f"outs:\n- md5: {added[-1]}\n  path: own\n")
-        git(home, "add", "-f", "data/own.dvc")
-        git(home, "commit", "-qm", "Data")
+        commit(home, {"data/own.dvc": f"outs:\n- md5: {added[-1]}\n  path: own\n"})
     dead = home / ".scratch/worktrees/retrain-night-1"
     git(home, "worktree", "add", "-q", str(dead), "retrain/night-1")
     gone = home / ".scratch/worktrees/retrain-night-5"
@@ -353,9 +347,7 @@ def test_remotes_are_pruned_where_asked_for(team: Team) -> None:
     git(home.parent, "clone", "-q", str(origin), str(clone))
     for place, name in theirs.items():
         git(clone, "switch", "-q", "--detach", "origin/main")
-        (clone / "own.dvc").write_text(f"outs:\n- md5: {name}\n  path: own\n")
-        git(clone, "add", "own.dvc")
-        git(clone, "commit", "-qm", "x")
+        commit(clone, {"own.dvc": f"outs:\n- md5: {name}\n  path: own\n"})
         git(clone, "push", "-q", "origin", f"HEAD:{place}")
     team.prune()
     stored = {path.parent.name + path.name for path in (store / "files/md5").glob("*/*")}

@@ -25,9 +25,11 @@ from tasks.training import PipelineRecord, Steps
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pipeline record whose run writes nothing, and what it would have written."""
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    numbers = {"tasks": 8, "confidence": 0.95, "resamples": 100, "success_before": 0.25, "success_after": 0.5}
-    gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "exact McNemar"}
-    change = {"success_difference": 0.25, "difference": {"success": gain}}
+    numbers: dict[str, Any] = {"tasks": 8, "confidence": 0.95, "resamples": 100}
+    gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "a test"}
+    change = {"difference": dict.fromkeys(("success", "reward"), gain)}
+    for name in change["difference"]:
+        numbers |= {f"{name}_before": 0.25, f"{name}_after": 0.5, f"{name}_difference": 0.25}
     write_json(tmp_path / "reports/evaluation.json", numbers | change)
     record = PipelineRecord(parse_settings({}), tmp_path, tmp_path)
     record.log = RunLog(record.settings.tracking, "train", root=tmp_path)
@@ -39,10 +41,11 @@ def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
     ended.finish([], Registration("agent", "3", True), gate, evaluated=True)
     note = ended.log._pending.tags[NOTE]
     assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
+    assert "| on 8 held-out tasks | before | after | difference [95 % interval] |" in note
     assert "| **tasks solved, %** | 25.0 | **50.0** | +25.0 [+0.0, +50.0] |" in note
+    assert "| **mean reward** | 0.250 | **0.500** | +0.250 [+0.000, +0.500] |" in note
     logged = {name for name, *_ in ended.log._pending.metrics}
-    measured = {f"success_{name}" for name in ("before", "after", "difference", "low", "high")}
-    assert logged == {"tasks"} | measured, "settings are no results"
+    assert len(logged) == 1 + 2 * 5 and logged.isdisjoint({"confidence", "resamples"}), "settings are no results"
 
 
 def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,29 +77,23 @@ def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pyte
     assert order == ["crown", "finish", "crown", "finish_failed"]
 
 
-def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(
+def test_who_is_killed_leaves_its_run_with_its_parameters_to_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("MLFLOW_TRACKING_URI", "SWEETRL_TRACKING"):
         monkeypatch.delenv(name, raising=False)
-    settings, written = parse_settings({}), []
-
-    def write(step: str, id: str) -> None:
-        written.append(id)
-
-    def killed(step: str, id: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        PipelineRecord(settings, tmp_path, tmp_path, Steps(note=killed, mark="4")).environment()
-    record = PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="4"))
-    record.environment()
-    record.finish_failed([], RuntimeError("enough"))
-    assert record.log is not None and record.log.store is not None
-    (run,) = record.log.store.client.search_runs([record.log.store.experiment_id])
-    assert (written, run.info.status) == ([run.info.run_id], "FAILED")
+    settings = parse_settings({})
+    # Each attempt but the second is killed. Other retrainings, and runs of none, have runs of their own.
+    records = [PipelineRecord(settings, tmp_path, tmp_path, Steps(mark=mark)) for mark in ("4", "4", "5", "")]
+    for record in records[:2]:
+        record.environment()
+    again = records[1]
+    again.finish_failed([], RuntimeError("enough"))
+    assert again.log is not None and again.log.store is not None
+    (run,) = again.log.store.client.search_runs([again.log.store.experiment_id])
+    assert (run.info.run_id, run.info.status) == (records[0].run_id, "FAILED")
     assert run.data.params["seed"] == "7" and run.data.tags["sweetrl.retraining"] == "4"
-    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write, mark="5")).environment()
-    PipelineRecord(settings, tmp_path, tmp_path, Steps(note=write)).environment()
-    assert len(set(written)) == 3, "other retrainings, and runs of none, have runs of their own"
+    for record in records[2:]:
+        record.environment()
+    assert len({record.run_id for record in records}) == 3

@@ -16,7 +16,7 @@ from sweetrl.file_hashes import cached, file_hash
 from sweetrl.stages.scratch import remove_recorded
 from tasks import workspace
 from tasks.pipeline import StageFailed, execute_stage, stage_environment
-from tests.tasks.fake_project import quiet
+from tests.tasks.fake_project import git, quiet
 
 
 def obstruct(folder: Path, content: str) -> Path:
@@ -84,9 +84,9 @@ def test_the_run_cache_is_pushed_and_pulled_with_the_pipeline(toy, tmp_path: Pat
     entries = {path.name for path in (store / "runs").rglob("*") if path.is_file()}
     assert entries
 
-    workspace.git(toy.root, "add", "-A")
-    workspace.git(toy.root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "run")
-    subprocess.run(["git", "clone", "-q", str(toy.root), str(other)], check=True)
+    git(toy.root, "add", "-A")
+    git(toy.root, "commit", "-qm", "run")
+    git(tmp_path, "clone", "-q", str(toy.root), "other")
     with pytest.raises(UserError, match="failed to pull data"):
         workspace.dvc(other, "pull", "--run-cache")
     workspace.dvc(other, "pull", "--run-cache", "dvc.yaml")  # docs/operations.md

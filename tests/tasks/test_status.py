@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,8 @@ from sweetrl.errors import UserError
 from tasks import retraining, status
 from tasks.journal import Journal
 from tasks.training import Outcome
-from tests.tasks.fake_project import Project, dying_at, git, in_child, light
+from tests.tasks.fake_project import Project, dying_at, git, in_child, light, python
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WORSE = "mean reward changed by −19.0 points"
 
 
@@ -141,11 +137,9 @@ def test_prometheus_reads_what_waits(project: Project) -> None:
 def test_without_mlflow_the_rest_is_said(project: Project) -> None:
     """As the command, with a server that is gone."""
     fail(project)
-    gone = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}"}
-    environment = {**os.environ, **gone, "SWEETRL_TRACKING": "on"}
-    command = [sys.executable, "-m", "flows.status"]
+    gone = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "SWEETRL_TRACKING": "on"}
     before = git(project.home, "status", "--porcelain", "--ignored")
-    done = subprocess.run(command, cwd=project.home, env=environment, capture_output=True, text=True, check=False)
+    done = python("-m", "flows.status", cwd=project.home, **gone)
     assert done.returncode == 1 and done.stderr == ""
     rows = [tuple(line.split("\t")) for line in done.stdout.splitlines()]
     facts = dict(rows)
@@ -153,9 +147,7 @@ def test_without_mlflow_the_rest_is_said(project: Project) -> None:
     assert "failed" in facts["last retraining"] and "free" in facts["disk"]
     assert [name for name, _ in rows][-2:] == ["what to do", "what to do"]
     assert git(project.home, "status", "--porcelain", "--ignored") == before
-    as_json = subprocess.run(
-        [*command, "--json"], cwd=project.home, env=environment, stdout=subprocess.PIPE, check=False
-    )
+    as_json = python("-m", "flows.status", "--json", cwd=project.home, **gone)
     assert as_json.returncode == 1 and len(json.loads(as_json.stdout)["to_do"]) == 2
 
 

@@ -78,13 +78,11 @@ def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
 
 
 def test_files_of_a_run_are_found(store: Path, tmp_path: Path) -> None:
-    for where in (store, tmp_path):  # beside the database, and as a server hands them out
-        records = Records(SETTINGS, where)
-        records.store = connect(SETTINGS, store)
-        (found,) = records.files(trained(store), "costs", tmp_path)
-        assert found.name == "b.txt" and found.read_text() == "b"
-        assert records.files(trained(store), "nothing", tmp_path) == []
-        assert records.files("f" * 32, "costs", tmp_path) == []
+    records = Records(SETTINGS, store)
+    (found,) = records.files(trained(store), "costs", tmp_path)
+    assert found.name == "b.txt" and found.read_text() == "b"
+    assert records.files(trained(store), "nothing", tmp_path) == []
+    assert records.files("f" * 32, "costs", tmp_path) == []
 
 
 def test_an_unknown_version_is_answered_with_the_known_ones_and_no_store_is_made(

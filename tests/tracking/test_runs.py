@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import TrackingSettings
-from sweetrl.tracking.registry import result_table, run_note
-from sweetrl.tracking.runs import ERROR_TAG, RunLog, git_state
+from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+from tests.tasks.fake_project import commit, git
 
 SETTINGS = TrackingSettings()
 
@@ -73,13 +73,15 @@ def test_the_experiment_opens_where_runs_and_models_are(here: Path) -> None:
 
 
 def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
-    killed = RunLog(SETTINGS, "train")
+    mark = {RETRAINING_TAG: "4"}
+    assert RunLog(SETTINGS, "train", mark).take_over() is None
+    killed = RunLog(SETTINGS, "train", mark)
     killed.open()
     child = RunLog(SETTINGS, "collect", parent=killed.run_id)
     child.open()
     client = connect(SETTINGS, here).client
-    again = RunLog(SETTINGS, "train", run_id=killed.run_id)
-    assert again.open() == killed.run_id
+    again = RunLog(SETTINGS, "train", mark)
+    assert again.take_over() == again.open() == killed.run_id
     assert client.get_run(child.run_id).info.status == "KILLED"
     left = RunLog(SETTINGS, "rank", parent=killed.run_id)
     left.open()
@@ -89,14 +91,12 @@ def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
     assert client.get_run(left.run_id).info.status == "KILLED"
     assert client.get_run(left.run_id).data.tags["mlflow.parentRunId"] == killed.run_id
     assert client.get_run(killed.run_id).info.status == "FAILED"
-    last = RunLog(SETTINGS, "train", run_id=killed.run_id)
-    last.open()
+    last = RunLog(SETTINGS, "train", mark)
+    last.take_over()
     assert client.get_run(killed.run_id).info.status == "RUNNING"
     last.finish()
     run = client.get_run(killed.run_id)
     assert run.info.status == "FINISHED" and ERROR_TAG not in run.data.tags
-    unknown = RunLog(SETTINGS, "train", run_id="0" * 32)
-    assert unknown.open() not in {None, "0" * 32}, "a run of another store is made anew"
 
 
 @pytest.mark.slow
@@ -141,20 +141,14 @@ def test_where_the_store_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_folder_that_is_no_repository_has_no_commit(here: Path) -> None:
     assert git_state(here) == ("", False)
-    subprocess.run(["git", "init", "-q"], check=True)
+    git(here, "init", "-q")
     assert git_state(here) == ("", False)
 
 
 def test_what_a_run_writes_itself_is_no_uncommitted_change(here: Path) -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=here, check=True)
-
     (here / "iterations").mkdir()
-    for name in ("dvc.lock", "iterations/dvc.lock", "params.yaml"):
-        (here / name).write_text("before\n")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    git(here, "init", "-q")
+    commit(here, dict.fromkeys(("dvc.lock", "iterations/dvc.lock", "params.yaml"), "before\n"))
     (here / "dvc.lock").write_text("after\n")
     (here / "iterations/dvc.lock").write_text("after\n")
     assert git_state(here)[1] is False
@@ -171,19 +165,3 @@ def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
     (here / "mlflow.db").chmod(0o640)  # shared on purpose
     connect(SETTINGS, here)
     assert (here / "mlflow.db").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
-    names = ("before", "after", "difference", "low", "high")
-    success = {f"success_{name}": value for name, value in zip(names, (0.263, 0.839, 0.576, 0.542, 0.608), strict=True)}
-    reward = {f"reward_{name}": value for name, value in zip(names, (0.391, 0.878, 0.487, 0.46, 0.513), strict=True)}
-    numbers = {"tasks": 1000, "confidence": 0.95} | success | reward
-    verdict, table, version, report = run_note(numbers, "it wins.", "agent/3", "report.html").split("\n\n")
-    assert verdict == "**Gate:** it wins." and version == "**Registered as** agent/3" and "report.html" in report
-    assert table.splitlines()[0] == "| on 1,000 held-out tasks | before | after | difference [95 % interval] |"
-    assert table.splitlines()[2:] == [
-        "| **tasks solved, %** | 26.3 | **83.9** | +57.6 [+54.2, +60.8] |",
-        "| **mean reward** | 0.391 | **0.878** | +0.487 [+0.460, +0.513] |",
-    ]
-    assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
-    assert result_table({}) == ""

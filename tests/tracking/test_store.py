@@ -4,52 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from sweetrl.config.settings import Settings
 from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
 from sweetrl.tracking.store import connect
+from tests.signals import answering
 
 EXPERIMENT = {"experiment_id": "7", "name": "sweetrl", "lifecycle_stage": "active"}
 
 
-class Server(ThreadingHTTPServer):
-    """Answers the question for an experiment with what `answers` says; nothing may be written there."""
-
-    answers = (200, json.dumps({"experiment": EXPERIMENT}))
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.server, Server)
-        status, text = self.server.answers
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *words: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """It answers the question for an experiment with what `answers` says; nothing may be written there."""
+    made = SimpleNamespace(answers=(200, json.dumps({"experiment": EXPERIMENT})))
+
+    async def answer(request: Request) -> Response:
+        status, text = made.answers
+        return Response(text, status)
+
+    with answering(Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])) as url:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{made.server_port}")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
         yield made
-        made.shutdown()
 
 
-def test_who_may_only_read_opens_the_store(server: Server) -> None:
+def test_who_may_only_read_opens_the_store(server: Any) -> None:
     assert connect(Settings().tracking).experiment_id == "7"
 
 
@@ -57,7 +48,7 @@ def test_who_may_only_read_opens_the_store(server: Server) -> None:
     "answers",
     [(200, "<html>Log in"), (200, '{"experiment": {"experiment_id": [1]}}'), (401, "no"), (403, "no"), (500, "x")],
 )
-def test_a_server_that_is_none_of_mlflow_or_refuses_is_one_sentence(server: Server, answers: tuple[int, str]) -> None:
+def test_a_server_that_is_none_of_mlflow_or_refuses_is_one_sentence(server: Any, answers: tuple[int, str]) -> None:
     server.answers = answers
     with pytest.raises(UserError, match="MLflow's store does not answer") as told:
         connect(Settings().tracking)

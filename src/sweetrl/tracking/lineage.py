@@ -92,14 +92,10 @@ class Records:
         return histories
 
     def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
-        """Return the files in a folder of a run's artifacts, sorted; `scratch` takes what lies elsewhere.
+        """Return the files in a folder of a run's artifacts, sorted, which are copied to `scratch`.
 
-        An unknown folder has none; a store that does not answer is a UserError. The embedded store's lie in the
-        project (`tracking.artifacts`), and MLflow is not needed for them.
+        An unknown folder has none; a store that does not answer is a UserError.
         """
-        here = (self.root or Path()) / self.settings.artifacts / run_id / "artifacts" / folder
-        if here.is_dir():
-            return sorted(path for path in here.iterdir() if path.is_file())
         from mlflow.exceptions import MlflowException
 
         client = self.store.client

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.errors import UserError
 from sweetrl.tracking.comparisons import entries
 from sweetrl.tracking.registry import GATE, Registry
+from sweetrl.tracking.runs import RETRAINING_TAG
 from sweetrl.tracking.store import Store, allowing
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def unused_models(registry: Registry, kept: Collection[str], since: float) -> li
 def unused_runs(registry: Registry, kept: Iterable[ModelVersion], named: Collection[str], since: float) -> list[Run]:
     """Return the pipeline runs of this model that ended before `since`, each behind the runs below it.
 
-    Where one of these is that of a `kept` version, in `named` or young, they all stay. Projects may share an
-    experiment: the parameter `tracking.model` says whose a pipeline run is, and a run below none is nobody's. What two
-    projects have made alike may be known by the same runs: those of other models' versions stay, too.
+    Where one of these is that of a `kept` version, in `named` (by its id, or the mark of its retraining) or young, they
+    all stay. Projects may share an experiment: the parameter `tracking.model` says whose a pipeline run is, and a run
+    below none is nobody's. What two projects have made alike may be known by the same runs: those of other models'
+    versions stay, too.
     """
     used: set[str | None] = {*named}
     for version in (*kept, *_others(registry)):
@@ -124,7 +126,8 @@ def unused_runs(registry: Registry, kept: Iterable[ModelVersion], named: Collect
     lines = {name: above(name) for name in runs}
     ours = {name for name, run in runs.items() if run.data.params.get("tracking.model") == registry.name}
     for name, run in runs.items():
-        if name in used or not run.info.end_time or run.info.end_time / 1000 >= since:
+        marked = run.data.tags.get(RETRAINING_TAG) in named
+        if name in used or marked or not run.info.end_time or run.info.end_time / 1000 >= since:
             ours.discard(lines[name][-1])
     unused = [name for name, line in lines.items() if line[-1] in ours]
     return [runs[name] for name in sorted(unused, key=lambda name: -len(lines[name]))]

@@ -91,8 +91,7 @@ class _Pending:
 class RunLog:
     """A run that is opened in MLflow when there is something to write, at the latest by `finish`.
 
-    Calls only fill buffers; they are written when `FLUSH_SECONDS` have gone by, and at the end. With the `run_id` of a
-    run that was killed or has failed, that run goes on, and the runs that it had left open below it are closed.
+    Calls only fill buffers; they are written when `FLUSH_SECONDS` have gone by, and at the end.
     """
 
     settings: TrackingSettings
@@ -100,8 +99,8 @@ class RunLog:
     tags: dict[str, str] = field(default_factory=dict)
     parent: str | None = None
     root: Path | None = None
-    run_id: str | None = None
-    store: Store | None = None
+    run_id: str | None = field(default=None, init=False)
+    store: Store | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.enabled = tracking_enabled()
@@ -138,9 +137,12 @@ class RunLog:
         """Note tags."""
         self._pending.tags.update(tags)
 
-    def take_over(self, tag: str) -> str | None:
-        """Go on with the run, of a killed process, that has this one's value of `tag`; return its id, or None."""
-        self._guarded(lambda: self._find(tag))
+    def take_over(self) -> str | None:
+        """Go on with the run that an earlier attempt at this one's retraining has left; return its id, None without.
+
+        It may have been killed or have failed; the runs that it has left open below it are closed.
+        """
+        self._guarded(self._find)
         return self.run_id
 
     def open(self) -> str | None:
@@ -175,20 +177,21 @@ class RunLog:
             self.enabled = False
             logger.warning("MLflow: %s; this run goes on without being recorded.", reason(error))
 
-    def _find(self, tag: str) -> None:
+    def _find(self) -> None:
         store = connect(self.settings, self.root)
-        query = f"tags.`{tag}` = '{self.tags[tag]}'"
-        if runs := store.client.search_runs([store.experiment_id], query, max_results=1):
-            self.run_id = runs[0].info.run_id  # opened again as after a kill
+        query = f"tags.`{RETRAINING_TAG}` = '{self.tags[RETRAINING_TAG]}'"
+        for run in store.client.search_runs([store.experiment_id], query, max_results=1):
+            store.client.update_run(run.info.run_id, status="RUNNING")
+            if ERROR_TAG in run.data.tags:
+                store.client.delete_tag(run.info.run_id, ERROR_TAG)
+            _close_children(store, run.info.run_id)
+            self.store, self.run_id = store, run.info.run_id
 
     def _open(self) -> tuple[Store, str]:
-        """Return the store and the run's id; the run is created, or goes on, where that has not been done."""
-        if self.store is None:
+        """Return the store and the run's id; the run is created where that has not been done."""
+        if self.store is None or self.run_id is None:
             store = connect(self.settings, self.root)
-            if self.run_id is None or not _reopen(store, self.run_id):
-                self.run_id = self._create(store)
-            self.store = store
-        assert self.run_id is not None
+            self.store, self.run_id = store, self._create(store)
         return self.store, self.run_id
 
     def _create(self, store: Store) -> str:
@@ -218,18 +221,6 @@ class RunLog:
         for path, folder in pending.artifacts:
             store.client.log_artifact(run_id, str(path), folder)
         self._pending = _Pending()
-
-
-def _reopen(store: Store, run_id: str) -> bool:
-    """Let the run `run_id` go on; False where this store does not know it."""
-    run = store.run(run_id)
-    if run is None:
-        return False
-    store.client.update_run(run_id, status="RUNNING")
-    if ERROR_TAG in run.data.tags:
-        store.client.delete_tag(run_id, ERROR_TAG)
-    _close_children(store, run_id)
-    return True
 
 
 def _close_children(store: Store, run_id: str) -> None:
