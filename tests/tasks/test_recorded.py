@@ -96,7 +96,7 @@ def test_the_run_cache_is_pushed_and_pulled_with_the_pipeline(toy, tmp_path: Pat
 
 # A stage as stage_main and stage_run make it, whose work takes long; killed in the seconds that DVC takes to record.
 LONG = """
-import os, pathlib, signal
+import contextlib, os, pathlib, signal
 from sweetrl.stages.run import stage_main, stage_run
 
 def long(settings):
@@ -109,7 +109,8 @@ def long(settings):
         pathlib.Path("data").mkdir(exist_ok=True)
         pathlib.Path("data/long.txt").write_text(part.read_text())
 
-stage_main(long)
+with contextlib.suppress(SystemExit):
+    stage_main(long)
 if os.path.exists("interrupt"):
     os.kill(os.getppid(), signal.SIGKILL)  # DVC or its shell
     os.kill(os.getpgid(0), signal.SIGKILL)
