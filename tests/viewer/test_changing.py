@@ -45,7 +45,7 @@ def fragment(catalogue: Catalogue, row: int, beside: int | None = None) -> str:
 
 
 def ready(tab: Tab, address: str) -> None:
-    """Open an address. A page that is busy for ever answers nothing, so this asks itself, and not for long."""
+    """Open an address. A page that is busy for ever answers nothing, so this asks itself."""
     tab.call("Page.navigate", url="about:blank")
     tab.call("Page.navigate", url=address)
 
@@ -53,7 +53,7 @@ def ready(tab: Tab, address: str) -> None:
         asked = "document.body && document.body.dataset.ready"
         return tab.browser.call("Runtime.evaluate", tab.session, 5.0, expression=asked)["result"].get("value")
 
-    wait_for(whole, 10)
+    wait_for(whole, 60)
 
 
 def test_an_address_far_down_the_table_opens(
