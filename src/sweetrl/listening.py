@@ -98,6 +98,8 @@ def serve_app(
         ws=ws,
         log_level="warning",
         limit_concurrency=most,
+        # uvicorn's 5 s are also httpx's and the OpenAI client's: who asks again just then finds the connection closed.
+        timeout_keep_alive=int(PART_SECONDS),
         timeout_graceful_shutdown=patience,
         # asyncio accepts so many connections in a row before it looks at any: few, or they are too many at once.
         backlog=max(most // 32, 1),

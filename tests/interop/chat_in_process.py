@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 import httpx
+import openai
 import verifiers.v1 as vf
 from verifiers.v1.dialects.chat import message_to_wire
 
@@ -34,12 +35,15 @@ class ChatInProcess(vf.Harness[vf.HarnessConfig]):
     ) -> Any:
         system, prompt = self.resolve_prompt(data)
         opening = [] if system is None else [{"role": "system", "content": system}]
-        body = {"model": ctx.model, "messages": opening + [message_to_wire(one) for one in prompt]}
-        async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
-            reply = await client.post(
-                f"{endpoint}/chat/completions", json=body, headers={"Authorization": f"Bearer {secret}"}
-            )
-        return vf.ProgramResult(int(reply.status_code != 200), "", reply.text)
+        messages = opening + [message_to_wire(one) for one in prompt]
+        # It asks again after a 502, as verifiers' own programs do.
+        async with httpx.AsyncClient(trust_env=False, timeout=60.0) as http:
+            client = openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http)
+            try:
+                reply = await client.chat.completions.create(model=ctx.model, messages=messages)
+            except openai.OpenAIError as error:
+                return vf.ProgramResult(1, "", str(error))
+        return vf.ProgramResult(0, reply.model_dump_json(), "")
 
 
 class Gone:

@@ -98,7 +98,8 @@ def test_verifiers(project: Path, expected: list[float | None], served: str, tmp
         --env.agent.harness.id chat-in-process --output-dir {tmp_path} --run.dir out"""
     called(command.split(), tmp_path, PYTHONPATH=str(Path(__file__).parent))
     rows = [json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()]
-    traces = [trace for row in rows for trace in row.get("traces", [row])]
+    traces = [trace for row in rows for trace in row["traces"]]
+    assert all(row["ok"] for row in rows), [one["errors"] for one in (*rows, *traces)]
     requests = [task.problem_description for task in tasks_of(sweetrl.domain("backend"), "test", COUNT, SEED)]
     rewards = {}
     for trace in traces:

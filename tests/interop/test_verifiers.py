@@ -245,7 +245,7 @@ def test_a_reward_of_ones_own_is_for_one_thread_at_a_time(server: Any) -> None:
 
 def test_the_model_fails(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT)
-    with server(reply=lambda body: "What?", scripted=["", "500"]) as far:
+    with server(reply=lambda body: "What?", scripted=["", *["500"] * 3]) as far:
         (episode,) = play(env, far)
     assert not episode.ok and not episode.traces[0].rewards
     assert episode.traces[0].errors[0].type == "ProviderError"
