@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sweetrl.config.sections import PassTokens, is_section
-from sweetrl.config.training import TrainerSettings
 
 HEAD = """# Parameters
 
@@ -19,34 +18,42 @@ protocol's numbers where there are any; the project's `params.yaml` spells out t
 run, a small agent on two CPU cores."""
 
 
+Described = dict[tuple[type, str], str]  # the first section with a key, by the class that declares it and the key's name
+
+
 def page(settings: type[BaseModel]) -> str:
     """Return the page: every key of the tree with its default, its allowed values and its description."""
-    return "\n\n".join([HEAD, *_describe("", settings)]) + "\n"
+    return "\n\n".join([HEAD, *_describe("", settings, {})]) + "\n"
 
 
-def _describe(name: str, section: type[BaseModel]) -> list[str]:
-    """The tables of a section, with a heading where it has a name, and of those nested in it."""
-    fields = {
-        field.alias or key: field
-        for key, field in section.model_fields.items()
-        if name == "trainer" or not _shared(section, key)
-    }
+def _describe(name: str, section: type[BaseModel], described: Described) -> list[str]:
+    """The tables of a section, with a heading where it has a name, and of those nested in it.
+
+    Keys that it inherits, and that an earlier section has as they are, are only named.
+    """
+    own: dict[str, FieldInfo] = {}
+    shared: dict[str, list[str]] = {}
+    for key, field in section.model_fields.items():
+        first = described.setdefault((_declares(section, key), key), name)
+        if first == name:
+            own[field.alias or key] = field
+        else:
+            shared.setdefault(first, []).append(f"`{key}`")
     parts = [f"## {name}", cleandoc(section.__doc__ or "")] if name else []
-    if len(fields) < len(section.model_fields):
-        parts.append("The other keys are those of [`trainer`](#trainer).")
-    parts.append(_table({key: field for key, field in fields.items() if not is_section(field.annotation)}))
-    for key, field in fields.items():
+    for first, keys in shared.items():
+        # All of them train; of another section they have a part.
+        said = "The other keys are" if first == "trainer" else f"{', '.join(keys)} are"
+        parts.append(f"{said} those of [`{first}`](#{first.replace('.', '')}).")
+    parts.append(_table({key: field for key, field in own.items() if not is_section(field.annotation)}))
+    for key, field in own.items():
         if is_section(field.annotation):
-            parts += _describe(f"{name}.{key}" if name else key, field.annotation)
+            parts += _describe(f"{name}.{key}" if name else key, field.annotation, described)
     return parts
 
 
-def _shared(section: type[BaseModel], key: str) -> bool:
-    """Whether `section` has `key` as `trainer` has it: with its default and its description."""
-    own, shared = section.model_fields[key], TrainerSettings.model_fields.get(key)
-    if not issubclass(section, TrainerSettings) or shared is None:
-        return False
-    return (own.default, own.description) == (shared.default, shared.description)
+def _declares(section: type[BaseModel], key: str) -> type:
+    """The class that says what `key` of `section` is."""
+    return next(each for each in section.__mro__ if key in vars(each).get("__annotations__", {}))
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
