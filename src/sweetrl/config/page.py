@@ -18,7 +18,8 @@ protocol's numbers where there are any; the project's `params.yaml` spells out t
 run, a small agent on two CPU cores."""
 
 
-Described = dict[tuple[type, str], str]  # the first section with a key, by the class that declares it and the key's name
+# The first section with a key, by the class that declares it and the name of the key.
+Described = dict[tuple[type, str], str]
 
 
 def page(settings: type[BaseModel]) -> str:
