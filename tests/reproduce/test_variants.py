@@ -76,7 +76,16 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
 
 def test_all_profiles_run_the_same_pipeline() -> None:
     texts = {name: (ROOT / "reproduce" / name / "dvc.yaml").read_text(encoding="utf-8") for name in PROFILES}
-    assert sorted(texts) == ["colbench", "frontend", "full", "small", "smollm2", "smollm2-quarter", "uninformed"]
+    assert sorted(texts) == [
+        "colbench",
+        "controls",
+        "frontend",
+        "full",
+        "small",
+        "smollm2",
+        "smollm2-quarter",
+        "uninformed",
+    ]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
