@@ -72,6 +72,18 @@ def test_a_merged_version_replies_as_base_and_adapter_do_and_has_its_lineage(
     assert talk["max_turns"] == 3
 
 
+def test_who_plays_with_a_registered_agent_plays_on_the_base_that_it_was_trained_on(
+    project: Path, settings: Settings
+) -> None:
+    from sweetrl.cli.show import load_agent
+
+    register_policy(settings, project)
+    other = settings.model_copy(update={"model": settings.model.model_copy(update={"base": "models/other"})})
+    played = load_agent(f"{settings.tracking.model}@challenger", other)
+    assert dvc_hash(Path(played.model.base)) == dvc_hash(project / "models/base")
+    assert played.adapter is not None and dvc_hash(played.adapter) == dvc_hash(project / "models/policy")
+
+
 def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, settings: Settings, tmp_path: Path) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id

@@ -27,6 +27,7 @@ from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import write_text
 from sweetrl.models.check import check_trained
 from sweetrl.paths import POLICY, TEST_TASKS
+from sweetrl.serve.source import from_registry
 from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.tracking.chat_agent import refuse_critic
 from sweetrl.tracking.registry import open_reference
@@ -354,19 +355,20 @@ def load_agent(policy: str, settings: Settings) -> Policy:
     """Return the agent to talk with.
 
     `policy` is "auto" (the trained adapter if there is one, else the base), "policy", "base", an adapter's folder, or
-    a registered MODEL@ALIAS.
+    a registered MODEL@ALIAS, which has the base that it was trained on.
     """
-    adapter: Path | None = None
+    model, adapter = settings.model, None
     if policy == "policy" or (policy == "auto" and POLICY.exists()):
         adapter = POLICY
     elif "@" in policy:
         registry, alias = open_reference(policy, settings.tracking)
         _kept.append(folder := tempfile.TemporaryDirectory(prefix="sweetrl-play-"))
-        adapter = registry.download(registry.get(alias), "artifacts/policy", Path(folder.name))
+        handed = from_registry(registry, alias, Path(folder.name))
+        model, adapter = model.model_copy(update={"base": handed.base}), handed.adapter
     elif policy not in ("auto", "base"):
         adapter = Path(policy)
         refuse_critic(adapter, check_trained(policy))
-    return Policy(settings.model, settings.engine, adapter)
+    return Policy(model, settings.engine, adapter)
 
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # adapters, for as long as this process
