@@ -239,7 +239,8 @@ def push_data(root: Path, *targets: str) -> str:
     if not remote:
         return "no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them"
     output = dvc(root, "push", *targets).strip().splitlines()
-    states = json.loads(dvc(root, "status", "--cloud", "--json", *targets) or "{}")
+    files = [target for target in targets if not target.startswith("-")]
+    states = json.loads(dvc(root, "status", "--cloud", "--json", *files) or "{}")
     absent = sorted(path for path, state in states.items() if state != "deleted")  # deleted: there, and not here
     if absent:
         raise UserError(f"{root}: {remote} has no {absent[0]} ({len(absent)} files) after `dvc push`; make it again.")
