@@ -42,9 +42,9 @@ def _describe(name: str, section: type[BaseModel], described: Described) -> list
             shared.setdefault(first, []).append(f"`{key}`")
     parts = [f"## {name}", cleandoc(section.__doc__ or "")] if name else []
     for first, keys in shared.items():
-        # All of them train; of another section they have a part.
-        said = "The other keys are" if first == "trainer" else f"{', '.join(keys)} are"
-        parts.append(f"{said} those of [`{first}`](#{first.replace('.', '')}).")
+        # Who inherits from `trainer` has all of its keys, from another section some of them.
+        subject = "The other keys" if first == "trainer" else ", ".join(keys)
+        parts.append(f"{subject} are those of [`{first}`](#{first.replace('.', '')}).")
     parts.append(_table({key: field for key, field in own.items() if not is_section(field.annotation)}))
     for key, field in own.items():
         if is_section(field.annotation):
