@@ -132,6 +132,19 @@ def test_an_own_method_takes_the_same_dialogues_and_skips_what_it_does_not_need(
     assert code_of(clone, "2", monkeypatch)["method"].startswith("examples.best_attempt:BestAttempt ")
 
 
+def test_a_change_of_its_source_collects_again(forms: tuple[Clone, str]) -> None:
+    from tasks.pipeline import changed_stages
+
+    clone, _ = forms
+    path = clone.root / "examples/forms.py"
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("That does not matter.", "No need."))
+        assert {"tasks", "collect"} <= changed_stages(clone.root, ["tasks", "collect"])
+    finally:
+        path.write_text(before)
+
+
 def test_an_own_reward_on_backend_programming(
     tmp_path: Path, clone_project: Callable[..., Clone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
