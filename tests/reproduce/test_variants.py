@@ -85,6 +85,7 @@ def test_all_profiles_run_the_same_pipeline() -> None:
         "smollm2",
         "smollm2-quarter",
         "uninformed",
+        "vague",
     ]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
