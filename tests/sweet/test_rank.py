@@ -98,8 +98,11 @@ def test_mean_centered_advantages_compare_questions_with_answers() -> None:
         state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
     ]
     # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
-    found = [[one.advantage for one in each.candidates] for each in rank.mean_centered(states, BACKEND)]
+    found = [[one.advantage for one in each.candidates] for each in rank.centered(states, BACKEND, "mean_centered")]
     assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
+    # Of the samples: questions -0.3, -0.1 (four), 0.1 (three); answers -0.9 (four), -0.5 (two), -0.3 (two).
+    found = [[one.advantage for one in each.candidates] for each in rank.centered(states, BACKEND, "median_centered")]
+    assert found == [pytest.approx([0.2, -0.2, 0.0]), pytest.approx([0.0, 0.6, 0.4])]
     rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
     first, second = rank.choose_preferences(states, BACKEND, rules, 0)
     assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
@@ -324,7 +327,7 @@ def test_pages_are_compared_with_pages() -> None:
     pairs = rank.choose_pairs(candidates, FRONTEND, RankSettings(reply_types="same", pairs=9), random.Random(0))
     assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
     known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
-    (state,) = rank.mean_centered(known, FRONTEND)
+    (state,) = rank.centered(known, FRONTEND, "mean_centered")
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
     preferences = list(rank.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0))
     assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"

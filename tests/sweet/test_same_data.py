@@ -21,7 +21,7 @@ from sweetrl.lm.data import PreferenceData, drop_overlong, plan
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
-from sweetrl.sweet.rank import choose_dialogues, choose_preferences, find_replay, mean_centered
+from sweetrl.sweet.rank import centered, choose_dialogues, choose_preferences, find_replay
 from sweetrl.types import Candidate, RankedState, Trajectory
 
 DOMAIN, SYSTEM = Backend(), "You help a user."
@@ -168,9 +168,9 @@ def test_rank_and_sweet_come_to_the_same(attempts: list[Trajectory], chat: ChatF
         for loss in ("replies", "all"):
             wanted = PolicySettings(objective="dpo", sft_replay=0.5, loss_tokens=loss)
             made[f"dpo/{types}/{loss}"] = told(preference_rows(preferences, replay, wanted))
-    centered = list(mean_centered(ranked, DOMAIN))
+    shifted = list(centered(ranked, DOMAIN, "mean_centered"))
     for equal in (True, False):
-        rows = listwise_rows(centered, 1.0, 0.5, 0.03, equal)
+        rows = listwise_rows(shifted, 1.0, 0.5, 0.03, equal)
         made[f"listwise/{equal}"] = told(rows)
         made[f"listwise/{equal}/replay"] = told(with_replay(rows, replay, equal))
     assert made == {name: EXPECTED[name] for name in made}

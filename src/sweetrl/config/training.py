@@ -114,10 +114,10 @@ class RankSettings(Section):
     distinct: bool = True
     """Whether the halves are formed over distinct replies (else over all samples, so that frequent replies are drawn
     more often, as in the official code)."""
-    reply_types: Literal["any", "same", "mean_centered", "no_questions"] = "any"
+    reply_types: Literal["any", "same", "mean_centered", "median_centered", "no_questions"] = "any"
     """Which replies may form a pair. `any`: any two. `same`: two questions, two final answers, or two pages that are
-    shown. `mean_centered`: any two, after the mean advantage of each type is subtracted. `no_questions`: any two but
-    questions (docs/concepts.md says why)."""
+    shown. `mean_centered`, `median_centered`: any two, after the mean or median advantage of each type is subtracted.
+    `no_questions`: any two but questions (docs/concepts.md says why)."""
     critic: Literal["trained", "privileged-ratio", "rollout-value", "judge", "random", "oracle"] = "trained"
     """Who ranks: the critic that `train-critic` has `trained`, or one without training: `privileged-ratio`,
     `rollout-value`, `judge`, `random`, `oracle` (docs/concepts.md)."""

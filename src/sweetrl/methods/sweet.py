@@ -44,17 +44,16 @@ class Sweet(Method):
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""
         from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
-        from sweetrl.sweet.rank import mean_centered
+        from sweetrl.sweet.rank import centered
 
         policy, inputs = job.settings, job.inputs
         if policy.objective == "dpo":
             preferences, replay = inputs.preferences()
             return preference_rows(preferences, replay if policy.sft_replay else [], policy)
-        states = inputs.candidates()
-        centred = mean_centered(states, job.domain) if job.rank.reply_types == "mean_centered" else states
+        states = centered(inputs.candidates(), job.domain, job.rank.reply_types)
         temperature = policy.advantage_temperature or None
         equal = policy.states == "equal"
-        data = listwise_rows(centred, policy.count_power, temperature, LEAST_WEIGHT, equal)
+        data = listwise_rows(states, policy.count_power, temperature, LEAST_WEIGHT, equal)
         if not policy.sft_replay:
             return data
         return with_replay(data, inputs.preferences()[1], policy.sft_replay_turns == "final")

@@ -91,6 +91,7 @@ WITHOUT = {
     "policy.advantage_temperature": 0.02,
     "policy.epochs": 3.0,
 }
+MEDIAN = {"rank.reply_types": "median_centered"}
 # Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, and no reward:
 # no successful dialogues either.
 SHARPENED = {
@@ -130,6 +131,8 @@ _VARIANTS = (
     ),
     Variant("value-head", "value function", ABLATIONS, {"critic.parameterization": "value-head"}),
     Variant("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
+    Variant("median-centred", "centred by the median", ABLATIONS, MEDIAN),
+    Variant("median-centred-no-c", "centred by the median, no c", ABLATIONS, {**WITHOUT, **MEDIAN}),
     Variant("sweet-dpo", "pairs of replies (DPO) in place of lists", ABLATIONS, DPO),
     Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
     *_official_switches(),

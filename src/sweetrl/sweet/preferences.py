@@ -20,6 +20,7 @@ weight is at most 20. (AWR bounds exp(A / t) instead: there a bounded weight sti
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from sweetrl.lm.rows import IndexPairs, RowFile
 from sweetrl.sweet.data import GroupedRows, all_tokens, reply_row
 from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import Candidate, Preference, RankedState, TokenRatios
+
+logger = logging.getLogger("sweetrl")
 
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
 TOKEN_RATIOS = "token_ratios.parquet"
@@ -203,6 +206,12 @@ def listwise_rows(
                 turns.append(state.turn)
     if not weights:
         raise UserError("candidates: there is no candidate to learn from; run the stage `rank` with more dialogues.")
+    if not equal and sum(weight >= 0.999 * HIGHEST for weight in weights) > len(weights) * 2 / 3:
+        logger.warning(
+            "more than two thirds of the candidates have the greatest weight, so that advantages do not order them: "
+            "set rank.reply_types to median_centered (a few replies of very low advantage shift the mean of the "
+            "others), or a higher policy.advantage_temperature"
+        )
     scale = len(weights) / sum(weights)
     return rows.data(labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
 

@@ -11,7 +11,8 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -276,35 +277,55 @@ def choose_preferences(
 ) -> Iterator[Preference]:
     """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared.
 
-    With reply_types `mean_centered` the states are read twice.
+    With reply_types `mean_centered` and `median_centered` the states are read twice.
     """
-    for state in mean_centered(states, domain) if settings.reply_types == "mean_centered" else states:
+    for state in centered(states, domain, settings.reply_types):
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(state_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, domain, settings, chance):
             yield Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
 
 
-def mean_centered(states: Sequence[RankedState], domain: Domain) -> Iterator[RankedState]:
-    """Yield `states` with the mean advantage of each type of reply taken off the replies of that type.
+def centered(states: Iterable[RankedState], domain: Domain, reply_types: str) -> Iterable[RankedState]:
+    """Return `states` with the mean or median advantage of each type of reply taken off the replies of that type.
 
-    The means go over all samples, so the states are read twice. Both attempts of a pair in Eq. 2 have exactly one
-    answer, so a constant added to the advantage of every answer changes no loss: only what is left without it says
-    whether to ask or to answer.
+    `reply_types` (`rank.reply_types`) says which; values that do not centre give `states`. Means and medians go over
+    all samples, so the states are read twice. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant
+    added to the advantage of every answer changes no loss: only what is left without it says whether to ask or to
+    answer. A few replies of very low advantage (babble) shift a mean, and hardly a median.
     """
-    totals = {kind: [0.0, 0] for kind in domain.reply_types}
+    middle_of = {"mean_centered": mean, "median_centered": median}.get(reply_types)
+    if middle_of is None:
+        return states
+    advantages = {kind: array("d") for kind in domain.reply_types}
+    counts = {kind: array("q") for kind in domain.reply_types}
     for state in states:
         for reply in state.candidates:
-            total = totals[domain.reply_type(reply.text)]
-            total[0] += reply.count * reply.advantage
-            total[1] += reply.count
-    mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
-    for state in states:
-        shifted = (
-            replace(reply, advantage=reply.advantage - mean[domain.reply_type(reply.text)])
-            for reply in state.candidates
-        )
-        yield replace(state, candidates=tuple(shifted))
+            kind = domain.reply_type(reply.text)
+            advantages[kind].append(reply.advantage)
+            counts[kind].append(reply.count)
+    middle = {kind: middle_of(advantages[kind], counts[kind]) for kind in domain.reply_types}
+    return (replace(state, candidates=shifted(state.candidates, domain, middle)) for state in states)
+
+
+def shifted(candidates: Iterable[Candidate], domain: Domain, middle: Mapping[str, float]) -> tuple[Candidate, ...]:
+    """Return `candidates` with the value of each one's type of reply taken off its advantage."""
+    return tuple(replace(one, advantage=one.advantage - middle[domain.reply_type(one.text)]) for one in candidates)
+
+
+def mean(values: Sequence[float], counts: Sequence[int]) -> float:
+    """The mean of `values`, each as often as its count; 0 where there are none."""
+    return sum(value * count for value, count in zip(values, counts, strict=True)) / max(1, sum(counts))
+
+
+def median(values: Sequence[float], counts: Sequence[int]) -> float:
+    """The median of `values`, each as often as its count (of two the lower); 0 where there are none."""
+    below, half = 0, sum(counts) / 2
+    for value, count in sorted(zip(values, counts, strict=True)):
+        below += count
+        if below >= half:
+            return value
+    return 0.0
 
 
 def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> Iterator[Replay]:
