@@ -145,7 +145,10 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
     folders = (REPOSITORY / "reproduce" / name for name in ("small", "uninformed", "smollm2-quarter"))
     measured = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in folders]
     small, untaught, _ = measured
-    controls = json.loads((REPOSITORY / "reproduce/controls/results.json").read_text(encoding="utf-8"))
+    controls, vague = (
+        json.loads((REPOSITORY / "reproduce" / name / "results.json").read_text(encoding="utf-8"))
+        for name in ("controls", "vague")
+    )
 
     def said(name: str, of: Any = small, at: str = "0", form: str = "{:.1f} % [{:.1f}, {:.1f}]") -> str:
         if name not in of["rows"]:
@@ -168,6 +171,7 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
         said(one, controls, form=change) for one in ("other-c", "conditioned", "no-privileged", "answered-turns")
     ]
     figures += [said(one, controls) for one in ("sweet", "no-rewards")]
+    figures += [said(one, vague) for one in ("sweet", "median-centred")]
     for figure in figures:
         assert figure in text
         text = text.replace(figure, "")
