@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.backend import Backend
 from sweetrl.config.settings import LoraSettings, ModelSettings, PolicySettings
 from sweetrl.errors import UserError
 from sweetrl.sweet.preferences import Replay, listwise_rows, reply_weights, with_replay
+from sweetrl.sweet.rank import centered
 from sweetrl.types import Candidate, RankedState
 
 
@@ -87,6 +89,20 @@ def test_rows_hold_every_candidate_with_weight_and_say_where_they_come_from() ->
     assert data.labels == pytest.approx((2 / 3, 2 / 3, 4 / 3, 4 / 3))  # a half, a half, 1 and 1, scaled to a mean of 1
     with pytest.raises(UserError, match="no candidate to learn from"):
         listwise_rows([RankedState("v", 0, 0, (1,), ())], 1.0, 0.1, 0.03)
+
+
+def test_one_reply_of_babble_costs_the_others_their_order_by_the_mean_alone(caplog: pytest.LogCaptureFixture) -> None:
+    drawn = (("needed", 0.0), ("usual", -0.3), ("other", -0.4), ("babble", -9.0))
+    replies = tuple(Candidate((at,), text, 2, value) for at, (text, value) in enumerate(drawn))
+    states = [RankedState("t", 0, 0, (1,), replies)]
+    by_mean, by_median = (
+        listwise_rows(centered(states, Backend(), f"{middle}_centered"), 1.0, 0.05, 0.03, equal=False)
+        for middle in ("mean", "median")
+    )
+    assert by_mean.labels == pytest.approx((1.0, 1.0, 1.0))
+    weights = (20.0, math.exp(0.1 / 0.05) / 4, 1 / 4)  # -0.4 is taken off
+    assert by_median.labels == pytest.approx([3 * weight / sum(weights) for weight in weights])
+    assert caplog.text.count("more than two thirds of the candidates have the greatest weight") == 1
 
 
 def test_the_loss_is_the_weighted_likelihood_written_slowly() -> None:
