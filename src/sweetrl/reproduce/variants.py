@@ -133,6 +133,7 @@ _VARIANTS = (
     Variant("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
     Variant("median-centred", "centred by the median", ABLATIONS, MEDIAN),
     Variant("median-centred-no-c", "centred by the median, no c", ABLATIONS, {**WITHOUT, **MEDIAN}),
+    Variant("median-centred-conditioned", "by the median, Eq. 3 as printed", ABLATIONS, {**CONDITIONED, **MEDIAN}),
     Variant("sweet-dpo", "pairs of replies (DPO) in place of lists", ABLATIONS, DPO),
     Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
     *_official_switches(),
@@ -141,6 +142,9 @@ _VARIANTS = (
     Variant("sharpened", "sharpened, without rewards", CONTROLS, SHARPENED),
     Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, RATIO),
     Variant("other-c", "with another task's c", CONTROLS, permuted="references"),
+    Variant(
+        "median-centred-other-c", "centred by the median, another task's c", CONTROLS, MEDIAN, permuted="references"
+    ),
     Variant(
         "privileged-ratio-other-c", "ranking by the base, another task's c", CONTROLS, RATIO, permuted="references"
     ),
