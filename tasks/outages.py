@@ -34,6 +34,12 @@ def outage(error: BaseException) -> UserError | None:
     return None
 
 
+def raise_outage(error: Exception | None) -> None:
+    """Raise the sentence for an error of a server or a full disk; every other error, and none, is passed over."""
+    if error is not None and (sentence := outage(error)) is not None:
+        raise sentence from error
+
+
 def stop_asking() -> None:
     """Let Prefect's client ask each thing once from now on: for an interruption with the embedded server.
 

@@ -33,7 +33,7 @@ from tasks.batches import Batch, is_taken, stamp, take_batch
 from tasks.ingestion import batch_named, batch_parameters, next_batch, provide
 from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time, promoting
 from tasks.origin import pull, share
-from tasks.outages import outage
+from tasks.outages import outage, raise_outage
 from tasks.promotion import GateResult, champion, fresh_test_first
 from tasks.training import Outcome, Steps, run_pipeline
 from tasks.workspace import (
@@ -367,6 +367,7 @@ def withdraw(home: Path) -> list[str]:
             log = RunLog(settings.tracking, "train", {RETRAINING_TAG: order["mark"]}, root=home)
             if log.take_over():
                 log.finish("KILLED")
+            raise_outage(log.failure)
             undone = undo_merge(journal, home)
             close_worktree(home, worktree_folder(home, branch))
             if not journal.last("trained"):

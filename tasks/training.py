@@ -27,6 +27,7 @@ from sweetrl.tracking.registry import CHAMPION, YET, Registration, headline, run
 from sweetrl.tracking.runs import ERROR_TAG, HARM_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
+from tasks.outages import raise_outage
 from tasks.pipeline import (
     ALL,
     PIPELINE,
@@ -365,7 +366,10 @@ class PipelineRecord:
     def finish(
         self, results: list[StageResult], registration: Registration | None, gate: GateResult | None, evaluated: bool
     ) -> None:
-        """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'."""
+        """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'.
+
+        Where a server is gone, the run of a retraining stays open: UserError, and whoever goes on with it closes it.
+        """
         if self.log is None:
             return
         for path, content in data_hashes(self.root).items():
@@ -384,7 +388,10 @@ class PipelineRecord:
         tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
         tags |= {HARM_TAG: harm(read_json(comparison)) if numbers else "", **_statuses(results)}
         self.log.set_tags({key: value for key, value in tags.items() if value or key == NOTE})
+        self.log.close_children()
         self.log.finish("FINISHED")
+        if self.steps.mark:
+            raise_outage(self.log.failure)
 
     def finish_failed(self, results: list[StageResult], error: BaseException) -> None:
         """Close the run and whatever its stages have left open."""

@@ -97,3 +97,33 @@ def test_who_is_killed_leaves_its_run_with_its_parameters_to_the_next_attempt(
     for record in records[2:]:
         record.environment()
     assert len({record.run_id for record in records}) == 3
+
+
+def test_the_run_of_a_retraining_is_closed_or_the_retraining_is_unfinished(
+    ended: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow's server was gone at the end, and the run was RUNNING for ever: the retraining was done."""
+    from mlflow.exceptions import MlflowException
+
+    monkeypatch.delenv("SWEETRL_TRACKING")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    record = PipelineRecord(ended.settings, ended.root, ended.root, Steps(mark="4"))
+    record.environment()
+    assert record.log is not None and record.log.store is not None
+    client, close = record.log.store.client, record.log.store.client.set_terminated
+    stage = RunLog(ended.settings.tracking, "rank", parent=record.run_id, root=ended.root)
+    stage.open()  # its process lost the server, and nobody closed it
+
+    def refuse(*given: Any) -> None:
+        raise MlflowException("Connection refused")
+
+    monkeypatch.setattr(client, "set_terminated", refuse)
+    with pytest.raises(UserError, match=r"^MLflow's server fails, .*Connection refused.*run the same command again"):
+        record.finish([], None, None, evaluated=True)
+    again = PipelineRecord(ended.settings, ended.root, ended.root, Steps(mark="4"))
+    again.environment()
+    assert again.run_id == record.run_id
+    monkeypatch.setattr(client, "set_terminated", close)
+    again.finish([], None, None, evaluated=True)
+    states = {run.info.run_id: run.info.status for run in client.search_runs([record.log.store.experiment_id])}
+    assert states == {record.run_id: "FINISHED", stage.run_id: "KILLED"}

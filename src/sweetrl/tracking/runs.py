@@ -101,6 +101,7 @@ class RunLog:
     root: Path | None = None
     run_id: str | None = field(default=None, init=False)
     store: Store | None = field(default=None, init=False)
+    failure: Exception | None = field(default=None, init=False)  # why it is not recorded any more
 
     def __post_init__(self) -> None:
         self.enabled = tracking_enabled()
@@ -174,7 +175,7 @@ class RunLog:
         try:
             action()
         except Exception as error:  # tracking must never decide whether a stage succeeds
-            self.enabled = False
+            self.enabled, self.failure = False, error
             logger.warning("MLflow: %s; this run goes on without being recorded.", reason(error))
 
     def _find(self) -> None:
