@@ -28,7 +28,14 @@ def wait_for_step(checkout: Checkout, step: str, before: int, seconds: float = 2
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("postgres", "pushed"), ("mlflow", "pushed"), ("mlflow", "taken"), ("prefect", "taken"), ("s3", "trained")],
+    [
+        ("postgres", "pushed"),
+        ("postgres", "promoted"),
+        ("mlflow", "pushed"),
+        ("mlflow", "taken"),
+        ("prefect", "taken"),
+        ("s3", "trained"),
+    ],
 )
 def test_a_server_that_is_gone_is_told_in_one_sentence_and_the_next_run_ends_well(
     team: Team, impatient: Checkout, books: Books, name: str, step: str
