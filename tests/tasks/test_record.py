@@ -100,7 +100,7 @@ def test_who_is_killed_leaves_its_run_with_its_parameters_to_the_next_attempt(
 
 
 def test_the_run_of_a_retraining_is_closed_or_the_retraining_is_unfinished(
-    ended: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow's server was gone at the end, and the run was RUNNING for ever: the retraining was done."""
     from mlflow.exceptions import MlflowException

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.tracking.runs import RunLog
 from tasks import batches, retraining, workspace
 from tasks.batches import REF, Batch, batches_of
 from tasks.journal import Journal
@@ -259,6 +260,24 @@ def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> No
     project.failing = set()
     project.retrain(changes={"collect.first": 4})
     assert project.trained() == [4, 4]
+
+
+def test_who_withdraws_while_mlflows_server_is_gone_withdraws_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run would be RUNNING for ever."""
+    from mlflow.exceptions import MlflowException
+
+    def lose(log: RunLog) -> None:
+        log.failure = MlflowException("Connection refused")
+
+    leave(project, "gate")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLog, "take_over", lose)
+        with pytest.raises(UserError, match=r"^MLflow's server fails, .*Connection refused"):
+            retraining.withdraw(project.home)
+    assert len(retraining.withdraw(project.home)) == 1
+    project.check_done("1")
 
 
 def test_code_that_git_does_not_have_takes_no_batch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
