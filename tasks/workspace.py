@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -324,7 +323,8 @@ def merge(home: Path, branch: str, onto: str = "", publish: Callable[[str], bool
     if ahead:
         done = git(home, "merge", "-q", "--ff-only", branch, check=False)
         if done.returncode:
-            raise NotMerged(f"{git_error(home, done)}; mend that, or `git merge {branch} && dvc checkout` there")
+            by_hand = f"`git merge {branch} && dvc checkout dvc.yaml` there"
+            raise NotMerged(f"{git_error(home, done)}; mend that, or {by_hand}")
     try:
         check_out(home, "--with-deps", PIPELINE)  # the batch that was learnt from, too
     except UserError as error:
@@ -369,12 +369,10 @@ def records_in_git(root: Path, tags: Mapping[str, str], folder: Path) -> Path | 
     parameters = parse_yaml(git(root, "show", f"{commit}:params.yaml", check=False).stdout, "params.yaml") or {}
     sources = parameters.get("sources", {})
     own = {sources.get(place, ""): code[key].split()[-1] for key, place in KEYS.values() if " " in code.get(key, "")}
-    archive = folder / "archive.tar"
-    if git(root, "archive", "-o", str(archive), commit, "--", "params.yaml", *own, check=False).returncode:
+    # Links become files, which have other content: nothing outside of the folder is read or written through them.
+    there = ("-c", "core.symlinks=false", f"--work-tree={folder}")
+    if git(root, *there, "restore", f"--source={commit}", "--", "params.yaml", *own, check=False).returncode:
         return None
-    with tarfile.open(archive) as files:
-        files.extractall(folder, filter="data")
-    archive.unlink()
     return folder if all(dvc_hash(folder / path) == content for path, content in own.items()) else None
 
 
