@@ -75,7 +75,7 @@ test-packages: environment ## those of the packages that know nothing of trainin
 test-flows: environment ## what takes minutes: the whole pipeline, the examples, an MLflow server, stages killed half-way
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "slow and not vllm" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
-	  tests/end_to_end/test_first_hour.py \
+	  tests/end_to_end/test_first_hour.py tests/end_to_end/test_retrain.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
 	  tests/stages tests/rollout tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \

@@ -274,7 +274,7 @@ def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult) -> tup
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
             return result, [undo_merge(journal, home), ""]
-        merged = f"not merged, as asked: a pull request of it, or `git merge {branch} && dvc checkout`"
+        merged = f"not merged, as asked: a pull request of it, or `git merge {branch} && dvc checkout dvc.yaml`"
         if order["merge"]:
             try:
                 merged = merge_branch(journal, steps, tree)

@@ -55,7 +55,7 @@ def test_retrain_promote_and_restore(trained: Clone, monkeypatch: pytest.MonkeyP
 
     trained.check("flows.promote", "@challenger", "--accept", "for the test")
     git(home, "merge", "-q", "--ff-only", branch)
-    assert trained.run("dvc", "checkout", "-q").returncode == 0
+    assert trained.run("dvc", "checkout", "-q", "dvc.yaml").returncode == 0
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy
     assert found.aliases()["champion"] == "2"
     settled = trained.run("flows.run")

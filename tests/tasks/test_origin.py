@@ -71,7 +71,8 @@ def test_what_cannot_be_pulled_is_said_and_takes_no_batch(project: Project, how:
     if how == "apart":
         commit(project.home, {"mine": "mine\n"})
         says = (
-            r"`git merge` failed: .*Not possible to fast-forward, aborting\..*`git merge [0-9a-f]{40} && dvc checkout`"
+            r"`git merge` failed: .*Not possible to fast-forward, aborting\..*"
+            r"`git merge [0-9a-f]{40} && dvc checkout dvc\.yaml`"
         )
     else:
         (project.home / "params.yaml").write_text((project.home / "params.yaml").read_text() + "# edited\n")
