@@ -20,7 +20,7 @@ from sweetrl.reproduce import __main__ as program
 from sweetrl.reproduce import run
 from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
-from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.run import STAGES, Profile
 from sweetrl.reproduce.tuning import budgets, read_tuning
 from sweetrl.sweet.pairs import read_pairs, trajectory_pairs, write_pairs
 from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
@@ -69,12 +69,13 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 @contextmanager
-def dying_at(stage: str) -> Iterator[None]:
-    """Whoever runs stages dies where it comes to `stage`."""
+def dying_at(stage: str, after: int = 0) -> Iterator[None]:
+    """Whoever runs stages dies where it comes to `stage`, which may run `after` times before."""
     go_on: Callable[..., None] = run._stage
+    times = count()
 
     def dies(place: Path, name: str, *args: Any) -> None:
-        if name == stage:
+        if name == stage and next(times) >= after:
             raise KeyboardInterrupt
         go_on(place, name, *args)
 
@@ -306,6 +307,30 @@ def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls) -> 
     program.run(["tune", "multi-turn-dpo", "7"])
     count = len(Profile().values["tuning"]["multi-turn-dpo"])
     assert [name for _, name in calls].count("train-policy") == count == len(read_tuning(folder / "tuning.yaml"))
+
+
+def test_tuning_trains_a_critic_once_for_settings_of_later_stages(folder: Path, calls: Calls) -> None:
+    policy, ranks = {"policy.epochs": 3.0}, {"rank.reply_types": "median_centered"}
+    edit(folder / "params.yaml", tuning={"sweet": [{}, policy, ranks, {**ranks, **policy}, {"critic.epochs": 2.0}]})
+    with dying_at("evaluate"), pytest.raises(KeyboardInterrupt):
+        program.run(["tune", "sweet", "7"])
+    program.run(["tune", "sweet", "7"])
+    ranks_too, everything = ["rank", "train-policy"], ["train-critic", "rank", "train-policy"]
+    runs = [everything, ["train-policy"], ranks_too, ["train-policy"], everything]
+    assert [name for _, name in calls] == [name for names in runs for name in [*names, "evaluate"]]
+    assert [one["settings"] for one in read_tuning(folder / "tuning.yaml")] == Profile().values["tuning"]["sweet"]
+    assert not any((folder / ".work").iterdir())
+
+
+def test_a_killed_tuning_goes_on_with_the_critics_of_runs_that_were_done(folder: Path, calls: Calls) -> None:
+    edit(folder / "params.yaml", tuning={"sweet": [{}, {"policy.epochs": 3.0}]})
+    stages = len(STAGES) + 1
+    with dying_at("train-policy", after=1), pytest.raises(KeyboardInterrupt):
+        program.run(["tune", "sweet", "7"])
+    assert len(calls) == stages
+    program.run(["tune", "sweet", "7"])
+    assert [name for _, name in calls[stages:]] == ["train-policy", "evaluate"]
+    assert not any((folder / ".work").iterdir())
 
 
 @pytest.mark.parametrize(

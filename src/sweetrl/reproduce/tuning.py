@@ -12,13 +12,16 @@ profile's temperatures, and adds a run to the file:
         '0': {success: 0.41, reward: 0.52, questions: 4.1}
         '1': {success: 0.35, reward: 0.47, questions: 4.3}
       digest: 0f3a...          # of all settings, the base and the tasks: what is there already is not run again
+
+Runs that differ in the policy's settings alone share critic and ranked replies; those that differ in how these are
+ranked, too, share the critic.
 """
 
 from __future__ import annotations
 
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,17 @@ from sweetrl.config.settings import parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
-from sweetrl.io import digest, read_json
+from sweetrl.io import digest, private_folder, read_json
+from sweetrl.paths import CRITIC, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
-from sweetrl.reproduce.run import Profile, inputs, run_plan, train, workspace
+from sweetrl.reproduce.run import WORK, Profile, inputs, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, merged
+from sweetrl.stages.launch import finished, link
 
 TUNING = Path("tuning.yaml")
+# What runs may share: what a stage makes, and the sections of settings that it does not depend on.
+SHARED = {"train-critic": (CRITIC, {"rank", "judge", "policy"}), "rank": (PREFERENCES, {"policy"})}
 
 
 def tune(profile: Profile, name: str, seed: int) -> None:
@@ -49,14 +56,22 @@ def tune(profile: Profile, name: str, seed: int) -> None:
     count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
     choose = {"grid": profile.temperatures, "tasks": count}
     plan = {"temperatures": [], "choose": choose, "personas": [], "opening": one.opening}
+    before: list[tuple[Path, Mapping[str, Any]]] = []
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         settings, base = profile.decisive(one, tree)
         mark = digest(settings, plan, [base, tasks_hash])
-        if any(run["digest"] == mark for run in read_tuning(path)):
+        part = f"tune-{name}-{seed}-{mark}"
+        known = any(run["digest"] == mark for run in read_tuning(path))
+        if known:
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
+            if not (profile.folder / WORK / part).exists():
+                continue
+        folder = workspace(profile, part, tree, made_of=data)
+        before.append((folder, settings))
+        if known:
             continue
-        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree, made_of=data)
+        _share(before[:-1], folder, settings)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
@@ -65,8 +80,24 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         run = {"variant": name, "seed": seed, "settings": dict(changes), "tasks": tasks, "at": rates, "digest": mark}
         with path.open("a", encoding="utf-8") as file:  # in one piece: several may be under way
             file.write(yaml.safe_dump([run], sort_keys=False, default_flow_style=None, allow_unicode=True))
-        shutil.rmtree(folder)
         print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
+    for folder, _ in before:
+        shutil.rmtree(folder)
+
+
+def _share(before: Sequence[tuple[Path, Mapping[str, Any]]], folder: Path, settings: Mapping[str, Any]) -> None:
+    """Let `folder` have what earlier runs have made with the same settings, as far as a stage depends on them."""
+    for stage, (place, later) in SHARED.items():
+        for other, theirs in before:
+            alike = _without(later, theirs) == _without(later, settings)
+            if alike and finished(other, stage) and not finished(folder, stage):
+                link(other / place, folder / place)
+                shutil.copy2(other / RUNS / f"{stage}.json", private_folder(folder / RUNS))
+
+
+def _without(later: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: values for name, values in settings.items() if name not in later}
+    return kept | {"ranks": settings["rank"]["critic"]} if "rank" in settings else kept  # whether a critic is trained
 
 
 def read_tuning(path: Path) -> list[dict[str, Any]]:
