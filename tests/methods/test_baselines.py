@@ -17,7 +17,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.lm.data import encode
 from sweetrl.methods.base import Inputs, find_method
-from sweetrl.methods.baselines import imitated_turns
+from sweetrl.methods.baselines import AnsweredTurns
 from sweetrl.types import Message, Task, Trajectory
 
 
@@ -31,13 +31,13 @@ def dialogue(*answers: str, reward: float = 1.0) -> Trajectory:
 
 @pytest.mark.parametrize("words", [*NOTHING, *UNKNOWN, *described.UNKNOWN, REFUSAL, "None."])
 def test_a_refused_question_is_not_imitated(words: str) -> None:
-    assert imitated_turns(dialogue("The rate is 7.", words, "Nobody pays before noon.")) == [0, 2, 3]
+    assert AnsweredTurns().imitated(dialogue("The rate is 7.", words, "Nobody pays before noon.")) == [0, 2, 3]
 
 
 def test_the_final_reply_is_imitated_where_it_succeeded() -> None:
-    assert imitated_turns(dialogue("It is 7.", reward=0.5)) == [0]
-    assert imitated_turns(dialogue("It is 7.", reward=0.5), least=0.5) == [0, 1]
-    assert imitated_turns(dialogue("No.", reward=0.0)) == []
+    assert AnsweredTurns().imitated(dialogue("It is 7.", reward=0.5)) == [0]
+    assert AnsweredTurns().imitated(dialogue("It is 7.", reward=0.5), least=0.5) == [0, 1]
+    assert AnsweredTurns().imitated(dialogue("No.", reward=0.0)) == []
 
 
 def test_what_is_learnt_are_these_replies_as_they_were_sampled_behind_all_that_stood_before(
@@ -60,7 +60,7 @@ def test_what_is_learnt_are_these_replies_as_they_were_sampled_behind_all_that_s
     system = Backend().system_prompt(settings.agent.prompt)
     expected = []
     for each in attempts[:-1]:
-        row, turns = encode(each, chat, system), imitated_turns(each)
+        row, turns = encode(each, chat, system), AnsweredTurns().imitated(each)
         if turns:
             expected.append([row.prompt(turn) + row.token_ids[slice(*row.spans[turn])] for turn in turns])
     assert data(attempts) == expected

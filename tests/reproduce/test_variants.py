@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import yaml
 
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.methods.base import find_method
+from sweetrl.methods.baselines import AnsweredTurns
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
 from sweetrl.reproduce.variants import TABLES, VARIANTS, Variant, merged, variant_named
+from sweetrl.types import Message, Task, Trajectory
 from tests.reproduce.made import ROOT, profile_folder
 
 
@@ -40,6 +43,15 @@ def test_a_variant_stands_in_a_table_and_is_compared_with_one_on_its_base() -> N
     for variant in VARIANTS.values():
         assert variant.table in TABLES
         assert VARIANTS[variant.against].settings.get("model.base") == variant.settings.get("model.base")
+
+
+def test_the_filter_that_knows_no_refusal_imitates_every_question_and_successes() -> None:
+    method = find_method(str(VARIANTS["every-question"].settings["method"]))
+    assert isinstance(method, AnsweredTurns) and method.section == "rft"
+    words = Message("user", "A price?"), Message("assistant", "Free?"), Message("user", "No.")
+    lost = Trajectory(Task("t", "A price?", "x"), 0, (*words, Message("assistant", "I WANT TO ANSWER:\n0")), reward=0.0)
+    assert method.imitated(lost) == [0] and AnsweredTurns().imitated(lost) == []
+    assert method.imitated(replace(lost, reward=1.0)) == [0, 1]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

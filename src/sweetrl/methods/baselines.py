@@ -75,6 +75,10 @@ class AnsweredTurns(Rft):
 
     name = "answered-turns"  # the settings are those of `rft`
 
+    def refuses(self, words: str) -> bool:
+        """Whether the user's words say no more than that there is nothing."""
+        return refuses(words)
+
     def missing_data(self, counts: DataCounts) -> str | None:
         """Questions are imitated whatever the dialogue's reward."""
         return None
@@ -87,25 +91,24 @@ class AnsweredTurns(Rft):
         least = job.settings.min_reward
 
         def row(trajectory: Trajectory) -> Row:
-            whole, kept = encode(trajectory, job.chat, job.system), imitated_turns(trajectory, least)
+            whole, kept = encode(trajectory, job.chat, job.system), self.imitated(trajectory, least)
             return Row.of_turns((whole.prompt(turn), whole.token_ids[slice(*whole.spans[turn])]) for turn in kept)
 
-        imitated = (each for each in job.inputs.trajectories() if usable(each) and imitated_turns(each, least))
+        imitated = (each for each in job.inputs.trajectories() if usable(each) and self.imitated(each, least))
         data = rows_of(imitated, row)
         if not data.rows:
             raise UserError("the user answered no question of these dialogues; collect more, or take another method.")
         return data
 
+    def imitated(self, trajectory: Trajectory, least: float = 1.0) -> list[int]:
+        """Return the agent's turns (from 0) that the user answered without a refusal, and the last one of a success.
 
-def imitated_turns(trajectory: Trajectory, least: float = 1.0) -> list[int]:
-    """Return the agent's turns (from 0) that the user answered without a refusal, and the last one of a success.
-
-    A success has a reward of `least` or more, without the price of questions.
-    """
-    last = sum(message.role == "assistant" for message in trajectory.messages) - 1
-    answers = [message.content for message in trajectory.messages[2 : 2 * last + 1 : 2]]
-    answered = [turn for turn, answer in enumerate(answers) if not refuses(answer)]
-    return [*answered, last] if (unpriced(trajectory).reward or 0.0) >= least else answered
+        A success has a reward of `least` or more, without the price of questions.
+        """
+        last = sum(message.role == "assistant" for message in trajectory.messages) - 1
+        answers = [message.content for message in trajectory.messages[2 : 2 * last + 1 : 2]]
+        answered = [turn for turn, answer in enumerate(answers) if not self.refuses(answer)]
+        return [*answered, last] if (unpriced(trajectory).reward or 0.0) >= least else answered
 
 
 class ZeroShot(Method):

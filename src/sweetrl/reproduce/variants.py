@@ -84,6 +84,7 @@ CONDITIONED = {"critic.reference": "conditioned", "rank.reference": "conditioned
 UNTRAINED = {"method": "zero-shot", "model.base": PRETRAINED}
 NOT_TOLD = "without training-time information"
 DPO = {"policy.objective": "dpo"}
+EVERY_QUESTION = "sweetrl.reproduce.filters:EveryQuestion"
 # The critic begins at zero then, whatever its reference; what else is here was chosen for it on validation tasks.
 WITHOUT = {
     "critic.privileged": False,
@@ -139,6 +140,7 @@ _VARIANTS = (
     *_official_switches(),
     # After `agent.max_turns` - 1 questions, a number that is chosen on validation tasks (`variant_settings`).
     Variant("forced-answer", "zero-shot, made to answer", CONTROLS, {"method": "zero-shot"}, opening=ANSWER),
+    Variant("every-question", "imitation of every question", CONTROLS, {"method": EVERY_QUESTION}),
     Variant("sharpened", "sharpened, without rewards", CONTROLS, SHARPENED),
     Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, RATIO),
     Variant("other-c", "with another task's c", CONTROLS, permuted="references"),

@@ -286,7 +286,7 @@ def choose_preferences(
             yield Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
 
 
-def centered(states: Iterable[RankedState], domain: Domain, reply_types: str) -> Iterable[RankedState]:
+def centered(states: Sequence[RankedState], domain: Domain, reply_types: str) -> Iterable[RankedState]:
     """Return `states` with the mean or median advantage of each type of reply taken off the replies of that type.
 
     `reply_types` (`rank.reply_types`) says which; values that do not centre give `states`. Means and medians go over
