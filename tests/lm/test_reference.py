@@ -67,6 +67,21 @@ def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
         assert (pieces - expected).abs().max().item() <= tolerance
 
 
+def test_long_passes_of_the_reference_say_how_far_they_are_and_short_ones_nothing(
+    adapted: Any, rows: tuple[Row, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sweetrl.console import progress
+    from sweetrl.lm.reference import reference_logprobs
+
+    caplog.set_level("INFO", logger="sweetrl")
+    reference_logprobs(adapted[0], rows, Layout(None, tokens=300))
+    assert not caplog.messages
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1.0)
+    reference_logprobs(adapted[0], rows, Layout(None, tokens=300))
+    assert len(caplog.messages) == len(rows) - 1
+    assert caplog.messages[-1].startswith(f"reference log-probs: {len(rows) - 1} of {len(rows)} sequences")
+
+
 @pytest.mark.parametrize("normalization", ["turn", "trajectory", "none"])
 def test_critic(adapted: Any, rows: tuple[Row, ...], normalization: str) -> None:
     from sweetrl.sweet.trainer import CriticTrainer

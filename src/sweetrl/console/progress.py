@@ -77,10 +77,10 @@ class _Display:
 
 
 class Meter(_Display):
-    """Counts `total` things called `unit`; call it with how many more are done."""
+    """Counts `total` things called `unit`; call it with how many more are done. Without `bar` it says lines alone."""
 
-    def __init__(self, name: str, total: int, unit: str) -> None:
-        super().__init__(f"{name}: {unit}", total)
+    def __init__(self, name: str, total: int, unit: str, bar: bool = True) -> None:
+        super().__init__(f"{name}: {unit}", total, bar)
         self.name, self.total, self.unit, self.done = name, total, unit, 0
 
     def __enter__(self) -> Meter:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweetrl.console.progress import Meter
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
 from sweetrl.lm.distributed import all_gather, is_sharded, process_rank_and_count
@@ -92,6 +93,18 @@ def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[t
             yield from part
 
 
+def _reported(computed: Iterable[tuple[int, Tensor]], total: int) -> Iterator[tuple[int, Tensor]]:
+    """Pass on what is computed, and say now and then how far it is; what takes seconds is not spoken of."""
+    if process_rank_and_count()[0]:
+        yield from computed
+        return
+    progress = Meter("reference log-probs", total, "sequences", bar=False)  # training has a bar already
+    for number, one in enumerate(computed, start=1):
+        yield one
+        if number < total:
+            progress(1)
+
+
 class RowValues(Listed["Tensor"]):
     """Values of every row's reply tokens, in a file; CPU tensors [reply tokens], in order."""
 
@@ -157,7 +170,7 @@ def reference_logprobs(
     model.eval()
     try:
         with nullcontext() if adapter else without_adapter(model):
-            computed = _spread(model, rows, layout)
+            computed = _reported(_spread(model, rows, layout), len(rows))
             if path is None or process_rank_and_count()[0]:
                 return _write_values(None, lengths, computed)
             with atomic_path(path) as temporary:
