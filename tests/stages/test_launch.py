@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.config.settings import ModelSettings
+from sweetrl.errors import UserError
 from sweetrl.stages import launch
 
 STAGE = """\
@@ -108,3 +109,17 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(launch.LAUNCHED, raising=False)
     assert launch.processes_of(ModelSettings(processes=2, device="cuda")) == (1, ["3"])
     assert not launch.wants_processes(ModelSettings(processes=2, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("os._exit(3)", "sweet, seed 7: stage `rank` ended with 3; what it said stands above"),
+        ("os.kill(os.getpid(), 9)", r"was killed \(signal 9, perhaps for lack of memory\); run the same command again"),
+        ("os.kill(os.getpid(), 15)", r"was killed \(signal 15\); run the same command again to go on"),
+    ],
+)
+def test_a_stage_that_ends_without_a_word_is_said_to_have_been_killed(tmp_path: Path, code: str, said: str) -> None:
+    (tmp_path / "ends.py").write_text(f"import os\n{code}")
+    with pytest.raises(UserError, match=said):
+        launch.run_stage_in(tmp_path, "rank", module="ends", part="sweet, seed 7")

@@ -102,13 +102,9 @@ def launch(settings: ModelSettings) -> int:
         rank, failed = error.get_first_failure()
         if failed.exitcode > 0:
             return failed.exitcode
-        number = -failed.exitcode  # a signal, which has left the process no word to say
-        why = ", perhaps for lack of memory" if number == 9 else ""
-        print(
-            f"error: process {rank} of {count} was killed (signal {number}{why}); run the same command again to go on.",
-            file=sys.stderr,
-        )
-        return 128 + number
+        say = f"process {rank} of {count} {_ended(failed.exitcode)}; run the same command again to go on."
+        print(f"error: {say}", file=sys.stderr)
+        return 128 - failed.exitcode
     except SignalException as error:
         return 128 + error.sigval
     return 0
@@ -138,10 +134,14 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
             share.wait()
     for index, status in enumerate(ended):
         if status:
-            raise UserError(
-                f"{stage}: share {index} of {count} ended with {status}"
-                f"{', perhaps for lack of memory' if status == -9 else ''}; run the same command again to go on."
-            )
+            raise UserError(f"{stage}: share {index} of {count} {_ended(status)}; run the same command again to go on.")
+
+
+def _ended(status: int) -> str:
+    """How a process of the status `status` ended: -n is a signal, which has left it no word to say."""
+    if status >= 0:
+        return f"ended with {status}"
+    return f"was killed (signal {-status}{', perhaps for lack of memory' if status == -9 else ''})"
 
 
 def prepare(folder: Path, tree: Mapping[str, Any]) -> None:
@@ -185,8 +185,9 @@ def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: st
     if parent:
         environment[PARENT_VARIABLE] = parent
     done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
-    if done.returncode:
-        raise UserError(f"{part or folder}: stage `{stage}` ended with {done.returncode}; what it said stands above.")
+    if status := done.returncode:
+        now = "what it said stands above" if status > 0 else "run the same command again to go on"
+        raise UserError(f"{part or folder}: stage `{stage}` {_ended(status)}; {now}.")
 
 
 def absolute_tracking(tracking: Mapping[str, Any], root: Path) -> dict[str, Any]:
