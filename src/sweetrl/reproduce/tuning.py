@@ -62,14 +62,14 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         settings, base = profile.decisive(one, tree)
         mark = digest(settings, plan, [base, tasks_hash])
         part = f"tune-{name}-{seed}-{mark}"
-        known = any(run["digest"] == mark for run in read_tuning(path))
-        if known:
+        done = any(run["digest"] == mark for run in read_tuning(path))
+        if done:
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             if not (profile.folder / WORK / part).exists():
                 continue
         folder = workspace(profile, part, tree, made_of=data)
         before.append((folder, settings))
-        if known:
+        if done:
             continue
         _share(before[:-1], folder, settings)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
