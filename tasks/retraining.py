@@ -147,8 +147,7 @@ def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bo
     settings = load_settings(home / "params.yaml")
     collect = settings.collect
     # What cannot be set, or not be trained with, takes no batch.
-    chosen = parse_settings(parse_yaml(with_parameters(home, changes), "params.yaml") or {}, "params.yaml")
-    check_committed(home, own_sources(chosen, home).values())
+    check_committed(home, own_sources(_settings_with(home, changes), home).values())
     first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
     fresh = {} if first_test == settings.tasks.test_first else {"tasks.test_first": first_test}
     with one_at_a_time(home, "batches"):
@@ -356,9 +355,11 @@ def withdraw(home: Path) -> list[str]:
     sentences = []
     for journal in unfinished(home):
         order, branch = journal.order, journal.branch
-        settings = load_settings(home / "params.yaml")
+        # Its run and its version lie where it has put them.
+        tracked = {key: value for key, value in order["parameters"].items() if key.startswith("tracking.")}
+        settings = _settings_with(home, tracked)
         version = journal.last("registered").get("version")
-        with recording_at(settings, home), promoting(home, print):
+        with recording_at(load_settings(home / "params.yaml"), home), promoting(home, print):
             if version is not None:
                 registry = Registry(settings.tracking, home)
                 if journal.last("decided").get("promote") and CHAMPION in registry.aliases_of(version):
@@ -379,6 +380,10 @@ def withdraw(home: Path) -> list[str]:
         said = "; ".join(filter(None, [f"{branch} is withdrawn{rest}", undone, f"{command} takes its batch again"]))
         sentences.append(said)
     return sentences
+
+
+def _settings_with(home: Path, changes: Mapping[str, Any]) -> Settings:
+    return parse_settings(parse_yaml(with_parameters(home, changes), "params.yaml") or {}, "params.yaml")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,11 @@ def steps_of(project: Project) -> list[str]:
         return [row["step"] for row in journal.rows]
 
 
-def leave(project: Project, server: str) -> None:
+def leave(project: Project, server: str, **options: Any) -> None:
     """Let a retraining end at a server that is gone."""
     project.failing = {server}
     with pytest.raises(UserError):
-        project.retrain()
+        project.retrain(**options)
     project.failing = set()
 
 
@@ -265,13 +266,14 @@ def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> No
 def test_who_withdraws_while_mlflows_server_is_gone_withdraws_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run would be RUNNING for ever."""
+    """Its run would be RUNNING for ever; it lies in the experiment that the retraining has set."""
     from mlflow.exceptions import MlflowException
 
     def lose(log: RunLog) -> None:
+        assert log.settings.experiment == "trial"
         log.failure = MlflowException("Connection refused")
 
-    leave(project, "gate")
+    leave(project, "gate", changes={"tracking.experiment": "trial"})
     with monkeypatch.context() as patch:
         patch.setattr(RunLog, "take_over", lose)
         with pytest.raises(UserError, match=r"^MLflow's server fails, .*Connection refused"):

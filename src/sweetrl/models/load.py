@@ -254,6 +254,6 @@ def _missing(model: Path | str, what: str, error: BaseException | None = None) -
     said = "" if error is None else str(error).strip() or type(error).__name__
     reason = f" that can be loaded ({' '.join(said.split())[:300]})" if said else ""
     return (
-        f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull` or `make base-model`) or "
-        "set `model.base` in params.yaml."
+        f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull dvc.yaml` or "
+        "`make base-model`) or set `model.base` in params.yaml."
     )
