@@ -209,8 +209,8 @@ def listwise_rows(
     if not equal and sum(weight >= 0.999 * HIGHEST for weight in weights) > len(weights) * 2 / 3:
         logger.warning(
             "more than two thirds of the candidates have the greatest weight, so that advantages do not order them: "
-            "set rank.reply_types to median_centered (a few replies of very low advantage shift the mean of the "
-            "others), or a higher policy.advantage_temperature"
+            "set a higher policy.advantage_temperature, or, where a few replies of very low advantage shift the mean "
+            "of the others, rank.reply_types to median_centered"
         )
     scale = len(weights) / sum(weights)
     return rows.data(labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
