@@ -80,7 +80,8 @@ test-flows: environment ## what takes minutes: the whole pipeline, the examples,
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
 	  tests/stages tests/rollout tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
 	  tests/frontend/test_synthetic.py tests/base_agent/test_shipped_bases.py \
-	  tests/lm/test_trees.py $(ARGS)
+	  tests/lm/test_trees.py tests/lm/test_gpu_benchmark.py tests/sweet/test_compiled.py tests/spread/test_share.py \
+	  tests/backend/test_tasks.py $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

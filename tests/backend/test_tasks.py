@@ -88,6 +88,7 @@ def programs(split: Split, seeds: Iterable[int], count: int, **options: Any) -> 
     ]
 
 
+@pytest.mark.slow
 def test_no_test_program_is_a_training_program_up_to_numbers_and_names() -> None:
     train = {shape(program) for program in programs("train", (1, 2), 500, domains=DOMAINS)}
     test = {shape(program) for program in programs("test", (1, 3), 300)}

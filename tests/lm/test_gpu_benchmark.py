@@ -22,6 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("gpu")
 
 
+@pytest.mark.slow
 def test_the_dry_run_measures_every_kind_once(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,7 @@ def test_shares_leave_the_same_bytes(
     assert len(results(cut)) == 4 + 4 + 6 + 2
 
 
+@pytest.mark.slow
 def test_processes_make_the_shares(make_project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     alone, several = make_project("alone"), make_project("several")
@@ -89,6 +90,7 @@ def test_processes_make_the_shares(make_project: Callable[[str], Path], monkeypa
     ]
 
 
+@pytest.mark.slow
 def test_a_share_that_fails_ends_them_all(make_project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     project = make_project("broken")

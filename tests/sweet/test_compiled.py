@@ -85,6 +85,7 @@ def train(
     return trainer, lengths, counters["stats"]["unique_graphs"] - before, calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "checkpointing"), [("CriticTrainer", False), ("PolicyTrainer", True)])
 def test_compiled_layers_train_alike_with_few_graphs(kind: str, checkpointing: bool, tmp_path: Path) -> None:
     """Metrics and gradient norms of every step, and the weights after it; a graph for each of at most five lengths."""

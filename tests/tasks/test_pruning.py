@@ -264,6 +264,7 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     assert [entry.version for entry in registry.history()][-5:] == [str(n) for n in (*LAST[1:], 3, COUNT)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["delete_model_version", "delete_logged_model", "delete_run"])
 def test_whoever_dies_leaves_what_the_next_one_finishes(team: Team, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     goal = [(item.kind, item.name) for item in team.prune(dry_run=True).items]
