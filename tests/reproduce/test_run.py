@@ -106,7 +106,7 @@ def pretend(place: Path) -> None:
 
 
 def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Calls) -> None:
-    run.variant(Profile(), "sweet", 7)
+    run.train_variant(Profile(), "sweet", 7)
     assert calls == [("sweet-7", stage) for stage in ("train-critic", "rank", "train-policy")]
     kept = folder / "variants" / "sweet" / "7"
     assert {path.name for path in kept.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}
@@ -128,7 +128,7 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
 def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> None:
     plain = Profile()
     edit(folder / "params.yaml", variant_settings={"no-privileged": {"critic.learning_rate": 0.25}})
-    run.variant(Profile(), "no-privileged", 7)
+    run.train_variant(Profile(), "no-privileged", 7)
     run.measure(Profile(), "no-privileged", 7)
     one = Profile().variant("no-privileged")
     assert one.settings == {**plain.variant("no-privileged").settings, "critic.learning_rate": 0.25}
@@ -162,7 +162,7 @@ def test_a_control_learns_from_what_it_says(folder: Path, calls: Calls, name: st
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_stage", look)
-        run.variant(Profile(), name, 7)
+        run.train_variant(Profile(), name, 7)
     ((found, pairs),) = seen
     count = 16 if name == "sweet-third" else 48
     others = {each.task.id: each.task.ground_truth for each in found}
@@ -187,7 +187,7 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
     with dying_at("rank"):
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                run.variant(Profile(), "sweet", 7)
+                run.train_variant(Profile(), "sweet", 7)
     assert calls == [("sweet-7", "train-critic")], "with equal inputs it goes on"
     if changed == "code":
         (folder / "package").mkdir()
@@ -197,7 +197,7 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
         path = data if changed == "data" else folder.parents[1] / "models" / "base" / "weights"
         path.write_text("others", encoding="utf-8")
     calls.clear()
-    run.variant(Profile(), "sweet", 7)
+    run.train_variant(Profile(), "sweet", 7)
     assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
 
 
@@ -207,7 +207,7 @@ def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, c
     kept = {name: Profile().mark(Profile().variant(name), 7) for name in ("sweet", "no-privileged", "sweet-iterations")}
     edit(project, method="rft", iterations=3)
     assert {name: Profile().mark(Profile().variant(name), 7) for name in kept} == kept
-    run.variant(Profile(), "sweet", 7)
+    run.train_variant(Profile(), "sweet", 7)
     found = read_json(folder / "variants" / "sweet" / "7" / "parameters.json")["parameters"]
     assert (found["method"], found["iterations"]) == ("sweet", 1)
     assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
@@ -215,7 +215,7 @@ def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, c
 
 def test_a_policy_of_other_settings_is_not_measured_as_one_of_these(folder: Path, calls: Calls) -> None:
     """DVC trains again what it sees: a part that is run by hand measured the old policy and called it the new."""
-    run.variant(Profile(), "rft", 7)
+    run.train_variant(Profile(), "rft", 7)
     project = folder.parents[1] / "params.yaml"
     values = yaml.safe_load(project.read_text(encoding="utf-8"))
     edit(project, gate={**values["gate"], "power": 0.9}, policy={**values["policy"], "epochs": 9.0})
@@ -227,16 +227,16 @@ def test_a_policy_of_other_settings_is_not_measured_as_one_of_these(folder: Path
     (folder / "seed-data" / "7" / "pairs.parquet").write_text("others", encoding="utf-8")
     with pytest.raises(UserError, match="with other `data` than there are now"):
         run.measure(Profile(), "rft", 7)
-    run.variant(Profile(), "rft", 7)
+    run.train_variant(Profile(), "rft", 7)
     run.measure(Profile(), "rft", 7)
 
 
 def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) -> None:
-    run.variant(Profile(), "zero-shot", 7)
+    run.train_variant(Profile(), "zero-shot", 7)
     assert calls == []
     run.measure(Profile(), "zero-shot", 7)
     assert not (folder / "variants" / "zero-shot" / "7" / "policy").exists()
-    run.variant(Profile(), "answered-turns", 7)
+    run.train_variant(Profile(), "answered-turns", 7)
     run.measure(Profile(), "answered-turns", 7)
     summary = read_json(folder / "measured" / "answered-turns" / "7" / "summary.json")
     personas = {one["persona"] for one in summary["measured"]}
@@ -244,7 +244,7 @@ def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) ->
 
 
 def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Calls) -> None:
-    run.variant(Profile(), "zero-shot", 7)
+    run.train_variant(Profile(), "zero-shot", 7)
     before = sha256(folder / "claims.yaml")
     with dying_at("evaluate"), pytest.raises(KeyboardInterrupt):
         run.measure(Profile(), "zero-shot", 7)

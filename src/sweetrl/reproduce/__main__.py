@@ -22,7 +22,7 @@ USAGE = (
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
-    of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
+    of_variants = {"variant": parts.train_variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
         case ["all", count, *names] if count.isdigit() and int(count):
             workers.run_all(parts.Profile(), int(count), names=names)

@@ -66,25 +66,25 @@ def read_claims(path: Path, temperatures: Sequence[str], personas: Sequence[str]
         where = f"{path}: claim {number}"
         if not isinstance(values, Mapping):
             raise UserError(f"{where}: this is no claim; write `claim`, `better`, `worse` and `temperature`.")
-        one = section(Claim, values, where)
-        for name in (one.better, one.worse):
+        claim = section(Claim, values, where)
+        for name in (claim.better, claim.worse):
             if name not in VARIANTS:
                 raise UserError(f"{where}: there is no variant `{name}`; there are {', '.join(VARIANTS)}.")
         for what, measured in (
-            (f"temperature {one.at}", one.at in (*temperatures, CHOSEN)),
-            (f"persona {one.persona}", one.persona in ("", *personas)),
+            (f"temperature {claim.at}", claim.at in (*temperatures, CHOSEN)),
+            (f"persona {claim.persona}", claim.persona in ("", *personas)),
         ):
             if not measured:
                 raise UserError(f"{where}: {what} is not measured in this profile; add it to params.yaml.")
-        if one.better == one.worse or any(one.identity == other.identity for other in claims):
-            raise UserError(f"{where}: `{one.claim}` compares a variant with itself, or is claimed twice.")
-        claims.append(one)
+        if claim.better == claim.worse or any(claim.identity == other.identity for other in claims):
+            raise UserError(f"{where}: `{claim.claim}` compares a variant with itself, or is claimed twice.")
+        claims.append(claim)
     return claims
 
 
 def record(path: Path, claims: Sequence[Claim]) -> dict[str, Any]:
     """Return the digest of a file of claims and what is in it: what is kept with results."""
-    return {"sha256": sha256(path), "claims": [one.model_dump(mode="json") for one in claims]}
+    return {"sha256": sha256(path), "claims": [claim.model_dump(mode="json") for claim in claims]}
 
 
 def sha256(path: Path) -> str:
@@ -93,49 +93,53 @@ def sha256(path: Path) -> str:
 
 
 def judged(
-    claims: Sequence[Claim], found: Mapping[str, Measured], confidence: float, resamples: int
+    claims: Sequence[Claim], measured: Mapping[str, Measured], confidence: float, resamples: int
 ) -> list[dict[str, Any]]:
     """Return each claim with its difference, the p-value adjusted over all of them, and what that says.
 
     The claims are those of the file and those that stood in it when something was measured. One that was not measured
     counts as p = 1. `written` is "before" if the claim was in the file whenever one of its two variants was measured.
     """
-    now = {one.identity: one for one in claims}
-    then = {one.identity: one for row in found.values() for kept in row.claims.values() for one in _claims_in(kept)}
-    everything = now | {name: one for name, one in then.items() if name not in now}  # in the words of today
-    measured = {
-        name: difference(found[one.better], found[one.worse], one.condition, confidence, resamples, one.held_out)
-        if one.better in found and one.worse in found
-        else None
-        for name, one in everything.items()
-    }
-    gaps = {name: both[everything[name].measure] if both else None for name, both in measured.items()}
+    now = {claim.identity: claim for claim in claims}
+    records = [record for row in measured.values() for record in row.claims.values()]
+    then = {claim.identity: claim for record in records for claim in _claims_in(record)}
+    everything = now | then | now  # the claims of today first, in the words of today
+
+    def gap_of(claim: Claim) -> Hierarchical | None:
+        if not {claim.better, claim.worse} <= measured.keys():
+            return None
+        pair = measured[claim.better], measured[claim.worse]
+        gaps = difference(*pair, claim.condition, confidence, resamples, claim.held_out)
+        return gaps[claim.measure] if gaps else None
+
+    gaps = {name: gap_of(claim) for name, claim in everything.items()}
     adjusted = dict(zip(gaps, holm([gap.p_value if gap else 1.0 for gap in gaps.values()]), strict=True))
     return [
         {
-            **one.model_dump(mode="json"),
-            "temperature": one.at,
-            "labels": [VARIANTS[one.better].label, VARIANTS[one.worse].label],
+            **claim.model_dump(mode="json"),
+            "temperature": claim.at,
+            "labels": [VARIANTS[claim.better].label, VARIANTS[claim.worse].label],
             "difference": gap.as_dict() if (gap := gaps[name]) else None,
             "p_adjusted": adjusted[name] if gap else None,
-            "written": written(one, found),
+            "written": written(claim, measured),
             "withdrawn": name not in now,
             "verdict": verdict(gap, adjusted[name], confidence),
         }
-        for name, one in everything.items()
+        for name, claim in everything.items()
     ]
 
 
 def _claims_in(record: Mapping[str, Any]) -> list[Claim]:
     """The claims of variants that there are, as they stood in the file when something was measured."""
-    ours = [values for values in record["claims"] if {values["better"], values["worse"]} <= VARIANTS.keys()]
-    return [section(Claim, values, "claims kept with results") for values in ours]
+    present = [values for values in record["claims"] if {values["better"], values["worse"]} <= VARIANTS.keys()]
+    return [section(Claim, values, "claims kept with results") for values in present]
 
 
-def written(claim: Claim, found: Mapping[str, Measured]) -> str:
+def written(claim: Claim, measured: Mapping[str, Measured]) -> str:
     """Whether the claim was written down before its variants met a test task: "before", "after", "" (nothing yet)."""
-    records = [kept for name in (claim.better, claim.worse) if name in found for kept in found[name].claims.values()]
-    there = [any(claim.identity == one.identity for one in _claims_in(kept)) for kept in records]
+    rows = [measured[name] for name in (claim.better, claim.worse) if name in measured]
+    records = [record for row in rows for record in row.claims.values()]
+    there = [any(claim.identity == other.identity for other in _claims_in(record)) for record in records]
     return "" if not records else "before" if all(there) else "after"
 
 

@@ -74,15 +74,15 @@ def heads(titles: Sequence[str], temperatures: Sequence[str]) -> list[str]:
 
 
 def cells(
-    found: Mapping[str, Mapping[str, Any]], temperatures: Sequence[str], *forms: tuple[str, Callable[[Any], str]]
+    rates: Mapping[str, Mapping[str, Any]], temperatures: Sequence[str], *forms: tuple[str, Callable[[Any], str]]
 ) -> list[str]:
-    """What a row says under such heads: of what was `found` at each temperature a key in a form, for each form."""
-    return [cell(found.get(name), key, form) for key, form in forms for name in temperatures]
+    """A row's cells under such heads: for each (key, format) one at each temperature, from the `rates` there."""
+    return [cell(rates.get(name), key, form) for key, form in forms for name in temperatures]
 
 
-def differences(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """What differences are known, by temperature."""
-    return {name: one["difference"] for name, one in found.items() if "difference" in one}
+def differences(rates: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The differences from the row that it is compared with, by temperature, where there are some."""
+    return {name: values["difference"] for name, values in rates.items() if "difference" in values}
 
 
 def slug(title: str) -> str:
@@ -90,9 +90,9 @@ def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def cell(found: Mapping[str, Any] | None, key: str, form: Callable[[Any], str]) -> str:
-    """What a cell of a table says; empty where nothing is known."""
-    return form(found[key]) if found and found.get(key) is not None else ""
+def cell(values: Mapping[str, Any] | None, key: str, form: Callable[[Any], str]) -> str:
+    """What a cell of a table says; empty where there is no such value."""
+    return form(values[key]) if values and values.get(key) is not None else ""
 
 
 def parts(results: Results) -> list[Part]:
@@ -108,18 +108,18 @@ def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     measure = results["measure"]
     label = results["labels"][measure]
     for title in TABLES:
-        these = [row for row in rows if row["table"] == title]
-        if not these:
+        of_table = [row for row in rows if row["table"] == title]
+        if not of_table:
             continue
         says = f"{title}: {label} at each temperature, with hierarchical intervals; ticks are seeds"
         ticks = {
-            (row["label"], name): [one[measure] for one in found["by_seed"].values()]
-            for row in these
-            for name, found in row["at"].items()
+            (row["label"], name): [means[measure] for means in rates["by_seed"].values()]
+            for row in of_table
+            for name, rates in row["at"].items()
         }
-        rates = {row["label"]: row["at"] for row in these}
-        bars = _bars(results, title, says, f"{label}, with intervals; ticks: seeds", rates, ticks)
-        tables = [_table(results, these), *([_online(these)] if title == ONLINE else [])]
+        by_label = {row["label"]: row["at"] for row in of_table}
+        bars = _bars(results, title, says, f"{label}, with intervals; ticks: seeds", by_label, ticks)
+        tables = [_table(results, of_table), *([_online(of_table)] if title == ONLINE else [])]
         yield Part(title, tables, [bars, *(_amounts(results, rows) if title == AMOUNTS else [])])
 
 
@@ -134,7 +134,7 @@ def _bars(
     """Bars of the measure, by the rows' labels and temperatures; the temperature that was chosen is marked."""
     measure = results["measure"]
     estimates = [
-        (label, {name: found[measure] for name, found in row.items() if found[measure]}) for label, row in rows.items()
+        (label, {name: rates[measure] for name, rates in row.items() if rates[measure]}) for label, row in rows.items()
     ]
     names = [name for name in results["temperatures"] if any(name in row for row in rows.values())]
     series = [(name, at(name)) for name in names if name != "chosen"]
@@ -148,7 +148,7 @@ def _amounts(results: Results, rows: Sequence[Row]) -> list[Figure]:
     rates = {row["variant"]: row["at"][name][measure] for row in rows if name in row["at"]}
     curves: dict[str, dict[float, Any]] = {}
     for part in (VARIANTS[variant] for variant in rates if VARIANTS[variant].table == AMOUNTS):
-        of_all = next(one for one in VARIANTS.values() if one.data == 1 and one.settings == part.settings)
+        of_all = next(each for each in VARIANTS.values() if each.data == 1 and each.settings == part.settings)
         curve = curves.setdefault(of_all.label, {100.0: rates[of_all.name]} if of_all.name in rates else {})
         curve[round(100 * part.data)] = rates[part.name]
     if "zero-shot" in rates and curves:
@@ -166,12 +166,12 @@ def _table(results: Results, rows: Sequence[Row]) -> Table:
     own = {VARIANTS[row["variant"]].against for row in rows} - {"sweet"}
     below = VARIANTS[min(own, default="sweet")].label
     paper = "paper_pages" if measure == "reward" else "paper"
-    met = [name for name in temperatures if any(name in one for row in rows for one in row["personas"].values())]
+    met = [name for name in temperatures if any(name in rates for row in rows for rates in row["personas"].values())]
     body = [
         [
             row["label"],
             *cells(row["at"], temperatures, (measure, interval)),
-            *(_others(row, name, measure) for name in met),
+            *(_other_users(row, name, measure) for name in met),
             *cells(differences(row["at"]), temperatures, (measure, gap)),
             " / ".join("-" if value is None else f"{value}" for value in row[paper]),
         ]
@@ -182,10 +182,11 @@ def _table(results: Results, rows: Sequence[Row]) -> Table:
     return Table(["", *head, *heads([f"minus {below}"], temperatures), f"paper: {results['paper']}"], body)
 
 
-def _others(row: Row, temperature: str, measure: str) -> str:
+def _other_users(row: Row, temperature: str, measure: str) -> str:
     """A row's scores with users whom it was not trained with, the lowest first."""
-    scores = {who: one[temperature][measure]["value"] for who, one in row["personas"].items() if temperature in one}
-    return ", ".join(f"{who} {percent(scores[who])}" for who in sorted(scores, key=scores.__getitem__))
+    personas = row["personas"].items()
+    scores = {name: rates[temperature][measure]["value"] for name, rates in personas if temperature in rates}
+    return ", ".join(f"{name} {percent(scores[name])}" for name in sorted(scores, key=scores.__getitem__))
 
 
 def _online(rows: Sequence[Row]) -> Table:
@@ -195,31 +196,31 @@ def _online(rows: Sequence[Row]) -> Table:
         "dialogues learnt from",
         "success on training tasks (start of iterations 2, 3, ...; last fifth of GRPO)",
     ]
-    those = [row for row in rows if "dialogues" in row]
+    trained = [row for row in rows if "dialogues" in row]
     return Table(
         head,
-        [[row["label"], f"{row['dialogues']:,.0f}", ", ".join(map(percent, row["on_the_way"]))] for row in those],
+        [[row["label"], f"{row['dialogues']:,.0f}", ", ".join(map(percent, row["on_the_way"]))] for row in trained],
     )
 
 
 def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """Success on the tasks of domains that training never saw."""
     measure, temperatures = results["measure"], results["temperatures"]
-    those = {
-        row["label"]: {name: found["held_out"] for name, found in row["at"].items() if found.get("held_out")}
+    by_label = {
+        row["label"]: {name: rates["held_out"] for name, rates in row["at"].items() if rates.get("held_out")}
         for row in rows
     }
-    those = {label: found for label, found in those.items() if any(one[measure] for one in found.values())}
-    if not those:
+    by_label = {label: at for label, at in by_label.items() if any(rates[measure] for rates in at.values())}
+    if not by_label:
         return
     title, label = "Held-out domains", results["labels"][measure]
     never = "domains that training never saw"
-    figure = _bars(results, title, f"{title}: {label} on tasks of {never}", f"{label}, {never}", those)
+    figure = _bars(results, title, f"{title}: {label} on tasks of {never}", f"{label}, {never}", by_label)
     body = [
-        [name, *cells(one, temperatures, (measure, interval)), *cells(differences(one), temperatures, (measure, gap))]
-        for name, one in those.items()
+        [name, *cells(at, temperatures, (measure, interval)), *cells(differences(at), temperatures, (measure, gap))]
+        for name, at in by_label.items()
     ]
-    tasks = max(one[measure]["n"] for found in those.values() for one in found.values() if one[measure])
+    tasks = max(rates[measure]["n"] for at in by_label.values() for rates in at.values() if rates[measure])
     head = ["", *heads([label, "minus SWEET-RL"], temperatures)]
     yield Part(title, [Table(head, body, f"{tasks:,} tasks for a row with all seeds.")], [figure])
 
@@ -227,21 +228,22 @@ def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """The same policies with users whom they were not trained with."""
     measure = results["measure"]
-    used = {key for row in rows for found in row["personas"].values() for key in found}
-    temperatures = [key for key in results["temperatures"] if key in used]
-    met = {
-        f"{row['label']}, {persona or 'usual'}": {name: one for name, one in found.items() if name in used}
+    used = {name for row in rows for at in row["personas"].values() for name in at}
+    temperatures = [name for name in results["temperatures"] if name in used]
+    by_user = {
+        f"{row['label']}, {persona or 'usual'}": {name: rates for name, rates in at.items() if name in used}
         for persona in ("", *results["personas"])
         for row in rows
-        if row["personas"] and (found := row["personas"].get(persona) if persona else row["at"])
+        if row["personas"] and (at := row["personas"].get(persona) if persona else row["at"])
     }
-    if not met:
+    if not by_user:
         return
     title, label = "Other users", results["labels"][measure]
     says = f"{title}: {label} with users whom the agent was not trained with"
-    body = [[name, *cells(one, temperatures, (measure, interval), ("questions", _mean))] for name, one in met.items()]
+    forms = ((measure, interval), ("questions", _mean))
+    body = [[name, *cells(at, temperatures, *forms)] for name, at in by_user.items()]
     head = ["", *heads([label, "questions"], temperatures)]
-    yield Part(title, [Table(head, body)], [_bars(results, title, says, f"{label}, by user", met)])
+    yield Part(title, [Table(head, body)], [_bars(results, title, says, f"{label}, by user", by_user)])
 
 
 def _mean(estimate: Mapping[str, float]) -> str:
@@ -257,9 +259,9 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     body = []
     for row in rows:
         shown = dict(row["at"])
-        for name, found in row["at"].items():
-            if "success_per_question" in found and found["questions"]["value"] < FEW_QUESTIONS:
-                few, shown[name] = True, {**found, "success_per_question": None}
+        for name, rates in row["at"].items():
+            if "success_per_question" in rates and rates["questions"]["value"] < FEW_QUESTIONS:
+                few, shown[name] = True, {**rates, "success_per_question": None}
         forms = (("questions", _mean), ("success_per_question", interval), (other, interval))
         body.append([row["label"], *cells(shown, temperatures, *forms)])
     note = f'"{each}" is left out where fewer than one question is asked in two dialogues.' if few else ""
@@ -269,29 +271,29 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 def _claims(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """What was claimed before, and what has come of it."""
     claims = results["claims"]
-    measured = [one for one in claims if one["difference"]]
-    drawn = [(f"{one['claim']} ({at(one['temperature'])})", one["difference"], one["verdict"]) for one in measured]
+    measured = [claim for claim in claims if claim["difference"]]
+    drawn = [(f"{each['claim']} ({at(each['temperature'])})", each["difference"], each["verdict"]) for each in measured]
     figure = Figure(
         "claims",
         "Claims: differences with hierarchical intervals (thick) and t intervals over seeds (thin)",
         lambda: figures.claims(drawn, "difference; thick: hierarchical interval, thin: t over seeds", "claims"),
     )
     body = []
-    for one in measured:
-        estimate = one["difference"]
-        alone = ", one seed only" if estimate["groups"] == 1 and one["verdict"] != "open" else ""
-        where = [at(one["temperature"]), "held-out domains" if one["held_out"] else "", one["persona"]]
+    for claim in measured:
+        estimate = claim["difference"]
+        alone = ", one seed only" if estimate["groups"] == 1 and claim["verdict"] != "open" else ""
+        where = [at(claim["temperature"]), "held-out domains" if claim["held_out"] else "", claim["persona"]]
         t = "" if estimate["t_low"] is None else f"[{points(estimate['t_low'])}, {points(estimate['t_high'])}]"
         body.append(
             [
-                one["claim"],
-                ", ".join(filter(None, [*where, results["labels"][one["measure"]]])),
+                claim["claim"],
+                ", ".join(filter(None, [*where, results["labels"][claim["measure"]]])),
                 gap(estimate),
                 t,
                 f"{estimate['groups']}",
-                p_value(one["p_adjusted"]),
-                one["written"] + (", taken out later" if one["withdrawn"] else ""),
-                one["verdict"] + alone,
+                p_value(claim["p_adjusted"]),
+                claim["written"] + (", taken out later" if claim["withdrawn"] else ""),
+                claim["verdict"] + alone,
             ]
         )
     head = ["claim", "where", "difference", "t interval over seeds", "seeds", "p (Holm)", "written down", ""]
@@ -328,11 +330,11 @@ def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 
 
 def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
-    """Every training's own value, and the interval that knows nothing else."""
+    """Every training's own value, and the t interval over them."""
     measure, temperatures = results["measure"], results["temperatures"]
 
     def values(by_seed: Mapping[str, Any]) -> str:
-        return ", ".join(percent(one[measure]) for one in by_seed.values())
+        return ", ".join(percent(means[measure]) for means in by_seed.values())
 
     def reach(estimate: Mapping[str, Any]) -> str:
         if estimate["t_low"] is None:
@@ -361,15 +363,15 @@ def _faults(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     for name in results["temperatures"]:
         if name == "chosen" and len(results["temperatures"]) > 1:
             continue
-        these = [(row["label"], row["at"][name]) for row in rows if name in row["at"]]
-        known = [key for key in FAULTS if any(key in found for _, found in these)]
-        body = [[label, *(cell(found, key, partial(_fault, key)) for key in known)] for label, found in these]
-        head = ["", *(_TITLES.get(key, key.replace("_", " ")) for key in known)]
-        yield Part(f"What goes wrong, {at(name)}", [Table(head, body)] if these else [])
+        measured = [(row["label"], row["at"][name]) for row in rows if name in row["at"]]
+        faults = [key for key in FAULTS if any(key in rates for _, rates in measured)]
+        body = [[label, *(cell(rates, key, partial(_fault, key)) for key in faults)] for label, rates in measured]
+        head = ["", *(_TITLES.get(key, key.replace("_", " ")) for key in faults)]
+        yield Part(f"What goes wrong, {at(name)}", [Table(head, body)] if measured else [])
 
 
-def _fault(name: str, found: Any) -> str:
-    value = float(found["value"] if isinstance(found, Mapping) else found)
+def _fault(name: str, rate: Any) -> str:
+    value = float(rate["value"] if isinstance(rate, Mapping) else rate)
     return number(value) if name in (FAULTS[0], FAULTS[-1]) else percent(value)
 
 
@@ -381,23 +383,24 @@ _CRITICS = (
 
 
 def _critics(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
-    """How critics rank replies whose worth is known."""
-    these = [row for row in rows if any(key in row["training"] for key, _ in _CRITICS[1:])]
-    known = [(key, title) for key, title in _CRITICS if any(key in row["training"] for row in these)]
-    body = [[row["label"], *(cell(row["training"], key, percent) for key, _ in known)] for row in these]
-    yield Part("Critics", [Table(["", *(title for _, title in known)], body)] if these else [])
+    """How critics rank replies on which there is a verdict."""
+    judged = [row for row in rows if any(key in row["training"] for key, _ in _CRITICS[1:])]
+    columns = [(key, title) for key, title in _CRITICS if any(key in row["training"] for row in judged)]
+    body = [[row["label"], *(cell(row["training"], key, percent) for key, _ in columns)] for row in judged]
+    yield Part("Critics", [Table(["", *(title for _, title in columns)], body)] if judged else [])
 
 
 def _picking(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """Best-of-N, seed by seed: every critic's curve, and beside it the one whose score has the prior."""
-    labels = {f"{name}{end}": f"{one.label}{end}" for name, one in VARIANTS.items() for end in ("", WITH_PRIOR)}
+    labels = {f"{name}{end}": f"{variant.label}{end}" for name, variant in VARIANTS.items() for end in ("", WITH_PRIOR)}
     for seed, curves in results["best_of_n"].items():
         gaps = results["best_of_n_gaps"][seed]
         names = [name for name in labels if name in curves]
-        series = {labels[name]: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
-        numbers = [one["n"] for one in curves[names[0]]] if names else []
+        series = {labels[name]: [(float(point["n"]), point["success"]) for point in curves[name]] for name in names}
+        numbers = [point["n"] for point in curves[names[0]]] if names else []
         body = [
-            [labels[name], *(interval(one["success"]) for one in curves[name]), cell(gaps, name, gap)] for name in names
+            [labels[name], *(interval(point["success"]) for point in curves[name]), cell(gaps, name, gap)]
+            for name in names
         ]
         head = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
         title = f"{PICKING}: Best-of-N, success (seed {seed})"
@@ -407,15 +410,15 @@ def _picking(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 
 def _tuning(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """How many runs were tried for each method, and what they reached."""
-    found, label = results["tuning"], results["labels"][results["measure"]]
-    if not found:
+    budgets, label = results["tuning"], results["labels"][results["measure"]]
+    if not budgets:
         return
-    temperatures = sorted({name for one in found for name in one["at"]}, key=float)
+    temperatures = sorted({name for budget in budgets for name in budget["at"]}, key=float)
     heads = [(name, key) for name in temperatures for key in ("best", "median", "settings")]
     forms: dict[str, Callable[[Any], str]] = {"best": percent, "median": percent, "settings": _settings}
     body = [
-        [one["label"], f"{one['runs']}", *(cell(one["at"].get(name), key, forms[key]) for name, key in heads)]
-        for one in found
+        [budget["label"], f"{budget['runs']}", *(cell(budget["at"].get(name), key, forms[key]) for name, key in heads)]
+        for budget in budgets
     ]
     head = ["", "runs", *(f"{'settings of the best' if key == 'settings' else key}, {at(name)}" for name, key in heads)]
     yield Part("Tuning", [Table(head, body, f"{label} on validation tasks; tuning.yaml lists every run.")])

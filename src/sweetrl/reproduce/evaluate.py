@@ -66,25 +66,25 @@ def evaluate(settings: Settings) -> None:
         ):
             player, domain = Player(environment, agent, scratch, plan["opening"]), environment.domain
             for temperature in grid:
-                found, _ = player.play(f"validation-t{temperature:g}", validation, temperature)
-                tried[f"{temperature:g}"] = rates(found)
+                results, _ = player.play(f"validation-t{temperature:g}", validation, temperature)
+                tried[f"{temperature:g}"] = rates(results)
             chosen = choose({temperature: tried[f"{temperature:g}"][domain.measure] for temperature in grid})
             test = read_task_table(TEST_TASKS)[: settings.evaluate.tasks] if plan["temperatures"] else []
             temperatures = sorted({*plan["temperatures"], chosen}) if test else []
             for persona in ("", *plan["personas"]):
                 for temperature in plan["persona_temperatures"] if persona else temperatures:
                     name = f"t{temperature:g}" + (f"-{persona}" if persona else "")
-                    found, tokens = player.play(name, test, temperature, persona)
-                    write_results(scratch / "measured" / f"{name}.parquet", found)
-                    says = {"temperature": temperature, "persona": persona, "reply_tokens": tokens}
-                    measured.append({"file": f"{name}.parquet", **says, **rates(found)})
+                    results, tokens = player.play(name, test, temperature, persona)
+                    write_results(scratch / "measured" / f"{name}.parquet", results)
+                    condition = {"temperature": temperature, "persona": persona, "reply_tokens": tokens}
+                    measured.append({"file": f"{name}.parquet", **condition, **rates(results)})
         summary = {"validation": tried, "chosen": chosen, "measured": measured}
         write_json(scratch / "measured" / "summary.json", summary)
         publish(scratch / "measured", OUT)
         run.log_metrics({"temperature": chosen})
-        run.log_metrics({f"validation/success_t{name}": one["success"] for name, one in tried.items()})
-        run.log_metrics({f"test/success_{Path(one['file']).stem}": one["success"] for one in measured})
-        shown = ", ".join(f"{one[domain.measure]:.1%} at {at}" for at, one in tried.items())
+        run.log_metrics({f"validation/success_t{name}": means["success"] for name, means in tried.items()})
+        run.log_metrics({f"test/success_{Path(row['file']).stem}": row["success"] for row in measured})
+        shown = ", ".join(f"{means[domain.measure]:.1%} at {name}" for name, means in tried.items())
         run.summary = f"{domain.measure} on validation tasks {shown}; chosen {chosen:g}"
 
 
@@ -95,8 +95,8 @@ def choose(values: Mapping[float, float]) -> float:
 
 def rates(results: Sequence[Result]) -> dict[str, float]:
     """Return means over the dialogues that were scored."""
-    scored = [one for one in results if one.reward is not None]
-    values = {name: [getattr(one, name) for one in scored] or [0.0] for name in ("success", "reward", "questions")}
+    scored = [result for result in results if result.reward is not None]
+    values = {name: [getattr(each, name) for each in scored] or [0.0] for name in ("success", "reward", "questions")}
     return {"tasks": len(scored), **{name: statistics.fmean(each) for name, each in values.items()}}
 
 
@@ -126,7 +126,7 @@ class Player:
                 progress=progress,
                 lost_share=settings.evaluate.lost_share,
             )
-            tokens = [len(turn.token_ids) for one in dialogues for turn in one.turns]
+            tokens = [len(turn.token_ids) for dialogue in dialogues for turn in dialogue.turns]
             results = results_of({AFTER: list(dialogues)}, environment.domain, settings.agent.max_turns)
             return results, statistics.fmean(tokens or [0])
 

@@ -41,24 +41,24 @@ def bars(
         for index, (key, label) in enumerate(series):
             color = AT.get(key, PALETTE[index % len(PALETTE)])
             shift = (index - (len(keys) - 1) / 2) * thick
-            for place, (row, found) in enumerate(rows):
-                if key not in found:
+            for place, (row, estimates) in enumerate(rows):
+                if key not in estimates:
                     continue
-                one, height = found[key], place + shift
-                axes.barh(height, one["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
-                axes.plot([one["low"], one["high"]], [height, height], color=INK, linewidth=1.1, zorder=3)
+                bar, height = estimates[key], place + shift
+                axes.barh(height, bar["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
+                axes.plot([bar["low"], bar["high"]], [height, height], color=INK, linewidth=1.1, zorder=3)
                 ticks = (seeds or {}).get((row, key), ())
                 axes.plot(ticks, [height] * len(ticks), "|", color=INK, markersize=4.5, alpha=0.7, zorder=4)
             axes.barh([0], [0], color=color, label=label)
         if marked is not None:
-            places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
+            places = [place for place, (_, estimates) in enumerate(rows) if marked[0] in estimates]
             values = [rows[place][1][marked[0]]["value"] for place in places]
             axes.plot(
                 values, places, "D", color="#ffffff", markeredgecolor=INK, markersize=5, zorder=5, label=marked[1]
             )
         _rows(axes, [label for label, _ in rows], axis)
         axes.invert_yaxis()
-        percent_axis(axes, "x", _end(each for _, found in rows for each in found.values()))
+        percent_axis(axes, "x", _end(each for _, estimates in rows for each in estimates.values()))
         if len(series) > 1 or marked is not None:
             _legend(axes)
     return chart.svg
@@ -77,7 +77,7 @@ def _rows(axes: Axes, labels: Sequence[str], axis: str) -> None:
 
 def _end(estimates: Iterable[Estimate]) -> float:
     """Where the axis of shares ends."""
-    return max([0.01, *(one["high"] for one in estimates)])
+    return max([0.01, *(each["high"] for each in estimates)])
 
 
 def curves(series: Mapping[str, Sequence[tuple[float, Estimate]]], axis: str, name: str, what: str = "success") -> str:
@@ -87,15 +87,15 @@ def curves(series: Mapping[str, Sequence[tuple[float, Estimate]]], axis: str, na
         places = sorted({x for points in series.values() for x, _ in points})
         for color, (label, points) in zip(PALETTE * 5, series.items(), strict=False):
             xs = [x for x, _ in points]
-            lows, highs = ([one[end] for _, one in points] for end in ("low", "high"))
+            lows, highs, values = ([estimate[key] for _, estimate in points] for key in ("low", "high", "value"))
             axes.fill_between(xs, lows, highs, color=color, alpha=0.08)
-            axes.plot(xs, [one["value"] for _, one in points], "o-", color=color, linewidth=1.8, label=label)
+            axes.plot(xs, values, "o-", color=color, linewidth=1.8, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.set_xlabel(axis)
         axes.set_ylabel(what)
         _legend(axes)
-        percent_axis(axes, "y", _end(one for points in series.values() for _, one in points))
+        percent_axis(axes, "y", _end(estimate for points in series.values() for _, estimate in points))
     return chart.svg
 
 

@@ -79,12 +79,12 @@ def origin() -> dict[str, str]:
     """Return when, on which commit and on which processor this is measured."""
     processors = Path("/proc/cpuinfo")
     text = processors.read_text(encoding="utf-8") if processors.exists() else ""
-    found = re.search(r"model name\s*:\s*(.*)", text)
+    model = re.search(r"model name\s*:\s*(.*)", text)
     commit, changed = git_state()
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit[:12] + (" with changes" if changed else ""),
-        "processor": found[1].strip() if found else platform.processor() or platform.machine(),
+        "processor": model[1].strip() if model else platform.processor() or platform.machine(),
     }
 
 
@@ -96,7 +96,8 @@ def measured_outcome(variant: Variant, seed: int, folder: Path = Path()) -> Outc
         return None
     summary = read_json(place / SUMMARY)
     training = read_json(trained) if trained.exists() else {"stages": {}}
-    return Outcome(summary, training, {one["file"]: read_results(place / one["file"]) for one in summary["measured"]})
+    files = [row["file"] for row in summary["measured"]]
+    return Outcome(summary, training, {file: read_results(place / file) for file in files})
 
 
 def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
@@ -104,27 +105,27 @@ def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    known = sorted(outcomes.items())
+    ordered = sorted(outcomes.items())
     rows = [
         {"variant": variant, "seed": seed, "file": file, **asdict(result)}
-        for (variant, seed), one in known
-        for file, results in sorted(one.results.items())
+        for (variant, seed), outcome in ordered
+        for file, results in sorted(outcome.results.items())
         for result in results
     ]
     claims, parts = {}, []
-    for (variant, seed), one in known:
-        kept = one.summary["claims"]
-        claims[kept["sha256"]] = kept
-        summary = {**one.summary, "claims": kept["sha256"]}
-        parts.append({"variant": variant, "seed": seed, "summary": summary, "training": one.training})
-    said = json.dumps({"parts": parts, "claims": claims}, sort_keys=True)
+    for (variant, seed), outcome in ordered:
+        record = outcome.summary["claims"]
+        claims[record["sha256"]] = record
+        summary = {**outcome.summary, "claims": record["sha256"]}
+        parts.append({"variant": variant, "seed": seed, "summary": summary, "training": outcome.training})
+    metadata = json.dumps({"parts": parts, "claims": claims}, sort_keys=True)
     table = pa.Table.from_pylist(rows)
     with (
         atomic_path(path, shared=True) as temporary,
         pq.ParquetWriter(temporary, table.schema, compression="zstd", compression_level=19) as writer,
     ):
         writer.write_table(table)
-        writer.add_key_value_metadata({_PARTS: said})  # as metadata of the table it would be stored twice
+        writer.add_key_value_metadata({_PARTS: metadata})  # as metadata of the table it would be stored twice
 
 
 def read_outcomes(path: Path) -> dict[Key, Outcome]:
@@ -136,16 +137,16 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
         return {}
     try:
         file = pq.ParquetFile(path)
-        table, said = file.read(), json.loads(file.metadata.metadata[_PARTS])
+        table, metadata = file.read(), json.loads(file.metadata.metadata[_PARTS])
         results: dict[Key, dict[str, list[Result]]] = {}
         names = [field.name for field in fields(Result)]
         for row in table.to_pylist():
             files = results.setdefault((row["variant"], row["seed"]), {})
             files.setdefault(row["file"], []).append(Result(**{name: row[name] for name in names}))
         outcomes = {}
-        for part in said["parts"]:
+        for part in metadata["parts"]:
             key, summary = (part["variant"], part["seed"]), part["summary"]
-            claims = said["claims"][summary["claims"]]
+            claims = metadata["claims"][summary["claims"]]
             outcomes[key] = Outcome({**summary, "claims": claims}, part["training"], results.get(key, {}))
         return outcomes
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -165,134 +166,136 @@ class Measured:
     @property
     def stages(self) -> dict[int, dict[str, Any]]:
         """The facts of all stages."""
-        return {seed: one.stages for seed, one in self.outcomes.items()}
+        return {seed: outcome.stages for seed, outcome in self.outcomes.items()}
 
     @property
     def claims(self) -> dict[int, Mapping[str, Any]]:
         """What claims.yaml said before the first test task."""
-        return {seed: one.summary["claims"] for seed, one in self.outcomes.items()}
+        return {seed: outcome.summary["claims"] for seed, outcome in self.outcomes.items()}
 
     def results(self, condition: Condition) -> dict[int, Sequence[Result]]:
         """Return the results under a condition, of the seeds that have some."""
-        rows = {seed: one.measured(condition) for seed, one in sorted(self.outcomes.items())}
+        rows = {seed: outcome.measured(condition) for seed, outcome in sorted(self.outcomes.items())}
         return {seed: self.outcomes[seed].results[row["file"]] for seed, row in rows.items() if row}
 
     def scored(self, condition: Condition, held_out: bool = False) -> dict[int, list[Result]]:
         """Return the results that have a reward, of the seeds that have some; `held_out`: of held-out domains only."""
         scored = {
-            seed: [one for one in results if one.reward is not None and (one.held_out or not held_out)]
+            seed: [each for each in results if each.reward is not None and (each.held_out or not held_out)]
             for seed, results in self.results(condition).items()
         }
-        return {seed: some for seed, some in scored.items() if some}
+        return {seed: results for seed, results in scored.items() if results}
 
 
 def row_of(
-    one: Measured, against: Measured | None, conditions: Sequence[Condition], confidence: float, resamples: int
+    measured: Measured, against: Measured | None, conditions: Sequence[Condition], confidence: float, resamples: int
 ) -> dict[str, Any]:
     """Sum a variant up; `against` is the row that it is compared with, on the seeds that both have."""
-    if against is not None and against.variant.name == one.variant.name:
+    variant, outcomes = measured.variant, sorted(measured.outcomes.items())
+    if against is not None and against.variant.name == variant.name:
         against = None
     row: dict[str, Any] = {
-        "variant": one.variant.name,
-        "label": one.variant.label,
-        "table": one.variant.table,
-        "paper": list(one.variant.paper),
-        "paper_pages": list(one.variant.pages),
-        "seeds": sorted(one.outcomes),
-        "chosen": {seed: outcome.summary["chosen"] for seed, outcome in sorted(one.outcomes.items())},
-        "validation": _validation(one),
-        "training": _training(one),
+        "variant": variant.name,
+        "label": variant.label,
+        "table": variant.table,
+        "paper": list(variant.paper),
+        "paper_pages": list(variant.pages),
+        "seeds": [seed for seed, _ in outcomes],
+        "chosen": {seed: outcome.summary["chosen"] for seed, outcome in outcomes},
+        "validation": _validation(measured),
+        "training": _training(measured),
         "at": {},
         "personas": {},
     }
     for condition in conditions:
-        found = _measured_at(one, against, condition, confidence, resamples)
-        if found and condition.persona:
-            shown = {key: found[key] for key in ("tasks", "success", "reward", "questions")}
+        rates = _rates_at(measured, against, condition, confidence, resamples)
+        if rates and condition.persona:
+            shown = {key: rates[key] for key in ("tasks", "success", "reward", "questions")}
             row["personas"].setdefault(condition.persona, {})[condition.temperature] = shown
-        elif found:
-            row["at"][condition.temperature] = found
-    trained = [outcome.training for outcome in one.outcomes.values() if "dialogues" in outcome.training]
+        elif rates:
+            row["at"][condition.temperature] = rates
+    trained = [outcome.training for _, outcome in outcomes if "dialogues" in outcome.training]
     if trained:
-        row |= {"dialogues": _mean(training["dialogues"] for training in trained), "on_the_way": _on_the_way(one)}
+        row |= {"dialogues": _mean(training["dialogues"] for training in trained), "on_the_way": _on_the_way(measured)}
     return row
 
 
-def _measured_at(
-    one: Measured, against: Measured | None, condition: Condition, confidence: float, resamples: int
+def _rates_at(
+    measured: Measured, against: Measured | None, condition: Condition, confidence: float, resamples: int
 ) -> dict[str, Any] | None:
-    """Everything that is told of a variant under one condition; None where it was not measured."""
-    seeds, rows = one.scored(condition), [outcome.measured(condition) for outcome in one.outcomes.values()]
-    pooled = [result for some in seeds.values() for result in some]
+    """Everything that a report says of a variant under one condition; None where it was not measured."""
+    seeds, rows = measured.scored(condition), [outcome.measured(condition) for outcome in measured.outcomes.values()]
+    pooled = [result for results in seeds.values() for result in results]
     if len(pooled) < 2:
         return None
 
     def mean(value: Callable[[Result], float], held_out: bool = False) -> dict[str, Any] | None:
-        groups = one.scored(condition, held_out).values()
+        groups = measured.scored(condition, held_out).values()
         if sum(map(len, groups)) < 2:
             return None
-        return told(hierarchical_mean([[value(each) for each in some] for some in groups], confidence, resamples))
+        values = [[value(result) for result in results] for results in groups]
+        return reported(hierarchical_mean(values, confidence, resamples))
 
-    found = summarize_policy(pooled, confidence, FEW, 0) | {
+    rates = summarize_policy(pooled, confidence, FEW, 0) | {
         "tasks": len(pooled),
-        "lost": sum(map(len, one.results(condition).values())) - len(pooled),
+        "lost": sum(map(len, measured.results(condition).values())) - len(pooled),
         "success": mean(_success),
         "reward": mean(_reward),
         "turns": mean(lambda result: result.turns),
         "questions": mean(lambda result: result.questions),
         "by_seed": {
-            seed: {"success": _mean(map(_success, some)), "reward": _mean(map(_reward, some))}
-            for seed, some in seeds.items()
+            seed: {"success": _mean(map(_success, results)), "reward": _mean(map(_reward, results))}
+            for seed, results in seeds.items()
         },
         "reply_tokens": _mean(row["reply_tokens"] for row in rows if row),
     }
-    if "premature_answers" in found:
-        found["premature_answers"] = mean(lambda result: bool(result.premature))
+    if "premature_answers" in rates:
+        rates["premature_answers"] = mean(lambda result: bool(result.premature))
     if any(result.questions for result in pooled):
-        asked = [[(_success(each), float(each.questions)) for each in some] for some in seeds.values()]
-        found["success_per_question"] = told(hierarchical_mean(asked, confidence, resamples))
+        successes = [[(_success(each), float(each.questions)) for each in results] for results in seeds.values()]
+        rates["success_per_question"] = reported(hierarchical_mean(successes, confidence, resamples))
     if any(result.held_out for result in pooled):
-        found["held_out"] = {"success": mean(_success, True), "reward": mean(_reward, True)}
-    for place, held_out in ((found, False), (found.get("held_out", {}), True)):
-        gap = difference(one, against, condition, confidence, resamples, held_out) if against and place else None
+        rates["held_out"] = {"success": mean(_success, True), "reward": mean(_reward, True)}
+    for place, held_out in ((rates, False), (rates.get("held_out", {}), True)):
+        gap = difference(measured, against, condition, confidence, resamples, held_out) if against and place else None
         if gap:
             place["difference"] = {name: value.as_dict() for name, value in gap.items()}
-    return found
+    return rates
 
 
 def difference(
-    one: Measured,
-    other: Measured,
+    better: Measured,
+    worse: Measured,
     condition: Condition,
     confidence: float,
     resamples: int,
     held_out: bool = False,
 ) -> dict[str, Hierarchical] | None:
-    """`one` minus `other` in success and reward, on the seeds and tasks that both finished; None for fewer than 2."""
-    mine, theirs = one.scored(condition, held_out), other.scored(condition, held_out)
-    pairs = []
-    for seed in mine:
-        by_task = {result.task_id: result for result in theirs.get(seed, ())}
-        if both := [(result, by_task[result.task_id]) for result in mine[seed] if result.task_id in by_task]:
-            pairs.append(both)
-    if sum(map(len, pairs)) < 2:
+    """`better` minus `worse` in success and reward, on the seeds and tasks that both have; None for fewer than 2."""
+    minuends, subtrahends = better.scored(condition, held_out), worse.scored(condition, held_out)
+    seeds = []
+    for seed, results in minuends.items():
+        by_task = {result.task_id: result for result in subtrahends.get(seed, ())}
+        if pairs := [(result, by_task[result.task_id]) for result in results if result.task_id in by_task]:
+            seeds.append(pairs)
+    if sum(map(len, seeds)) < 2:
         return None
 
     def gap(value: Callable[[Result], float]) -> Hierarchical:
-        gaps = [[value(ours) - value(others) for ours, others in some] for some in pairs]
+        gaps = [[value(minuend) - value(subtrahend) for minuend, subtrahend in pairs] for pairs in seeds]
         return hierarchical_mean(gaps, confidence, resamples)
 
     return {"success": gap(_success), "reward": gap(_reward)}
 
 
-def told(estimate: Hierarchical) -> dict[str, Any]:
+def reported(estimate: Hierarchical) -> dict[str, Any]:
     """What a report says of a mean: no p-value, because nobody asks whether it is 0."""
     return {key: value for key, value in estimate.as_dict().items() if key not in ("confidence", "groups", "p_value")}
 
 
-def _validation(one: Measured) -> dict[str, dict[str, float]]:
+def _validation(measured: Measured) -> dict[str, dict[str, float]]:
     """Success and reward on validation tasks at each temperature of the grid: means over the seeds."""
-    seeds = [outcome.summary["validation"] for outcome in one.outcomes.values()]
+    seeds = [outcome.summary["validation"] for outcome in measured.outcomes.values()]
     names = sorted({name for tried in seeds for name in tried}, key=float)
     return {
         name: {key: _mean(tried[name][key] for tried in seeds if name in tried) for key in _RATES} for name in names
@@ -311,22 +314,22 @@ _SHOWN = {
 }
 
 
-def _training(one: Measured) -> dict[str, float]:
-    means = {}
+def _training(measured: Measured) -> dict[str, float]:
+    means, seeds = {}, measured.stages.values()
     for name, (stage, metric) in _SHOWN.items():
-        values = [_metrics(facts, stage)[metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
+        values = [_metrics(facts, stage)[metric] for facts in seeds if metric in _metrics(facts, stage)]
         if values:
             means[name] = _mean(values)
-    spent = [{stage: float(facts["seconds"]) for stage, facts in stages.items()} for stages in one.stages.values()]
+    spent = [{stage: float(facts["seconds"]) for stage, facts in stages.items()} for stages in seeds]
     means["seconds"] = _mean(sum(seconds.values()) for seconds in spent)
     means["measuring_seconds"] = _mean(seconds.get("evaluate", 0.0) for seconds in spent)
     return means
 
 
-def _on_the_way(one: Measured) -> list[float]:
+def _on_the_way(measured: Measured) -> list[float]:
     """Mean success on training tasks over the seeds: at the start of each later iteration, or in GRPO's last fifth."""
     seeds = []
-    for facts in one.stages.values():
+    for facts in measured.stages.values():
         metrics = _metrics(facts, "train-policy") | _metrics(facts, "iterate")
         iterations = sorted(name for name in metrics if name.startswith("iteration_") and name.endswith("/success"))
         seeds.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
@@ -348,9 +351,9 @@ def picking_gap(
 
     The points are those of Best-of-N; tasks that either lost at any N are left out.
     """
-    mine, theirs = _picked(better), _picked(worse)
-    tasks = [task for task in mine if task in theirs]
-    before, after = ([_mean(successes[task]) for task in tasks] for successes in (theirs, mine))
+    minuend, subtrahend = _picked(better), _picked(worse)
+    tasks = [task for task in minuend if task in subtrahend]
+    before, after = ([_mean(successes[task]) for task in tasks] for successes in (subtrahend, minuend))
     return paired_difference(before, after, confidence, resamples, 0).as_dict()
 
 

@@ -44,11 +44,12 @@ def write(profile: Profile) -> None:
     """Read every variant that there is and write the three files and the figures."""
     ruler, domain = profile.settings["evaluate"], profile.domain
     outcomes, stale = _outcomes(profile)
-    found = {
-        one.name: Measured(one, {s: outcomes[one.name, s] for s in profile.seeds_of(one) if (one.name, s) in outcomes})
-        for one in profile.variants
-    }
-    measured = {name: one for name, one in found.items() if one.outcomes}
+    planned = [(variant, profile.seeds_of(variant)) for variant in profile.variants]
+    rows = [
+        Measured(variant, {seed: outcomes[variant.name, seed] for seed in seeds if (variant.name, seed) in outcomes})
+        for variant, seeds in planned
+    ]
+    measured = {row.variant.name: row for row in rows if row.outcomes}
     if not measured:
         raise UserError("measured/: no variant has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
@@ -68,15 +69,15 @@ def write(profile: Profile) -> None:
         "personas": profile.personas,
         **_words(domain),
         "rows": {
-            name: row_of(one, measured.get(one.variant.against), conditions, level, resamples)
-            for name, one in measured.items()
+            name: row_of(row, measured.get(row.variant.against), conditions, level, resamples)
+            for name, row in measured.items()
         },
         "claims": judged(profile.claims, measured, level, resamples),
         "claims_file": _claims_file(profile, measured),
         "tuning": budgets(read_tuning(profile.folder / TUNING), domain.measure),
         "best_of_n": {
-            seed: {name: curve for one in some.values() for name, curve in one["curves"].items()}
-            for seed, some in picking.items()
+            seed: {name: curve for picks in critics.values() for name, curve in picks["curves"].items()}
+            for seed, critics in picking.items()
         },
         "best_of_n_gaps": {
             seed: {
@@ -87,10 +88,13 @@ def write(profile: Profile) -> None:
             for seed, points in _picks(picking).items()
         },
         "hours": _hours(profile, measured, picking),
-        "origins": _origins(outcomes[name, seed] for name, one in measured.items() for seed in one.outcomes),
+        "origins": _origins(outcome for row in measured.values() for outcome in row.outcomes.values()),
         "stale": [f"{name} {seed}" for name, seed in stale],
         "missing": [
-            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.variant) if s not in one.outcomes
+            f"{variant.name} {seed}"
+            for variant, seeds in planned
+            for seed in seeds
+            if (variant.name, seed) not in outcomes
         ]
         + [
             f"Best-of-N with {name} {seed}"
@@ -109,24 +113,24 @@ def write(profile: Profile) -> None:
     for name, svg in drawings.items():
         write_text(FIGURES / f"{name}.svg", figures.as_file(svg))
     write_text(PAGE, page(results, drawings))
-    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/", flush=True)
+    print(f"reproduce: {len(measured)} of {len(planned)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/", flush=True)
 
 
 def _outcomes(profile: Profile) -> tuple[dict[Key, Outcome], dict[Key, Outcome]]:
     """What was measured here, with what outcomes.parquet has beside it; and what it has of other settings."""
-    found = read_outcomes(profile.folder / OUTCOMES)
-    stale = {key: one for key, one in found.items() if not profile.still(one)}
+    kept = read_outcomes(profile.folder / OUTCOMES)
+    stale = {key: outcome for key, outcome in kept.items() if not profile.still(outcome)}
     for variant in profile.variants:
         for seed in profile.seeds_of(variant):
             if here := measured_outcome(variant, seed, profile.folder):
-                found[variant.name, seed] = here
+                kept[variant.name, seed] = here
                 stale.pop((variant.name, seed), None)
-    return {key: one for key, one in found.items() if key not in stale}, stale
+    return {key: outcome for key, outcome in kept.items() if key not in stale}, stale
 
 
 def _origins(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     """When, on which commit and processor how many policies were measured."""
-    counts = Counter(tuple(sorted(one.summary["origin"].items())) for one in outcomes)
+    counts = Counter(tuple(sorted(outcome.summary["origin"].items())) for outcome in outcomes)
     return [{**dict(origin), "policies": count} for origin, count in sorted(counts.items())]
 
 
@@ -142,7 +146,7 @@ def _words(domain: Domain) -> dict[str, Any]:
 def _claims_file(profile: Profile, measured: Mapping[str, Measured]) -> str:
     """Whether claims.yaml is as it was when the variants were measured."""
     now = sha256(profile.folder / CLAIMS)
-    then = [said["sha256"] for one in measured.values() for said in one.claims.values()]
+    then = [record["sha256"] for row in measured.values() for record in row.claims.values()]
     changed = sum(digest != now for digest in then)
     if not changed:
         return f"{CLAIMS} is as it was when each of the {len(then)} policies met its first test task."
@@ -156,14 +160,14 @@ def _best_of_n(profile: Profile) -> dict[str, dict[str, Any]]:
     """What Best-of-N has come to, by seed and then by critic, where it has been run."""
     names, seeds = profile.values["critics"], profile.values["best_of_n_seeds"]
     there = {str(seed): {name: path for name in names if (path := picked(name, seed)).exists()} for seed in seeds}
-    return {seed: {name: read_json(path) for name, path in some.items()} for seed, some in there.items() if some}
+    return {seed: {name: read_json(path) for name, path in paths.items()} for seed, paths in there.items() if paths}
 
 
 def _picks(picking: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """The points of every curve, by seed and then by the curve's name."""
     picks: dict[str, dict[str, list[Any]]] = {seed: {} for seed in picking}
-    for seed, some in picking.items():
-        for point in (point for one in some.values() for point in one["points"]):
+    for seed, critics in picking.items():
+        for point in (point for curves in critics.values() for point in curves["points"]):
             picks[seed].setdefault(point["critic"], []).append(point)
     return picks
 
@@ -175,12 +179,12 @@ def _hours(
     facts = [Path("seed-data") / str(seed) / "facts.json" for seed in profile.seeds]
     spent = [(SEED_DATA, stage) for path in facts if path.exists() for stage in read_json(path).values()]
     spent += [
-        (one.variant.table, stage)
-        for one in measured.values()
-        for some in one.stages.values()
-        for stage in some.values()
+        (row.variant.table, stage)
+        for row in measured.values()
+        for stages in row.stages.values()
+        for stage in stages.values()
     ]
-    spent += [(PICKING, one["seconds"]) for critics in picking.values() for one in critics.values()]
+    spent += [(PICKING, curves["seconds"]) for critics in picking.values() for curves in critics.values()]
     seconds = Counter[str]()
     for part, stage in spent:
         seconds[part] += stage["seconds"]
@@ -195,8 +199,9 @@ def markdown(results: Results) -> str:
         blocks += [f"{figure.says}:", f"![{figure.says}]({FIGURES}/{figure.name}.svg)"]
     for part in shown:
         blocks += [f"### {part.title}", *(text for table in part.tables for text in _markdown(table))]
-    for one in results.get("origins", []):
-        blocks += [f"Policies measured on {one['date']}, {one['processor']}, at {one['commit']}: {one['policies']}."]
+    for origin in results.get("origins", []):
+        date, processor, commit = origin["date"], origin["processor"], origin["commit"]
+        blocks += [f"Policies measured on {date}, {processor}, at {commit}: {origin['policies']}."]
     for what, names in (("Measured with other settings, and left out", "stale"), ("Not run", "missing")):
         if results.get(names):
             blocks += [f"{what}: {', '.join(results[names])}."]

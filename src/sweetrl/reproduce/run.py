@@ -85,8 +85,8 @@ class Profile:
 
     def variant(self, name: str) -> Variant:
         """Return a variant with what the profile's `variant_settings` says of it over its own settings."""
-        one = variant_named(name)
-        return replace(one, settings={**one.settings, **self._own.get(name, {})})
+        variant = variant_named(name)
+        return replace(variant, settings={**variant.settings, **self._own.get(name, {})})
 
     def seeds_of(self, variant: Variant) -> list[int]:
         """The seeds that a variant is run on: the first few of them for those that `fewer_seeds` names."""
@@ -97,7 +97,8 @@ class Profile:
     @property
     def claims(self) -> list[Claim]:
         """What claims.yaml says."""
-        return read_claims(self.folder / CLAIMS, [f"{one:g}" for one in self.temperatures], self.personas)
+        temperatures = [f"{temperature:g}" for temperature in self.temperatures]
+        return read_claims(self.folder / CLAIMS, temperatures, self.personas)
 
     def plan(self, variant: Variant) -> dict[str, Any]:
         """Return what is measured of a variant (the content of evaluate.PLAN)."""
@@ -120,7 +121,7 @@ class Profile:
         own = self.folder / tree["model"]["base"]
         return own if own.exists() else self.folder / ROOT / tree["model"]["base"]
 
-    def decisive(self, one: Variant, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    def decisive(self, variant: Variant, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return those of the parameters `tree` that a variant's policy depends on, and its base's hash, "" for none.
 
         What other methods are set to is none of them, nor is what is measured on test tasks.
@@ -128,15 +129,15 @@ class Profile:
         base = self.base_of(tree)
         others = {VARIANTS[name].method.section for name in VARIANTS}
         others |= {"rank", "judge", "tracking", "evaluate", "best_of_n", *ELSEWHERE}
-        if one.trained:
-            others -= {one.method.section, *(("rank", "judge") if one.ranks else ())}
+        if variant.trained:
+            others -= {variant.method.section, *(("rank", "judge") if variant.ranks else ())}
         every = parse_settings(dict(tree), "reproduce").model_dump(mode="json", by_alias=True)
         settings = {name: values for name, values in every.items() if name not in others}
         return settings, dvc_hash(base) if base.exists() else ""
 
-    def mark(self, one: Variant, seed: int) -> dict[str, str]:
+    def mark(self, variant: Variant, seed: int) -> dict[str, str]:
         """Return what is kept with results, so that `still` can tell whether settings and base are those of then."""
-        settings, base = self.decisive(one, self.tree(seed, one.settings))
+        settings, base = self.decisive(variant, self.tree(seed, variant.settings))
         return {"settings": digest(settings), "base": base}
 
     def still(self, kept: Outcome) -> bool:
@@ -147,8 +148,8 @@ class Profile:
         summary, tried = kept.summary, kept.summary["validation"]
         if summary["variant"] not in VARIANTS:  # of another version
             return False
-        one = self.variant(summary["variant"])
-        now, choose = self.mark(one, int(summary["seed"])), self.plan(one)["choose"]
+        variant = self.variant(summary["variant"])
+        now, choose = self.mark(variant, int(summary["seed"])), self.plan(variant)["choose"]
         tasks = min(self.settings["evaluate"]["tasks"], self.settings["tasks"]["test"])
         return (
             summary["settings"] == now["settings"]
@@ -213,32 +214,32 @@ def seed_data(profile: Profile, seed: int) -> None:
     _finish(folder, folder / "data", Path("seed-data") / str(seed))
 
 
-def variant(profile: Profile, name: str, seed: int) -> None:
+def train_variant(profile: Profile, name: str, seed: int) -> None:
     """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
-    one = profile.variant(name)
-    tree, made_of = profile.tree(seed, one.settings), inputs(profile, one, seed)
+    variant = profile.variant(name)
+    tree, made_of = profile.tree(seed, variant.settings), inputs(profile, variant, seed)
     settings = parse_settings(tree, f"variant {name}")
     folder = workspace(profile, f"{name}-{seed}", tree, made_of=made_of)
-    train(profile, folder, one, settings, name)
+    train(profile, folder, variant, settings, name)
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
     summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
-    if one.table == ONLINE:
-        method = one.method
+    if variant.table == ONLINE:
+        method = variant.method
         own = own_settings(method, settings)
         summary["dialogues"] = method.dialogues(own, settings.collect, settings.iterations)
     write_json(out / SUMMARY, summary)
     del tree["tracking"]  # the store's place is nobody's result
     write_json(out / PARAMETERS, {**made_of, "parameters": tree})
-    if one.trained:
+    if variant.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
-    for source in (folder / "models/critic", folder / "data/preferences") if one.ranks else ():
+    for source in (folder / "models/critic", folder / "data/preferences") if variant.ranks else ():
         if source.exists() and not (source / "skipped.json").exists():
             shutil.copytree(source, out / source.name)
     for kind in ("data", "models") if settings.iterations > 1 else ():
         shutil.copytree(folder / kind / "iterations", out / "iterations" / kind)
-    _finish(folder, out, Path(one.folder) / name / str(seed))
+    _finish(folder, out, Path(variant.folder) / name / str(seed))
 
 
 def _finish(folder: Path, made: Path, out: Path) -> None:
@@ -247,20 +248,20 @@ def _finish(folder: Path, made: Path, out: Path) -> None:
     shutil.rmtree(folder)
 
 
-def inputs(profile: Profile, one: Variant, seed: int) -> dict[str, str]:
+def inputs(profile: Profile, variant: Variant, seed: int) -> dict[str, str]:
     """Return the hashes of what a variant is trained from: its base and the seed's data."""
     data = Path("seed-data") / str(seed)
     if not data.exists():
         raise UserError(f"{data}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
-    return {"base": profile.mark(one, seed)["base"], "data": dvc_hash(data)}
+    return {"base": profile.mark(variant, seed)["base"], "data": dvc_hash(data)}
 
 
-def train(profile: Profile, folder: Path, one: Variant, settings: Settings, part: str) -> None:
+def train(profile: Profile, folder: Path, variant: Variant, settings: Settings, part: str) -> None:
     """Run the stages of a variant that make its policy, in its workspace; what is finished there is not run again."""
     seed = settings.seed
-    _learn_from(folder, Path("seed-data") / str(seed), one, settings)
-    if one.trained:
-        for stage in STAGES if one.ranks else STAGES[-1:]:
+    _learn_from(folder, Path("seed-data") / str(seed), variant, settings)
+    if variant.trained:
+        for stage in STAGES if variant.ranks else STAGES[-1:]:
             if not finished(folder, stage):
                 _stage(folder, stage, profile, seed, part)
     if settings.iterations > 1:
@@ -274,35 +275,35 @@ def measure(profile: Profile, name: str, seed: int) -> None:
 
     What claims.yaml says before the first of them is kept with the results.
     """
-    one = profile.variant(name)
-    folder = workspace(profile, f"{MEASURED}-{name}-{seed}", profile.tree(seed, one.settings))
+    variant = profile.variant(name)
+    folder = workspace(profile, f"{MEASURED}-{name}-{seed}", profile.tree(seed, variant.settings))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
-    if one.trained:
-        trained = Path(one.folder) / name / str(seed)
-        _check_trained(profile, one, seed, trained)
+    if variant.trained:
+        trained = Path(variant.folder) / name / str(seed)
+        _check_trained(profile, variant, seed, trained)
         link(trained / POLICY.name, folder / POLICY)
     note = folder / "claims.json"
     if not note.exists():  # else a killed run's, from before it saw anything
         write_json(note, record(profile.folder / CLAIMS, profile.claims))
-    run_plan(profile, folder, profile.plan(one), seed, name)
+    run_plan(profile, folder, profile.plan(variant), seed, name)
     out = folder / OUT
-    known = {"variant": name, "seed": seed, "origin": origin(), **profile.mark(one, seed)}
-    summary = {**known, "claims": read_json(note), **read_json(out / SUMMARY)}
+    identity = {"variant": name, "seed": seed, "origin": origin(), **profile.mark(variant, seed)}
+    summary = {**identity, "claims": read_json(note), **read_json(out / SUMMARY)}
     write_json(out / SUMMARY, summary | {"stages": {"evaluate": _facts(folder, "evaluate")}})
     _finish(folder, out, Path(MEASURED) / name / str(seed))
 
 
-def _check_trained(profile: Profile, one: Variant, seed: int, trained: Path) -> None:
+def _check_trained(profile: Profile, variant: Variant, seed: int, trained: Path) -> None:
     """Raise a UserError for a policy of other settings, another base or other data than those that are noted now."""
     if not (trained / PARAMETERS).exists():
         return
-    kept, now = read_json(trained / PARAMETERS), inputs(profile, one, seed)
-    before = kept | profile.decisive(one, kept["parameters"])[0]
-    today = now | profile.decisive(one, profile.tree(seed, one.settings))[0]
+    kept, now = read_json(trained / PARAMETERS), inputs(profile, variant, seed)
+    before = kept | profile.decisive(variant, kept["parameters"])[0]
+    today = now | profile.decisive(variant, profile.tree(seed, variant.settings))[0]
     if other := [f"`{name}`" for name in today if digest(before.get(name)) != digest(today[name])]:
         raise UserError(
             f"{trained}: this policy was trained with other {', '.join(other)} than there are now; train it again: "
-            f"`python -m sweetrl.reproduce variant {one.name} {seed}`."
+            f"`python -m sweetrl.reproduce variant {variant.name} {seed}`."
         )
 
 
@@ -362,21 +363,21 @@ def workspace(
     return folder
 
 
-def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) -> None:
+def _learn_from(folder: Path, source: Path, variant: Variant, settings: Settings) -> None:
     """Put a seed's data into a variant's folder: as they are, those of the first tasks, or permuted."""
-    as_they_are = one.data >= 1.0 and not one.permuted
-    for name in {"tasks", *(("trajectories", "pairs.parquet") if one.trained and as_they_are else ())}:
+    as_they_are = variant.data >= 1.0 and not variant.permuted
+    for name in {"tasks", *(("trajectories", "pairs.parquet") if variant.trained and as_they_are else ())}:
         link(source / name, folder / "data" / name)
-    if not one.trained or (folder / "data" / "pairs.parquet").exists():
+    if not variant.trained or (folder / "data" / "pairs.parquet").exists():
         return
     everything = list(TrajectoryStore(source / "trajectories").read())
     order = list(dict.fromkeys(each.task.id for each in everything))
-    kept = set(order[: round(one.data * len(order))])
+    kept = set(order[: round(variant.data * len(order))])
     part = [each for each in everything if each.task.id in kept]
-    if one.permuted == "references":
+    if variant.permuted == "references":
         part = permuted_references(part, settings.seed)
     TrajectoryStore(folder / "data" / "trajectories").write_shard(0, part)
-    compared = permuted_rewards(part, settings.seed) if one.permuted == "rewards" else part
+    compared = permuted_rewards(part, settings.seed) if variant.permuted == "rewards" else part
     pairs, _ = trajectory_pairs(compared, settings.critic.pairs, settings.critic.gap)
     write_pairs(folder / "data" / "pairs.parquet", pairs)
 

@@ -46,20 +46,20 @@ SHARED = {"train-critic": (CRITIC, {"rank", "judge", "policy"}), "rank": (PREFER
 
 def tune(profile: Profile, name: str, seed: int) -> None:
     """Run what of the grid of a variant has not been run yet, on the data of one seed; no test task is touched."""
-    one = profile.variant(name)
+    variant = profile.variant(name)
     grid = profile.values.get("tuning", {}).get(name)
     if not grid:
         raise UserError(f"params.yaml: `tuning.{name}` lists no settings to try; write it as a list of sets of them.")
     path = profile.folder / TUNING
-    data = inputs(profile, one, seed)
+    data = inputs(profile, variant, seed)
     tasks_hash = dvc_hash(profile.folder / "seed-data" / str(seed) / "tasks")
     count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
     choose = {"grid": profile.temperatures, "tasks": count}
-    plan = {"temperatures": [], "choose": choose, "personas": [], "opening": one.opening}
+    plan = {"temperatures": [], "choose": choose, "personas": [], "opening": variant.opening}
     before: list[tuple[Path, Mapping[str, Any]]] = []
     for number, changes in enumerate(grid, start=1):
-        tree = merged(profile.tree(seed, one.settings), changes)
-        settings, base = profile.decisive(one, tree)
+        tree = merged(profile.tree(seed, variant.settings), changes)
+        settings, base = profile.decisive(variant, tree)
         mark = digest(settings, plan, [base, tasks_hash])
         part = f"tune-{name}-{seed}-{mark}"
         done = any(run["digest"] == mark for run in read_tuning(path))
@@ -72,7 +72,7 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         if done:
             continue
         _share(before[:-1], folder, settings)
-        train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
+        train(profile, folder, variant, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
         rates = {at: {key: round(value, 4) for key, value in means.items()} for at, means in tried.items()}
@@ -88,8 +88,8 @@ def tune(profile: Profile, name: str, seed: int) -> None:
 def _share(before: Sequence[tuple[Path, Mapping[str, Any]]], folder: Path, settings: Mapping[str, Any]) -> None:
     """Let `folder` have what earlier runs have made with the same settings, as far as a stage depends on them."""
     for stage, (place, later) in SHARED.items():
-        for other, theirs in before:
-            alike = _without(later, theirs) == _without(later, settings)
+        for other, other_settings in before:
+            alike = _without(later, other_settings) == _without(later, settings)
             if alike and finished(other, stage) and not finished(folder, stage):
                 link(other / place, folder / place)
                 shutil.copy2(other / RUNS / f"{stage}.json", private_folder(folder / RUNS))
@@ -111,7 +111,7 @@ def budgets(runs: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
     for name in [name for name in VARIANTS if any(run["variant"] == name for run in runs)]:
         own = [run for run in runs if run["variant"] == name]
         at: dict[str, dict[str, Any]] = {}
-        for temperature in sorted({one for run in own for one in run["at"]}, key=float):
+        for temperature in sorted({name for run in own for name in run["at"]}, key=float):
             tried = [(run["at"][temperature][measure], run["settings"]) for run in own if temperature in run["at"]]
             best, settings = max(tried, key=lambda pair: pair[0])
             values = sorted(value for value, _ in tried)

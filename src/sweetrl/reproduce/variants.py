@@ -187,6 +187,6 @@ def variant_named(name: str) -> Variant:
 def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree `values` with each of `changes` (dotted names) over it; a name that is not there is an error."""
     tree = copy.deepcopy(dict(values))
-    for name, value in ((name, value) for one in changes for name, value in one.items()):
+    for name, value in (pair for change in changes for pair in change.items()):
         set_key(tree, name, value, "reproduce")
     return tree
