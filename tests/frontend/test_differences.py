@@ -1,10 +1,10 @@
-"""What is said of two pages is true of them, by construction: edits of the suite's pages, and pages made by hand."""
+"""The differences of two pages are true, by construction: edits of the suite's pages, and pages made by hand."""
 
 from __future__ import annotations
 
 import io
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -24,11 +24,11 @@ RNG = random.Random(0)
 WHITE, BLACK, BLUE, RED = (255, 255, 255), (0, 0, 0), (37, 99, 235), (220, 38, 38)
 
 
-def differences(agent: Design, wanted: Design) -> list[Difference]:
-    return compare(outline_of(sketch_design(agent)), outline_of(sketch_design(wanted)))
+def differences_of(agent: Design, reference: Design) -> list[Difference]:
+    return compare(outline_of(sketch_design(agent)), outline_of(sketch_design(reference)))
 
 
-def test_every_edit_of_one_detail_is_found_first_and_is_true() -> None:
+def test_every_edit_of_one_detail_comes_first_and_is_true() -> None:
     rng = random.Random(3)
     seen: set[str] = set()
     for _ in range(200):
@@ -47,57 +47,57 @@ def test_every_edit_of_one_detail_is_found_first_and_is_true() -> None:
                 and base["page color"] in (other[detail.name], base[detail.name])
             ):
                 continue  # a section in the page's own colour
-            found = differences(base, other)
-            if detail.name == "page color" and not found:
+            differences = differences_of(base, other)
+            if detail.name == "page color" and not differences:
                 continue  # hidden below coloured sections
-            assert found and true_of(found[0], base, other), (detail.name, base, other, found)
+            assert differences and true_of(differences[0], base, other), (detail.name, base, other, differences)
             seen.add(detail.name)
     assert seen == {detail.name for detail in DETAILS}
 
 
-def true_of(one: Difference, agent: Design, wanted: Design) -> bool:
-    """Whether a difference is one of the two designs, judged by how they were made and not by how they look."""
-    quoted = one.part.partition('"')[2].rstrip('"')
+def true_of(difference: Difference, agent: Design, reference: Design) -> bool:
+    """Whether the two designs differ so, judged by how they were made and not by how they look."""
+    kind, part, values = difference.kind, difference.part, (difference.expected, difference.actual)
+    quoted = part.partition('"')[2].rstrip('"')
     section = KIND_OF.get(quoted, "")
-    bar = {"the header": "header", "the navigation bar": "navigation", "the footer": "footer"}.get(one.part, section)
+    bar = {"the header": "header", "the navigation bar": "navigation", "the footer": "footer"}.get(part, section)
 
     def shown(design: Design, name: str) -> str:
         value = design[name]
         return design["page color"] if value == NONE and BY_NAME[name].section and name.endswith(" color") else value
 
-    if one.kind in ("page color", "color"):
-        name = "page color" if one.kind == "page color" else f"{bar} color"
-        return (shown(wanted, name), shown(agent, name)) == (one.wanted, one.found)
-    if one.kind in ("missing", "extra") and bar in ("navigation", "footer"):
-        has = agent[f"{bar} color"] != NONE, wanted[f"{bar} color"] != NONE
-        return has == ((False, True) if one.kind == "missing" else (True, False))
-    if one.kind in ("missing", "extra"):
-        kind = {"the form": "contact", "the list": "hours", "a button": "contact"}.get(one.part, section)
-        has = kind in agent.sections, kind in wanted.sections
-        return has == ((False, True) if one.kind == "missing" else (True, False))
-    if one.kind == "images":
-        return (str(pictures(wanted)[0]), str(pictures(agent)[0])) == (one.wanted, one.found)
-    if one.kind == "image size":
-        number = 0 if one.part == "the picture" else int(one.part.split()[1]) - 1
-        return (pictures(wanted)[1][number], pictures(agent)[1][number]) == (one.wanted, one.found)
-    if one.kind == "columns":
-        return (wanted["offers columns"], agent["offers columns"]) == (one.wanted, one.found) and section == "offers"
-    if one.kind == "box color":
-        return (wanted["offers boxes"], agent["offers boxes"]) == (one.wanted, one.found) and section == "offers"
-    if one.kind == "button color":
-        return (wanted["contact button"], agent["contact button"]) == (one.wanted, one.found)
-    if one.kind == "align":
+    if kind in ("page color", "color"):
+        name = "page color" if kind == "page color" else f"{bar} color"
+        return (shown(reference, name), shown(agent, name)) == values
+    if kind in ("missing", "extra") and bar in ("navigation", "footer"):
+        has = agent[f"{bar} color"] != NONE, reference[f"{bar} color"] != NONE
+        return has == ((False, True) if kind == "missing" else (True, False))
+    if kind in ("missing", "extra"):
+        owner = {"the form": "contact", "the list": "hours", "a button": "contact"}.get(part, section)
+        has = owner in agent.sections, owner in reference.sections
+        return has == ((False, True) if kind == "missing" else (True, False))
+    if kind == "images":
+        return (str(pictures(reference)[0]), str(pictures(agent)[0])) == values
+    if kind == "image size":
+        number = 0 if part == "the picture" else int(part.split()[1]) - 1
+        return (pictures(reference)[1][number], pictures(agent)[1][number]) == values
+    if kind == "columns":
+        return (reference["offers columns"], agent["offers columns"]) == values and section == "offers"
+    if kind == "box color":
+        return (reference["offers boxes"], agent["offers boxes"]) == values and section == "offers"
+    if kind == "button color":
+        return (reference["contact button"], agent["contact button"]) == values
+    if kind == "align":
         name = f"{bar} align"
-        sides = [design[name] if name in BY_NAME else "left" for design in (wanted, agent)]
-        return sides == [one.wanted, one.found]
-    if one.kind == "order":
-        upper, lower = (KIND_OF.get(part.partition('"')[2].rstrip('"'), part) for part in (one.part, one.other))
-        places = [[stack(design).index(part) for part in (upper, lower)] for design in (wanted, agent)]
+        sides = [design[name] if name in BY_NAME else "left" for design in (reference, agent)]
+        return sides == list(values)
+    if kind == "order":
+        upper, lower = (KIND_OF.get(name.partition('"')[2].rstrip('"'), name) for name in (part, difference.other))
+        places = [[stack(design).index(name) for name in (upper, lower)] for design in (reference, agent)]
         return places[0][0] < places[0][1] and places[1][0] > places[1][1]
-    if one.kind in ("text", "extra text"):
-        text = one.part.partition('"')[2].rstrip('"')
-        has = text in write_page(agent), text in write_page(wanted)
-        return has == ((False, True) if one.kind == "text" else (True, False))
+    if kind in ("text", "extra text"):
+        has = quoted in write_page(agent), quoted in write_page(reference)
+        return has == ((False, True) if kind == "text" else (True, False))
     return False
 
 
@@ -118,26 +118,26 @@ def pictures(design: Design) -> tuple[int, list[str]]:
 
 
 @given(st.integers(0, 10**9), st.booleans())
-def test_everything_said_of_two_pages_of_the_suite_is_true(seed: int, same_task: bool) -> None:
+def test_every_difference_of_two_pages_of_the_suite_is_true(seed: int, same_task: bool) -> None:
     rng = random.Random(seed)
-    wanted, agent = draw_design(rng, rng.randint(1, 6)), draw_design(rng, rng.randint(1, 6))
+    reference, agent = draw_design(rng, rng.randint(1, 6)), draw_design(rng, rng.randint(1, 6))
     if same_task:  # the agent knows topic, title and sections
-        agent = replace(wanted, details=()).set(
-            {k: v for k, v in agent.details if BY_NAME[k].section in ("", *wanted.sections)}
+        agent = replace(reference, details=()).set(
+            {k: v for k, v in agent.details if BY_NAME[k].section in ("", *reference.sections)}
         )
-    for one in differences(agent, wanted):
-        assert true_of(one, agent, wanted), (one, agent, wanted)
+    for difference in differences_of(agent, reference):
+        assert true_of(difference, agent, reference), (difference, agent, reference)
 
 
 @given(st.integers(0, 10**9))
 def test_equal_pages_have_no_differences(seed: int) -> None:
     design = draw_design(random.Random(seed), 4)
-    assert differences(design, design) == []
+    assert differences_of(design, design) == []
     assert say([], random.Random(seed), 3) in FINE
 
 
 def test_the_greatest_difference_comes_first() -> None:
-    wanted = Design("gym", "Star Gym", ("offers", "contact")).set(
+    reference = Design("gym", "Star Gym", ("offers", "contact")).set(
         {
             "page color": "light blue",
             "header align": "center",
@@ -146,23 +146,25 @@ def test_the_greatest_difference_comes_first() -> None:
             "order": "swapped",
         }
     )
-    found = differences(Design("gym", "Star Gym", ("offers", "contact")), wanted)
-    assert [one.kind for one in found] == ["page color", "missing", "columns", "align", "order", "extra text"]
-    assert [one.salience for one in found] == sorted((one.salience for one in found), reverse=True)
+    differences = differences_of(Design("gym", "Star Gym", ("offers", "contact")), reference)
+    kinds = [difference.kind for difference in differences]
+    assert kinds == ["page color", "missing", "columns", "align", "order", "extra text"]
+    saliences = [difference.salience for difference in differences]
+    assert saliences == sorted(saliences, reverse=True)
 
 
 def test_sentences() -> None:
-    wanted = Design("gym", "Star Gym", ("offers", "contact")).set(
+    reference = Design("gym", "Star Gym", ("offers", "contact")).set(
         {"page color": "light blue", "footer color": "red", "offers columns": "2"}
     )
-    text = say(differences(Design("gym", "Star Gym", ("offers", "contact")), wanted), random.Random(1), 3)
+    text = say(differences_of(Design("gym", "Star Gym", ("offers", "contact")), reference), random.Random(1), 3)
     assert text == (
         "The background of the page should be light blue, yours is white. The footer is missing. "
         'The section "Our offers" should have 2 columns, yours has 3.'
     ), text
     for kind in SALIENCE:
-        said = sentence(Difference(kind, "the header", "2", "3", "the footer"), RNG)
-        assert said[0].isupper() and said.endswith(".") and "{" not in said
+        text = sentence(Difference(kind, "the header", "2", "3", "the footer"), RNG)
+        assert text[0].isupper() and text.endswith(".") and "{" not in text
 
 
 # Pages made by hand
@@ -190,15 +192,16 @@ def picture(*boxes: tuple[tuple[int, int, int, int], Rgb], ground: Rgb = WHITE) 
     return target.getvalue()
 
 
-def found(agent: Page, wanted: Page) -> list[tuple[str, str, str, str]]:
-    return [(one.kind, one.part, one.wanted, one.found) for one in compare(outline_of(agent), outline_of(wanted))]
+def rows(agent: Page, reference: Page) -> list[tuple[str, str, str, str]]:
+    """(kind, part, expected, actual) of each difference."""
+    return [astuple(difference)[:4] for difference in compare(outline_of(agent), outline_of(reference))]
 
 
 def test_the_screenshot_decides_over_the_dom() -> None:
-    """A header whose colour comes from somewhere that the DOM does not tell."""
+    """A header whose colour comes from somewhere that the DOM does not show."""
     header = element("header", (0, 0, 1366, 200), "Hello there", "header")
     seen = page(header, png=picture(((0, 0, 1366, 200), BLUE)))
-    assert found(page(header, png=picture(((0, 0, 1366, 200), RED))), seen) == [("color", "the header", "blue", "red")]
+    assert rows(page(header, png=picture(((0, 0, 1366, 200), RED))), seen) == [("color", "the header", "blue", "red")]
     assert outline_of(seen).parts[0].color == BLUE
 
 
@@ -211,11 +214,11 @@ def test_pictures_are_masked_before_colours_are_read() -> None:
     assert outline_of(page(header, covered, png=png)).parts[0].color is None
 
 
-def test_of_a_mottled_part_no_colour_is_told() -> None:
+def test_a_mottled_part_has_no_colour() -> None:
     stripes = tuple(((x, 0, x + 7, 200), (x % 256, 40, 200)) for x in range(0, 1366, 8))
     header = element("header", (0, 0, 1366, 200), "Hello there", "header")
     assert Canvas(page(header, png=picture(*stripes))).color(header.box) is None
-    assert found(page(header, png=picture(*stripes)), page(header, background=WHITE, png=picture())) == []
+    assert rows(page(header, png=picture(*stripes)), page(header, background=WHITE, png=picture())) == []
 
 
 def test_a_bar_at_the_side_is_no_bar_across() -> None:
@@ -223,10 +226,10 @@ def test_a_bar_at_the_side_is_no_bar_across() -> None:
     side = page(element("nav", (0, 0, 200, 700), "", "nav"), *links)
     row = [element("a", (10 + 80 * n, 20, 60, 24), f"link {n}", "", 0) for n in range(3)]
     across = page(element("nav", (0, 0, 1366, 60), "", "nav"), *row)
-    assert found(across, side) == [("place", "the navigation bar", "left", "across")]
-    assert found(side, across) == [("place", "the navigation bar", "across", "left")]
-    said = say(compare(outline_of(across), outline_of(side)), RNG, 3)
-    assert said == "The navigation bar should be a column on the left side, not a bar across the page."
+    assert rows(across, side) == [("place", "the navigation bar", "left", "across")]
+    assert rows(side, across) == [("place", "the navigation bar", "across", "left")]
+    text = say(compare(outline_of(across), outline_of(side)), RNG, 3)
+    assert text == "The navigation bar should be a column on the left side, not a bar across the page."
 
 
 @pytest.mark.parametrize(
@@ -249,29 +252,29 @@ def test_the_same_words_without_the_tag_are_no_missing_part() -> None:
     links = [element("a", (10 + 80 * n, 20, 60, 24), name, "", 0) for n, name in enumerate(("Home", "Shop", "Help"))]
     marked = page(element("nav", (0, 0, 1366, 60), "", "nav"), *links)
     plain = page(element("div", (0, 0, 1366, 60)), *links)
-    assert found(plain, marked) == [] == found(marked, plain)
+    assert rows(plain, marked) == [] == rows(marked, plain)
     other = page(element("p", (0, 0, 1366, 60), "Welcome home"))
-    assert ("missing", "the navigation bar", "", "") in found(other, marked)
-    assert ("extra", "the navigation bar", "", "") in found(marked, other)
+    assert ("missing", "the navigation bar", "", "") in rows(other, marked)
+    assert ("extra", "the navigation bar", "", "") in rows(marked, other)
 
 
 def test_a_heading_that_can_be_read_elsewhere_is_not_missing() -> None:
     section = element("section", (0, 0, 1366, 300), "", "section")
-    wanted = page(section, element("h2", (32, 32, 1302, 32), "Our Menu", "heading", 0))
+    reference = page(section, element("h2", (32, 32, 1302, 32), "Our Menu", "heading", 0))
     agent = page(element("p", (32, 32, 1302, 32), "See our menu here"))
-    assert not [one for one in found(agent, wanted) if one[0] in ("missing", "text")]
+    assert not [row for row in rows(agent, reference) if row[0] in ("missing", "text")]
     other = page(element("p", (32, 32, 1302, 32), "See here"))
-    assert [one for one in found(other, wanted) if one[0] == "missing"] == [
+    assert [row for row in rows(other, reference) if row[0] == "missing"] == [
         ("missing", 'the section "Our Menu"', "", "")
     ]
 
 
 def test_a_text_is_missing_only_if_what_is_quoted_of_it_is() -> None:
     long = "One two three four five six seven eight"
-    wanted = page(element("p", (0, 0, 1366, 24), long))
+    reference = page(element("p", (0, 0, 1366, 24), long))
     similar = page(element("p", (0, 0, 1366, 24), "One two three four five six and more"))
-    assert found(similar, wanted) == []
-    other = found(page(element("p", (0, 0, 1366, 24), "One two")), wanted)
+    assert rows(similar, reference) == []
+    other = rows(page(element("p", (0, 0, 1366, 24), "One two")), reference)
     assert other == [("text", 'the text "One two three four five six ..."', "", "")]
 
 
@@ -288,7 +291,7 @@ def test_columns_are_boxes_of_one_width_side_by_side() -> None:
 
     assert outline_of(cards(3, 440, 450)).sections()[0].columns == 3
     assert outline_of(cards(3, 440, 100)).sections()[0].columns == 1  # they lie over one another
-    assert found(cards(4, 330, 340), cards(2, 660, 680)) == [
+    assert rows(cards(4, 330, 340), cards(2, 660, 680)) == [
         ("columns", 'the section "Menu"', "2", "4"),
         ("extra text", 'the text "card 2"', "", ""),
     ]
@@ -296,6 +299,6 @@ def test_columns_are_boxes_of_one_width_side_by_side() -> None:
 
 def test_an_empty_page_is_called_empty() -> None:
     text = page(element("p", (0, 0, 1366, 24), "Hello"))
-    assert found(page(), text) == [("empty", "the page", "", "")]
-    assert found(page(), page()) == []
-    assert found(text, page(background=BLUE))[0] == ("page color", "the page", "blue", "white")
+    assert rows(page(), text) == [("empty", "the page", "", "")]
+    assert rows(page(), page()) == []
+    assert rows(text, page(background=BLUE))[0] == ("page color", "the page", "blue", "white")

@@ -56,22 +56,22 @@ def lab(color: Rgb) -> tuple[float, float, float]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-def distance(one: Rgb, other: Rgb) -> float:
+def distance(color: Rgb, other: Rgb) -> float:
     """Return how far two colours are apart for the eye: about 2 is just visible, 100 is white against black."""
-    return float(sum((a - b) ** 2 for a, b in zip(lab(one), lab(other), strict=True)) ** 0.5)
+    return float(sum((a - b) ** 2 for a, b in zip(lab(color), lab(other), strict=True)) ** 0.5)
 
 
-def told_apart(wanted: Rgb, found: Rgb) -> tuple[str, str] | None:
-    """Return how a user tells `wanted` from `found`: two different names, or None where it is not worth saying.
+def distinguishing_names(expected: Rgb, actual: Rgb) -> tuple[str, str] | None:
+    """Return two different names, as a user would call the two colours; None where the difference is too small.
 
-    Where both have one name, the difference is in lightness, and the first is "a lighter ..." or "a darker ...".
+    Where both have the same name, they differ in lightness, and the first is "a lighter ..." or "a darker ...".
     """
-    if distance(wanted, found) < APART:
+    if distance(expected, actual) < APART:
         return None
-    names = color_name(wanted), color_name(found)
+    names = color_name(expected), color_name(actual)
     if names[0] != names[1]:
         return names
-    gap = lab(wanted)[0] - lab(found)[0]
+    gap = lab(expected)[0] - lab(actual)[0]
     if abs(gap) < LIGHTER:
         return None
     return f"a {'lighter' if gap > 0 else 'darker'} {names[0]}", names[1]

@@ -1,7 +1,7 @@
-"""How an agent's page differs from the one in mind, the greatest difference first; nothing that could be untrue.
+"""How an agent's page differs from the reference, the greatest difference first; nothing that could be untrue.
 
-A difference is said only where both pages show clearly what they are: a part that has no telling colour has no wrong
-one, and a section is missing only if its heading can be read nowhere on the page.
+A difference is reported only where both pages are clear: a part without a colour of its own has no wrong colour, and a
+section is missing only if its heading can be read nowhere on the page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sweetrl.browser.page import Box
-from sweetrl.frontend.colors import Rgb, told_apart
+from sweetrl.frontend.colors import Rgb, distinguishing_names
 from sweetrl.frontend.outline import Line, Outline, Part, same, within, words_of
 
 # What strikes first; the share of the page that is concerned adds up to 20.
@@ -29,15 +29,15 @@ SIZE = 1.25
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: `part` has `wanted` and should not have `found`; `other` is the second part (order).
+    """One difference: `part` should have the value `expected` and has `actual`; `other` is the second part of an order.
 
-    Parts are called as in `calling`; a missing part has no `found`, one too many no `wanted`.
+    Parts have the names that `calling` gives them; a missing part has no `actual` value, an extra one no `expected`.
     """
 
     kind: str
     part: str
-    wanted: str = ""
-    found: str = ""
+    expected: str = ""
+    actual: str = ""
     other: str = ""
     salience: float = 0.0
 
@@ -49,72 +49,74 @@ def calling(part: Part) -> str:
     return {"navigation": "the navigation bar"}.get(part.kind, f"the {part.kind}")
 
 
-def compare(agent: Outline, wanted: Outline) -> list[Difference]:
-    """Return the differences of an agent's page from the wanted one, most salient first; equal pages have none."""
-    if agent.empty and not wanted.empty:
+def compare(agent: Outline, reference: Outline) -> list[Difference]:
+    """Return the differences of an agent's page from the reference, most salient first; equal pages have none."""
+    if agent.empty and not reference.empty:
         return [Difference("empty", "the page", salience=SALIENCE["empty"])]
-    found: list[Difference] = []
-    _color(found, "page color", "the page", wanted.ground, agent.ground, 1.0)
-    pairs = _pairs(agent, wanted)
-    for mine, theirs in pairs:
-        _looks(agent, mine, wanted, theirs, found)
-    lost, more = _presence(agent, wanted, found)
-    _images(agent, wanted, found)
-    _buttons(agent, wanted, found)
-    _order(pairs, found)
-    _texts(agent, wanted, lost, more, found)
-    return sorted(found, key=lambda one: -one.salience)
+    differences: list[Difference] = []
+    _color(differences, "page color", "the page", reference.ground, agent.ground, 1.0)
+    pairs = _pairs(agent, reference)
+    for actual, expected in pairs:
+        _looks(agent, actual, reference, expected, differences)
+    missing, extra = _presence(agent, reference, differences)
+    _images(agent, reference, differences)
+    _buttons(agent, reference, differences)
+    _order(pairs, differences)
+    _texts(agent, reference, missing, extra, differences)
+    return sorted(differences, key=lambda difference: -difference.salience)
 
 
-def _add(out: list[Difference], kind: str, part: str, area: float = 0.0, **what: str) -> None:
-    out.append(Difference(kind, part, salience=SALIENCE[kind] + 20 * min(area, 1.0), **what))
+def _add(differences: list[Difference], kind: str, part: str, area: float = 0.0, **values: str) -> None:
+    differences.append(Difference(kind, part, salience=SALIENCE[kind] + 20 * min(area, 1.0), **values))
 
 
 def _area(box: Box, page: Outline) -> float:
     return box.width * box.height / max(1, page.width * page.height)
 
 
-def _color(found: list[Difference], kind: str, part: str, wanted: Rgb | None, seen: Rgb | None, area: float) -> None:
-    names = told_apart(wanted, seen) if wanted is not None and seen is not None else None
+def _color(
+    differences: list[Difference], kind: str, part: str, expected: Rgb | None, actual: Rgb | None, area: float
+) -> None:
+    names = distinguishing_names(expected, actual) if expected is not None and actual is not None else None
     if names is not None:
-        _add(found, kind, part, area, wanted=names[0], found=names[1])
+        _add(differences, kind, part, area, expected=names[0], actual=names[1])
 
 
-def _pairs(agent: Outline, wanted: Outline) -> list[tuple[Part, Part]]:
-    """(agent's part, wanted part) where both pages have it, in the wanted order."""
+def _pairs(agent: Outline, reference: Outline) -> list[tuple[Part, Part]]:
+    """(agent's part, reference's part) where both pages have it, in the order of the reference."""
     pairs = []
-    for part in wanted.parts:
-        if part.kind == "section" and not _unique(wanted, part.name):
+    for expected in reference.parts:
+        if expected.kind == "section" and not _unique(reference, expected.name):
             continue
-        mine = agent.first(part.kind, part.name)
-        if mine is not None and (part.kind != "section" or _unique(agent, part.name)):
-            pairs.append((mine, part))
+        actual = agent.first(expected.kind, expected.name)
+        if actual is not None and (expected.kind != "section" or _unique(agent, expected.name)):
+            pairs.append((actual, expected))
     return pairs
 
 
 def _unique(page: Outline, name: str) -> bool:
-    return sum(same(part.name, name) for part in page.sections()) == 1
+    return sum(same(section.name, name) for section in page.sections()) == 1
 
 
-def _looks(agent: Outline, mine: Part, wanted: Outline, part: Part, found: list[Difference]) -> None:
-    name = calling(part)
-    area = max(_area(part.box, wanted), _area(mine.box, agent))
-    plain = part.color == wanted.ground and mine.color == agent.ground  # it is the page's colour that differs
-    if part.kind in ("header", "navigation", "footer", "section") and not plain:
-        _color(found, "color", name, part.color, mine.color, area)
-    if part.kind == "section":
-        if part.columns != mine.columns:
-            _add(found, "columns", name, area, wanted=str(part.columns), found=str(mine.columns))
-        elif part.columns > 1:
-            _color(found, "box color", name, part.boxes, mine.boxes, area)
-    if part.kind == "navigation":
-        places = _place(part, wanted), _place(mine, agent)
+def _looks(agent: Outline, actual: Part, reference: Outline, expected: Part, differences: list[Difference]) -> None:
+    name = calling(expected)
+    area = max(_area(expected.box, reference), _area(actual.box, agent))
+    plain = expected.color == reference.ground and actual.color == agent.ground  # it is the page's colour that differs
+    if expected.kind in ("header", "navigation", "footer", "section") and not plain:
+        _color(differences, "color", name, expected.color, actual.color, area)
+    if expected.kind == "section":
+        if expected.columns != actual.columns:
+            _add(differences, "columns", name, area, expected=str(expected.columns), actual=str(actual.columns))
+        elif expected.columns > 1:
+            _color(differences, "box color", name, expected.boxes, actual.boxes, area)
+    if expected.kind == "navigation":
+        places = _place(expected, reference), _place(actual, agent)
         if None not in places and places[0] != places[1]:
-            _add(found, "place", name, area, wanted=str(places[0]), found=str(places[1]))
+            _add(differences, "place", name, area, expected=str(places[0]), actual=str(places[1]))
             return
-    told = part.align is not None and mine.align is not None and not (part.nested and mine.nested)
-    if told and part.align != mine.align:
-        _add(found, "align", name, area, wanted=str(part.align), found=str(mine.align))
+    nested = expected.nested and actual.nested
+    if None not in (expected.align, actual.align) and not nested and expected.align != actual.align:
+        _add(differences, "align", name, area, expected=str(expected.align), actual=str(actual.align))
 
 
 def _place(part: Part, page: Outline) -> str | None:
@@ -127,15 +129,15 @@ def _place(part: Part, page: Outline) -> str | None:
     return None
 
 
-def _presence(agent: Outline, wanted: Outline, found: list[Difference]) -> tuple[list[Box], list[Box]]:
-    """Add missing and extra parts; return where they are: the missing on the wanted page, the extra on the agent's."""
-    lost = [part for part in wanted.parts if not _present(part, agent)]
-    more = [part for part in agent.parts if not _present(part, wanted)]
-    for part in lost:
-        _add(found, "missing", calling(part), _area(part.box, wanted))
-    for part in more:
-        _add(found, "extra", calling(part), _area(part.box, agent))
-    return [part.box for part in lost], [part.box for part in more]
+def _presence(agent: Outline, reference: Outline, differences: list[Difference]) -> tuple[list[Box], list[Box]]:
+    """Add missing and extra parts; return where the missing are on the reference, and the extra on the agent's page."""
+    missing = [part for part in reference.parts if not _present(part, agent)]
+    extra = [part for part in agent.parts if not _present(part, reference)]
+    for part in missing:
+        _add(differences, "missing", calling(part), _area(part.box, reference))
+    for part in extra:
+        _add(differences, "extra", calling(part), _area(part.box, agent))
+    return [part.box for part in missing], [part.box for part in extra]
 
 
 def _present(part: Part, page: Outline) -> bool:
@@ -149,22 +151,23 @@ def _present(part: Part, page: Outline) -> bool:
     return 2 * len(part.entries & page.entries) >= len(part.entries) > 0
 
 
-def _images(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
-    if len(agent.images) != len(wanted.images):
-        area = sum(_area(box, wanted) for box in wanted.images) + sum(_area(box, agent) for box in agent.images)
-        _add(found, "images", "the page", area, wanted=str(len(wanted.images)), found=str(len(agent.images)))
+def _images(agent: Outline, reference: Outline, differences: list[Difference]) -> None:
+    if len(agent.images) != len(reference.images):
+        area = sum(_area(box, reference) for box in reference.images) + sum(_area(box, agent) for box in agent.images)
+        counts = {"expected": str(len(reference.images)), "actual": str(len(agent.images))}
+        _add(differences, "images", "the page", area, **counts)
         return
-    for number, (mine, theirs) in enumerate(zip(agent.images, wanted.images, strict=True), start=1):
-        if max(_factor(mine.width, theirs.width), _factor(mine.height, theirs.height)) < SIZE:
+    for number, (actual, expected) in enumerate(zip(agent.images, reference.images, strict=True), start=1):
+        if max(_factor(actual.width, expected.width), _factor(actual.height, expected.height)) < SIZE:
             continue
-        name = "the picture" if len(wanted.images) == 1 else f"picture {number}"
-        size = abs(_area(theirs, wanted) - _area(mine, agent))
-        _add(found, "image size", name, size, wanted=size_of(theirs), found=size_of(mine))
+        name = "the picture" if len(reference.images) == 1 else f"picture {number}"
+        size = abs(_area(expected, reference) - _area(actual, agent))
+        _add(differences, "image size", name, size, expected=size_of(expected), actual=size_of(actual))
         return  # one is enough: a grid of pictures differs in all of them
 
 
-def _factor(one: float, other: float) -> float:
-    return max(one, other, 1.0) / max(1.0, min(one, other))
+def _factor(length: float, other: float) -> float:
+    return max(length, other, 1.0) / max(1.0, min(length, other))
 
 
 def size_of(box: Box) -> str:
@@ -172,74 +175,76 @@ def size_of(box: Box) -> str:
     return f"{round(box.width / 10) * 10} by {round(box.height / 10) * 10}"
 
 
-def _buttons(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
-    if bool(agent.buttons) != bool(wanted.buttons):
-        kind = "missing" if wanted.buttons else "extra"
-        _add(found, kind, "a button")
+def _buttons(agent: Outline, reference: Outline, differences: list[Difference]) -> None:
+    if bool(agent.buttons) != bool(reference.buttons):
+        _add(differences, "missing" if reference.buttons else "extra", "a button")
         return
-    for button in wanted.buttons:
-        alike = [one for one in agent.buttons if same(one.text, button.text) and words_of(one.text)]
-        if len(alike) == 1 and sum(same(one.text, button.text) for one in wanted.buttons) == 1:
-            _color(found, "button color", f'the button "{button.text}"', button.color, alike[0].color, 0.0)
+    for expected in reference.buttons:
+        alike = [button for button in agent.buttons if same(button.text, expected.text) and words_of(button.text)]
+        if len(alike) == 1 and sum(same(button.text, expected.text) for button in reference.buttons) == 1:
+            name = f'the button "{expected.text}"'
+            _color(differences, "button color", name, expected.color, alike[0].color, 0.0)
 
 
-def _order(pairs: list[tuple[Part, Part]], found: list[Difference]) -> None:
-    """The first two neighbours of the wanted page that stand the other way round on the agent's."""
+def _order(pairs: list[tuple[Part, Part]], differences: list[Difference]) -> None:
+    """The first two neighbours of the reference that stand the other way round on the agent's page."""
     stacked = sorted((pair for pair in pairs if not (pair[0].nested or pair[1].nested)), key=lambda pair: pair[1].box.y)
     for upper, lower in pairwise(stacked):
         if _above(upper[1].box, lower[1].box) and _above(lower[0].box, upper[0].box):
-            _add(found, "order", calling(upper[1]), wanted="above", found="below", other=calling(lower[1]))
+            first, second = calling(upper[1]), calling(lower[1])
+            _add(differences, "order", first, expected="above", actual="below", other=second)
             return
 
 
-def _above(one: Box, other: Box) -> bool:
-    return one.height > 0 and other.height > 0 and one.y + one.height <= other.y + 2
+def _above(box: Box, other: Box) -> bool:
+    return box.height > 0 and other.height > 0 and box.y + box.height <= other.y + 2
 
 
-def _texts(agent: Outline, wanted: Outline, lost: list[Box], more: list[Box], found: list[Difference]) -> None:
-    """The first text that is missing or too many, else the first two that have changed places.
+def _texts(
+    agent: Outline, reference: Outline, missing: list[Box], extra: list[Box], differences: list[Difference]
+) -> None:
+    """The first text that is missing or extra, else the first two that have changed places.
 
-    A text in a part that is missing or too many itself (`lost`, `more`) is not worth saying.
+    A text that stands in a part which is missing or extra itself is not worth reporting.
     """
-    missing, extra = _first_absent(wanted, agent, lost), _first_absent(agent, wanted, more)
-    if missing:
-        _add(found, "text", _quoted(missing))
-    elif extra:
-        _add(found, "extra text", _quoted(extra))
-    elif not any(one.kind in ("order", "place", "missing", "extra") for one in found):
-        _text_order(agent, wanted, found)
+    if absent := _first_absent(reference, agent, missing):
+        _add(differences, "text", _quoted(absent))
+    elif absent := _first_absent(agent, reference, extra):
+        _add(differences, "extra text", _quoted(absent))
+    elif not any(difference.kind in ("order", "place", "missing", "extra") for difference in differences):
+        _text_order(agent, reference, differences)
 
 
-def _first_absent(one: Outline, other: Outline, apart: list[Box]) -> str | None:
-    """The first text of a page whose beginning, as it is quoted, is nowhere on the other one."""
-    for line in one.lines:
+def _first_absent(page: Outline, other: Outline, apart: list[Box]) -> str | None:
+    """The first text of a page whose beginning, as it is quoted, is nowhere on the other page; none in `apart`."""
+    for line in page.lines:
         quoted = words_of(" ".join(line.text.split()[:QUOTED]))
         if quoted and not other.reads(quoted) and not any(within(line.box, box) for box in apart):
             return line.text
     return None
 
 
-def _text_order(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
-    mine, theirs = _places(agent), _places(wanted)
-    for first, second in pairwise([words for words in theirs if words in mine]):
-        boxes = theirs[first].box, theirs[second].box
-        other = mine[second].box, mine[first].box
-        names = _quoted(theirs[first].text), _quoted(theirs[second].text)
+def _text_order(agent: Outline, reference: Outline, differences: list[Difference]) -> None:
+    actual, expected = _places(agent), _places(reference)
+    for first, second in pairwise([words for words in expected if words in actual]):
+        boxes = expected[first].box, expected[second].box
+        reversed_boxes = actual[second].box, actual[first].box
+        names = _quoted(expected[first].text), _quoted(expected[second].text)
         for before, direction, opposite in ((_above, "above", "below"), (_left_of, "left of", "right of")):
-            if before(*boxes) and before(*other):
-                _add(found, "text order", names[0], wanted=direction, found=opposite, other=names[1])
+            if before(*boxes) and before(*reversed_boxes):
+                _add(differences, "text order", names[0], expected=direction, actual=opposite, other=names[1])
                 return
 
 
 def _places(page: Outline) -> dict[tuple[str, ...], Line]:
     """The texts that stand on a page just once, in document order."""
-    seen = Counter(words_of(line.text) for line in page.lines)
-    return {words_of(line.text): line for line in page.lines if seen[words_of(line.text)] == 1}
+    counts = Counter(words_of(line.text) for line in page.lines)
+    return {words_of(line.text): line for line in page.lines if counts[words_of(line.text)] == 1}
 
 
-def _left_of(one: Box, other: Box) -> bool:
-    apart = one.x + one.width <= other.x + 2
-    return apart and min(one.y + one.height, other.y + other.height) > max(one.y, other.y)
+def _left_of(box: Box, other: Box) -> bool:
+    apart = box.x + box.width <= other.x + 2
+    return apart and min(box.y + box.height, other.y + other.height) > max(box.y, other.y)
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a user says of differences, and what they answer to questions, in plain sentences."""
+"""What a user says about differences, and what they answer to questions, in plain sentences."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _PLACES = {
 _SENTENCES: dict[str, tuple[str, ...]] = {
     "empty": ("Your page looks empty.",),
     "page color": (
-        "The background of the page should be {wanted}, yours is {found}.",
-        "I want {wanted} as the background of the page, not {found}.",
+        "The background of the page should be {expected}, yours is {actual}.",
+        "I want {expected} as the background of the page, not {actual}.",
     ),
-    "color": ("{Part} should be {wanted}, yours is {found}.", "Please make {part} {wanted}, not {found}."),
+    "color": ("{Part} should be {expected}, yours is {actual}.", "Please make {part} {expected}, not {actual}."),
     "missing": ("{Part} is missing.", "I miss {part} on your page."),
     "extra": ("I do not want {part}.", "Please leave out {part}."),
-    "images": ("There should be {wanted}, you have {found}.",),
-    "image size": ("{Part} should be about {wanted} pixels, yours is {found}.",),
-    "box color": ("The boxes in {part} should be {wanted}, yours are {found}.",),
-    "columns": ("{Part} should have {wanted}, yours has {found}.",),
-    "align": ("The text in {part} should be {wanted}, not {found}.",),
-    "place": ("{Part} should be {wanted}, not {found}.",),
+    "images": ("There should be {expected}, you have {actual}.",),
+    "image size": ("{Part} should be about {expected} pixels, yours is {actual}.",),
+    "box color": ("The boxes in {part} should be {expected}, yours are {actual}.",),
+    "columns": ("{Part} should have {expected}, yours has {actual}.",),
+    "align": ("The text in {part} should be {expected}, not {actual}.",),
+    "place": ("{Part} should be {expected}, not {actual}.",),
     "order": ("{Part} should be above {other}, on your page it is below.",),
     "text": ("{Part} is missing.", "I miss {part}."),
     "extra text": ("I do not want {part}.", "Please leave out {part}."),
-    "text order": ("{Part} should be {wanted} {other}, on your page it is {found}.",),
-    "button color": ("{Part} should be {wanted}, yours is {found}.",),
+    "text order": ("{Part} should be {expected} {other}, on your page it is {actual}.",),
+    "button color": ("{Part} should be {expected}, yours is {actual}.",),
 }
 
 
@@ -48,27 +48,27 @@ def say(differences: Sequence[Difference], rng: random.Random, most: int) -> str
     """Return sentences about the first `most` differences, or that there are none."""
     if not differences:
         return rng.choice(FINE)
-    return " ".join(sentence(one, rng) for one in differences[:most])
+    return " ".join(sentence(difference, rng) for difference in differences[:most])
 
 
 def sentence(difference: Difference, rng: random.Random) -> str:
     """Return one sentence about one difference."""
-    kind, part, wanted, found = difference.kind, difference.part, difference.wanted, difference.found
+    kind, part, expected, actual = difference.kind, difference.part, difference.expected, difference.actual
     if kind == "missing" and part.startswith("the form"):
         part = "a form"
     if kind == "images":
-        wanted = f"{'no' if wanted == '0' else wanted} {'picture' if wanted == '1' else 'pictures'}"
-        found = "none" if found == "0" else found
+        expected = f"{'no' if expected == '0' else expected} {'picture' if expected == '1' else 'pictures'}"
+        actual = "none" if actual == "0" else actual
     elif kind == "columns":
-        wanted, found = _columns(wanted), "none" if found == "1" else found
+        expected, actual = _columns(expected), "none" if actual == "1" else actual
     elif kind in ("align", "place"):
         words = _SIDES if kind == "align" else _PLACES
-        wanted, found = words.get(wanted, ""), words.get(found, "")
+        expected, actual = words.get(expected, ""), words.get(actual, "")
     wordings = _SENTENCES[kind]
-    if difference.wanted.startswith("a "):  # "a darker blue", which is blue, too
+    if difference.expected.startswith("a "):  # "a darker blue", which is blue, too
         wordings = wordings[:1]
     names = {"part": part, "Part": part[0].upper() + part[1:], "other": difference.other}
-    return rng.choice(wordings).format(wanted=wanted, found=found, **names)
+    return rng.choice(wordings).format(expected=expected, actual=actual, **names)
 
 
 def _columns(count: str) -> str:
@@ -111,69 +111,68 @@ _ORDER = re.compile(r"\bwhat order\b|\bwhich order\b|\bthe order\b|\bcomes? firs
 
 
 def answer(question: str, page: Outline, rng: random.Random) -> str:
-    """Answer a question about the wanted page truthfully; "I do not know." where it cannot be told."""
+    """Answer a question about the reference truthfully; "I do not know." where the page does not settle it."""
     return true_answer(question, page) or rng.choice(UNKNOWN)
 
 
-def true_answer(question: str, page: Outline) -> str | None:
-    """Answer the questions in a text (at most two) about the wanted page; None where nothing can be told for sure."""
-    asked = [part for part in re.split(r"(?<=\?)", question) if part.strip().endswith("?")]
-    alone = [_BEFORE.split(one.strip())[-1] for one in asked[:2]]
-    told = [said for one in alone if (said := _answer(one.lower(), page))]
-    return " ".join(dict.fromkeys(told)) or None
+def true_answer(text: str, page: Outline) -> str | None:
+    """Answer the first two questions in a text about the reference; None where none has a certain answer."""
+    parts = [part.strip() for part in re.split(r"(?<=\?)", text) if part.strip().endswith("?")]
+    questions = [_BEFORE.split(part)[-1].lower() for part in parts[:2]]
+    answers = [reply for question in questions if (reply := _answer(question, page))]
+    return " ".join(dict.fromkeys(answers)) or None
 
 
-def _answer(asked: str, page: Outline) -> str | None:
-    if _ORDER.search(asked):
+def _answer(question: str, page: Outline) -> str | None:
+    if _ORDER.search(question):
         return _order(page)
-    section = _section(asked, page)
+    section = _section(question, page)
     # The words of a section's name ask for nothing.
-    rest = asked if section is None else f" {_plain(asked)} ".replace(f" {_plain(section.name)} ", " ").strip()
+    rest = question if section is None else f" {_plain(question)} ".replace(f" {_plain(section.name)} ", " ").strip()
     named = [name for name, form in _PARTS if re.search(form, rest)]
     about = [name for name in named if name != "page"]
     # The button in the header is neither any button nor the header, and a text's colour is not that of its part.
     if len(about) > 1 or (_COLOR.search(rest) and _INK.search(rest)):
         return None
     if section is not None:
-        there = _there(asked, _plain(section.name))
+        there = _there(question, _plain(section.name))
         return _about(rest, section, there) if about in ([], ["boxes"]) else None
     if not named:
         return None
-    part = next(iter(about), "page")
-    if part == "picture":
-        return _pictures(asked, page)
-    if part == "button":
-        return _button(asked, page)
-    if part == "boxes":
-        boxed = [one for one in page.sections() if one.columns > 1]
+    name = next(iter(about), "page")
+    if name == "picture":
+        return _pictures(question, page)
+    if name == "button":
+        return _button(question, page)
+    if name == "boxes":
+        boxed = [part for part in page.sections() if part.columns > 1]
         if not boxed:
             return "There are no columns."
-        return _about(f"boxes {asked}", boxed[0]) if len(boxed) == 1 else None
-    if part == "page":
-        told = _COLOR.search(asked) and page.ground
-        return f"The background of the page is {color_name(page.ground)}." if told else None
-    found = next((one for one in page.parts if one.kind == part), None)
-    if found is None:
-        if not _surely_without(part, page):
+        return _about(f"boxes {question}", boxed[0]) if len(boxed) == 1 else None
+    if name == "page":
+        clear = _COLOR.search(question) and page.ground
+        return f"The background of the page is {color_name(page.ground)}." if clear else None
+    part = next((part for part in page.parts if part.kind == name), None)
+    if part is None:
+        if not _surely_without(name, page):
             return None
-        name = {"navigation": "navigation bar"}.get(part, part)
-        return f"There is no {name}."
-    return _about(asked, found, _there(asked, dict(_PARTS)[part]))
+        return f"There is no {'navigation bar' if name == 'navigation' else name}."
+    return _about(question, part, _there(question, dict(_PARTS)[name]))
 
 
-def _surely_without(part: str, page: Outline) -> bool:
-    """Whether nobody who looks at the page would find such a part, whatever it is made of."""
-    if part == "navigation":
+def _surely_without(name: str, page: Outline) -> bool:
+    """Whether nobody who looks at the page would see a part of this name, whatever it is made of."""
+    if name == "navigation":
         return page.links < 2
-    if part == "footer":
+    if name == "footer":
         return "rights reserved" not in page.texts and "copyright" not in page.texts
-    return part in ("form", "table", "list")
+    return name in ("form", "table", "list")
 
 
-def _section(asked: str, page: Outline) -> Part | None:
-    said = f" {_plain(asked)} "
-    named = [one for one in page.sections() if f" {_plain(one.name)} " in said]
-    return max(named, key=lambda one: len(one.name)) if named else None
+def _section(question: str, page: Outline) -> Part | None:
+    words = f" {_plain(question)} "
+    named = [section for section in page.sections() if f" {_plain(section.name)} " in words]
+    return max(named, key=lambda section: len(section.name)) if named else None
 
 
 def _plain(text: str) -> str:
@@ -181,56 +180,55 @@ def _plain(text: str) -> str:
     return " ".join(words_of(text))
 
 
-def _there(asked: str, form: str) -> bool:
-    """Whether a question is if there is a part that is called so, and nothing more: not if there is a blue one."""
-    return re.search(rf"{_THERE}(?:{form})\w*{_PLACE}", _plain(asked)) is not None
+def _there(question: str, form: str) -> bool:
+    """Whether a question asks only if there is a part of this name: "is there a blue header?" asks for more."""
+    return re.search(rf"{_THERE}(?:{form})\w*{_PLACE}", _plain(question)) is not None
 
 
-def _about(asked: str, part: Part, there: bool = False) -> str | None:
+def _about(question: str, part: Part, there: bool = False) -> str | None:
     name = calling(part)
     name = name[0].upper() + name[1:]
-    if _COLUMNS.search(asked) and part.kind == "section":
+    if _COLUMNS.search(question) and part.kind == "section":
         return f"{name} has {_columns(str(part.columns))}."
-    if _COLOR.search(asked):
-        if "box" in asked and part.boxes is not None:
+    if _COLOR.search(question):
+        if "box" in question and part.boxes is not None:
             return f"The boxes in {calling(part)} are {color_name(part.boxes)}."
         return f"{name} is {color_name(part.color)}." if part.color else None
-    if _ALIGN.search(asked):
+    if _ALIGN.search(question):
         return f"The text in {calling(part)} is {_SIDES[part.align]}." if part.align else None
     if there:
         return f"Yes, there is {calling(part).replace('the ', 'a ', 1)}."
     return None
 
 
-def _pictures(asked: str, page: Outline) -> str | None:
+def _pictures(question: str, page: Outline) -> str | None:
     if not page.images:
         return "There are no pictures."
-    if _SIZE.search(asked):
+    if _SIZE.search(question):
         first = "first " if len(page.images) > 1 else ""
         return f"The {first}picture is about {size_of(page.images[0])} pixels."
-    return _count(asked, "picture", len(page.images))
+    return _count(question, "picture", len(page.images))
 
 
-def _button(asked: str, page: Outline) -> str | None:
+def _button(question: str, page: Outline) -> str | None:
     if not page.buttons:
         return "There are no buttons."
     first = page.buttons[0]
-    if _COLOR.search(asked):
+    if _COLOR.search(question):
         return f'The button "{first.text}" is {color_name(first.color)}.' if first.color and first.text else None
-    return _count(asked, "button", len(page.buttons))
+    return _count(question, "button", len(page.buttons))
 
 
-def _count(asked: str, thing: str, number: int) -> str | None:
-    if not (_MANY.search(asked) or _EXISTS.search(asked)):
+def _count(question: str, noun: str, number: int) -> str | None:
+    if not (_MANY.search(question) or _EXISTS.search(question)):
         return None
-    return f"There is 1 {thing}." if number == 1 else f"There are {number} {thing}s."
+    return f"There is 1 {noun}." if number == 1 else f"There are {number} {noun}s."
 
 
 def _order(page: Outline) -> str | None:
-    stacked = sorted(
-        (one for one in page.parts if one.kind not in ("list", "form", "table")), key=lambda one: one.box.y
-    )
-    apart = all(a.box.y + a.box.height <= b.box.y + 2 for a, b in pairwise(stacked))
+    parts = [part for part in page.parts if part.kind not in ("list", "form", "table")]
+    stacked = sorted(parts, key=lambda part: part.box.y)
+    apart = all(upper.box.y + upper.box.height <= lower.box.y + 2 for upper, lower in pairwise(stacked))
     if len(stacked) < 2 or not apart:
         return None
-    return f"From top to bottom: {', '.join(calling(one) for one in stacked)}."
+    return f"From top to bottom: {', '.join(calling(part) for part in stacked)}."
