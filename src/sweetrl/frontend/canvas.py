@@ -38,8 +38,8 @@ class Canvas:
 
     def color(self, box: Box) -> Rgb | None:
         """Return the colour that most of the box has; None for a picture, a gradient or nothing."""
-        found = self._count(box)
-        return found[0][0] if found and found[0][1] >= SHARE else None
+        counts = self._count(box)
+        return counts[0][0] if counts and counts[0][1] >= SHARE else None
 
     def share(self, color: Rgb) -> float:
         """Return which share of the page (without pictures) has exactly this colour."""
@@ -55,7 +55,7 @@ class Canvas:
             return []
         codes, counts = numpy.unique(seen, return_counts=True)
         order = numpy.argsort(-counts, kind="stable")[:5]
-        shares = ((int(codes[one]), float(counts[one] / seen.size)) for one in order)
+        shares = ((int(codes[index]), float(counts[index] / seen.size)) for index in order)
         return [((code >> 16, code >> 8 & 255, code & 255), share) for code, share in shares]
 
 

@@ -78,8 +78,8 @@ def similarity(answer: Page, reference: Page) -> Parts:
     and the lowest score stands.
     """
     others = zip_longest(answer.others, reference.others)
-    pairs = [(one, two or reference) for one, two in others if one is not None]
-    return min((_compare(one, two) for one, two in [(answer, reference), *pairs]), key=lambda parts: parts.score)
+    pairs = [(view, other or reference) for view, other in others if view is not None]
+    return min((_compare(*pair) for pair in [(answer, reference), *pairs]), key=lambda parts: parts.score)
 
 
 def _compare(answer: Page, reference: Page) -> Parts:
@@ -87,11 +87,11 @@ def _compare(answer: Page, reference: Page) -> Parts:
         return Parts(0.0, 0.0, 0.0, 0.0, 0.0)
     if answer.png == reference.png:  # however it is written: nobody sees tags
         return Parts(1.0, 1.0, 1.0, 1.0, 1.0)
-    one, two = features(answer), features(reference)
-    edges = _edge_f1(one, two)
-    pixel = 0.4 * edges + 0.3 * _blocks(one, two) + 0.15 * _palettes(one, two) + 0.15 * _grids(one, two)
-    geometry = _elements(one, two, words=False)
-    text = _elements(one, two, words=True)
+    a, b = features(answer), features(reference)
+    edges = _edge_f1(a, b)
+    pixel = 0.4 * edges + 0.3 * _blocks(a, b) + 0.15 * _palettes(a, b) + 0.15 * _grids(a, b)
+    geometry = _elements(a, b, words=False)
+    text = _elements(a, b, words=True)
     score = min(1.0, 4 * edges) * (0.3 * pixel + 0.3 * geometry + 0.4 * text)
     return Parts(round(float(score), 6), edges, pixel, geometry, text)
 
@@ -104,10 +104,10 @@ def features(page: Page) -> Features:
     from scipy.ndimage import maximum_filter
 
     with Image.open(io.BytesIO(page.png)) as image:
-        whole = image.convert("RGB")
-    small = whole.reduce(REDUCE)
+        full = image.convert("RGB")
+    small = full.reduce(REDUCE)
     rgb = np.asarray(small)
-    edges = _edges(np.asarray(small.convert("L")), np.asarray(whole))
+    edges = _edges(np.asarray(small.convert("L")), np.asarray(full))
     for box in page.unread:
         over = max(4.0, box.height / 2)  # letters stand out of their line
         left, top = (max(0, int(start - over)) // REDUCE for start in (box.x, box.y))
@@ -133,13 +133,13 @@ def features(page: Page) -> Features:
     )
 
 
-def _edges(grey: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Where a reduced picture changes from one pixel to the next, and the picture itself (`whole`) has a contrast."""
+def _edges(grey: np.ndarray, full: np.ndarray) -> np.ndarray:
+    """Where the reduced picture changes from a pixel to the next, and the picture of full size has a contrast."""
     import numpy as np
 
     height, width = grey.shape
-    missing = ((0, height * REDUCE - whole.shape[0]), (0, width * REDUCE - whole.shape[1]), (0, 0))
-    padded = np.pad(whole, missing, mode="edge")
+    missing = ((0, height * REDUCE - full.shape[0]), (0, width * REDUCE - full.shape[1]), (0, 0))
+    padded = np.pad(full, missing, mode="edge")
     parts = [padded[row::REDUCE, column::REDUCE] for row in range(REDUCE) for column in range(REDUCE)]
     lightest, darkest = reduce(np.maximum, parts), reduce(np.minimum, parts)
     levels = grey.astype(np.int16)
@@ -152,60 +152,60 @@ def _edges(grey: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return edges
 
 
-def _edge_f1(one: Features, two: Features) -> float:
-    """F1 of edge pixels: precision and recall are the shares of each page's edges that are near one of the other's."""
-    first, second = int(one.edges.sum()), int(two.edges.sum())
-    if not first or not second:
-        return 1.0 if first == second else 0.0
-    rows = min(len(one.edges), len(two.edges))
-    columns = min(one.edges.shape[1], two.edges.shape[1])
-    met_first = int((one.edges[:rows, :columns] & two.near[:rows, :columns]).sum())
-    met_second = int((two.edges[:rows, :columns] & one.near[:rows, :columns]).sum())
-    precision, recall = met_first / first, met_second / second
+def _edge_f1(a: Features, b: Features) -> float:
+    """F1 of edge pixels: precision and recall are the shares of a page's edges that lie near an edge of the other's."""
+    edges_a, edges_b = int(a.edges.sum()), int(b.edges.sum())
+    if not edges_a or not edges_b:
+        return 1.0 if edges_a == edges_b else 0.0
+    rows = min(len(a.edges), len(b.edges))
+    columns = min(a.edges.shape[1], b.edges.shape[1])
+    near_b = int((a.edges[:rows, :columns] & b.near[:rows, :columns]).sum())
+    near_a = int((b.edges[:rows, :columns] & a.near[:rows, :columns]).sum())
+    precision, recall = near_b / edges_a, near_a / edges_b
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def _blocks(one: Features, two: Features) -> float:
+def _blocks(a: Features, b: Features) -> float:
     """Colour of blocks, weighted by the ink that either page has there; below its end a page is its background."""
     import numpy as np
 
-    rows = max(len(one.blocks), len(two.blocks))
-    columns = min(one.blocks.shape[1], two.blocks.shape[1])
+    rows = max(len(a.blocks), len(b.blocks))
+    columns = min(a.blocks.shape[1], b.blocks.shape[1])
 
-    def filled(each: Features) -> tuple[np.ndarray, np.ndarray]:
-        missing = rows - len(each.blocks)
-        below = np.broadcast_to(np.asarray(each.background, np.float32), (missing, columns, 3))
-        ink = np.concatenate([each.ink[:, :columns], np.zeros((missing, columns), np.float32)])
-        return np.concatenate([each.blocks[:, :columns], below]), ink
+    def filled(page: Features) -> tuple[np.ndarray, np.ndarray]:
+        missing = rows - len(page.blocks)
+        below = np.broadcast_to(np.asarray(page.background, np.float32), (missing, columns, 3))
+        ink = np.concatenate([page.ink[:, :columns], np.zeros((missing, columns), np.float32)])
+        return np.concatenate([page.blocks[:, :columns], below]), ink
 
-    (blocks_a, ink_a), (blocks_b, ink_b) = filled(one), filled(two)
+    (blocks_a, ink_a), (blocks_b, ink_b) = filled(a), filled(b)
     weights = np.maximum(ink_a, ink_b) + 0.02
     alike = _closeness(np.sqrt(((blocks_a - blocks_b) ** 2).sum(-1)))
     same_ink = 1 - np.abs(ink_a - ink_b) / (np.maximum(ink_a, ink_b) + 1e-3)
     return float((weights * alike * (0.5 + 0.5 * same_ink)).sum() / weights.sum())
 
 
-def _palettes(one: Features, two: Features) -> float:
-    """Each colour finds the other page's nearest; shares weigh, both ways."""
+def _palettes(a: Features, b: Features) -> float:
+    """Closeness of each colour to the nearest of the other page, weighted by its share; the mean of both ways."""
     import numpy as np
 
-    (colors_a, shares_a), (colors_b, shares_b) = one.palette, two.palette
+    (colors_a, shares_a), (colors_b, shares_b) = a.palette, b.palette
     apart = np.sqrt(((colors_a[:, None] - colors_b[None]) ** 2).sum(-1))
     close = _closeness(2 * apart) * np.minimum(1.0, shares_b[None] / shares_a[:, None])
     back = _closeness(2 * apart) * np.minimum(1.0, shares_a[:, None] / shares_b[None])
     return float((close.max(1) * shares_a).sum() + (back.max(0) * shares_b).sum()) / 2
 
 
-def _grids(one: Features, two: Features) -> float:
+def _grids(a: Features, b: Features) -> float:
     import numpy as np
 
-    return float(_closeness(2 * np.sqrt(((one.grid - two.grid) ** 2).sum(-1))).mean())
+    return float(_closeness(2 * np.sqrt(((a.grid - b.grid) ** 2).sum(-1))).mean())
 
 
-def _elements(one: Features, two: Features, words: bool) -> float:
-    """The mean of texts and boxes, by what there is of each."""
+def _elements(a: Features, b: Features, words: bool) -> float:
+    """The match of texts and that of boxes, in a mean weighted by what there is of each."""
     total = score = 0.0
-    for first, second in ((one.texts, two.texts), (one.boxes, two.boxes)):
+    for first, second in ((a.texts, b.texts), (a.boxes, b.boxes)):
         weight = sum(item.weight for item in first) + sum(item.weight for item in second)
         total += weight
         score += weight * _match(first, second, words)
@@ -221,8 +221,7 @@ def _match(first: tuple[Item, ...], second: tuple[Item, ...], words: bool) -> fl
         return 1.0 if len(first) == len(second) else 0.0
     likeness = _likeness(first, second)
     if words:
-        told = np.array([[_words(a.grams, b.grams) for b in second] for a in first], np.float32)
-        likeness = likeness * told
+        likeness = likeness * np.array([[_words(a.grams, b.grams) for b in second] for a in first], np.float32)
     weights_a = np.array([item.weight for item in first])
     weights_b = np.array([item.weight for item in second])
     gain = likeness * (weights_a[:, None] + weights_b[None])
@@ -237,8 +236,8 @@ def _likeness(first: tuple[Item, ...], second: tuple[Item, ...]) -> np.ndarray:
     def columns(items: tuple[Item, ...]) -> np.ndarray:
         return np.array(
             [
-                (each.box.x, each.box.y, each.box.width, each.box.height, each.font_size, each.bold, *each.color)
-                for each in items
+                (item.box.x, item.box.y, item.box.width, item.box.height, item.font_size, item.bold, *item.color)
+                for item in items
             ],
             np.float64,
         )
@@ -256,12 +255,12 @@ def _likeness(first: tuple[Item, ...], second: tuple[Item, ...]) -> np.ndarray:
     return place * (0.4 + 0.6 * size) * (0.4 + 0.6 * color) * kind
 
 
-def _words(one: Counter[str] | None, two: Counter[str] | None) -> float:
+def _words(a: Counter[str] | None, b: Counter[str] | None) -> float:
     """Dice coefficient of character trigrams; boxes have no words of their own and pass."""
-    if one is None or two is None:
+    if a is None or b is None:
         return 1.0
-    total = one.total() + two.total()
-    return 2 * (one & two).total() / total if total else 1.0
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / total if total else 1.0
 
 
 def _items(page: Page) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
@@ -291,13 +290,13 @@ def _item(element: Element, weight: float, color: tuple[float, float, float], gr
 
 def _behind(page: Page) -> list[tuple[int, int, int]]:
     """For each element the colour that its nearest painted ancestor leaves behind it."""
-    found: list[tuple[int, int, int]] = []
+    colors: list[tuple[int, int, int]] = []
     for element in page.elements:
         if element.parent < 0:
-            found.append(page.background)
+            colors.append(page.background)
         else:
-            found.append(page.elements[element.parent].background or found[element.parent])
-    return found
+            colors.append(page.elements[element.parent].background or colors[element.parent])
+    return colors
 
 
 def _heaviest(items: list[Item]) -> tuple[Item, ...]:
@@ -346,9 +345,9 @@ def _lab(rgb: np.ndarray) -> np.ndarray:
 def _lab_of(color: tuple[int, int, int]) -> tuple[float, float, float]:
     import numpy as np
 
-    light, green, blue = (float(each) for each in _lab(np.asarray(color)))
+    light, green, blue = (float(axis) for axis in _lab(np.asarray(color)))
     return (light, green, blue)
 
 
-def _distance(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
-    return sum((a - b) ** 2 for a, b in zip(_lab_of(one), _lab_of(two), strict=True)) ** 0.5
+def _distance(color: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    return sum((a - b) ** 2 for a, b in zip(_lab_of(color), _lab_of(other), strict=True)) ** 0.5

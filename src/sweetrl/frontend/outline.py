@@ -1,6 +1,6 @@
-"""What a user sees on a page: its parts with their places and looks, as far as they can be told for sure.
+"""What a user sees on a page: its parts with their places and looks, as far as the page shows them clearly.
 
-Everything that cannot is None or left out, so that whatever is said of two outlines is true of the two pages.
+What is unclear is None or left out, so that every difference of two outlines is one of the two pages.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from sweetrl.frontend.colors import Rgb
 
 Kind = Literal["navigation", "header", "footer", "section", "form", "list", "table"]
 
-# A colour of the page shows, if it has this share of it.
-GROUND_SHARE = 0.08
-# Text is on one side if it ends this share of the width before the other one, centred if it is this little off.
-OFF_CENTRE = 0.04
-NARROW = 0.75
+GROUND_SHARE = 0.08  # of the page, from which on its background colour counts as visible
+OFF_CENTRE = 0.04  # of the width, up to which text that stands beside the centre is called centred
+NARROW = 0.75  # of the width around it, up to which text is judged by its place; wider text by its alignment
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a page. `name` is the heading of a section, else empty; None is what cannot be told.
+    """One part of a page. `name` is the heading of a section, else empty; None is what the page does not show clearly.
 
     `columns` is how many equal boxes stand side by side in it (1: none do), `boxes` their colour, `entries` the texts
     in it (see Outline). A form, list or table that is `nested` stands in a section and shares its place and alignment.
@@ -101,9 +99,9 @@ class Outline:
         return tuple(part for part in self.parts if part.kind == "section")
 
 
-def same(one: str, other: str) -> bool:
+def same(text: str, other: str) -> bool:
     """Whether two texts have the same words."""
-    return words_of(one) == words_of(other)
+    return words_of(text) == words_of(other)
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -115,6 +113,7 @@ _BARS: tuple[tuple[str, Kind], ...] = (("nav", "navigation"), ("header", "header
 _INLINE = frozenset(
     ("a", "abbr", "b", "cite", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u")
 )
+_NOT_LINES = ("a", "input", "option", "textarea", "select", "label")  # their text has no place of its own
 _PIECES: tuple[tuple[str, Kind], ...] = (("form", "form"), ("list", "list"), ("table", "table"))
 
 
@@ -140,29 +139,31 @@ def outline_of(page: Page) -> Outline:
         height=page.height,
         ground=page.background if canvas.share(page.background) >= GROUND_SHARE else None,
         parts=tuple(parts),
-        images=tuple(one.box for one in elements if one.role == "image" and min(one.box.width, one.box.height) >= 8),
+        images=tuple(e.box for e in elements if e.role == "image" and min(e.box.width, e.box.height) >= 8),
         buttons=tuple(
-            Button(tree.text(index), canvas.color(one.box))
-            for index, one in enumerate(elements)
-            if one.role == "button"
+            Button(tree.text(index), canvas.color(element.box))
+            for index, element in enumerate(elements)
+            if element.role == "button"
         ),
-        texts=" ".join(words_of(" ".join(one.text for one in elements))),
+        texts=" ".join(words_of(" ".join(element.text for element in elements))),
         entries=tree.entries(range(len(elements))),
         lines=tuple(
-            Line(one.text, one.box) for index, one in enumerate(elements) if words_of(one.text) and index not in mixed
+            Line(element.text, element.box)
+            for index, element in enumerate(elements)
+            if words_of(element.text) and index not in mixed
         ),
         mixed=tuple(mixed.values()),
-        links=sum(one.tag == "a" and bool(one.text) for one in elements),
+        links=sum(element.tag == "a" and bool(element.text) for element in elements),
     )
 
 
-def within(one: Box, other: Box) -> bool:
+def within(box: Box, other: Box) -> bool:
     """Whether a box lies in another one."""
     return (
-        one.x >= other.x - 1
-        and one.y >= other.y - 1
-        and one.x + one.width <= other.x + other.width + 1
-        and one.y + one.height <= other.y + other.height + 1
+        box.x >= other.x - 1
+        and box.y >= other.y - 1
+        and box.x + box.width <= other.x + other.width + 1
+        and box.y + box.height <= other.y + other.height + 1
     )
 
 
@@ -178,7 +179,7 @@ class _Tree:
 
     def outermost(self, role: str) -> list[int]:
         """The elements of a role that stand in no other of it, in document order."""
-        return [i for i, one in enumerate(self.elements) if one.role == role and not self.inside(i, role)]
+        return [i for i, element in enumerate(self.elements) if element.role == role and not self.inside(i, role)]
 
     def inside(self, index: int, *roles: str) -> bool:
         """Whether an element stands in one of these roles."""
@@ -191,29 +192,29 @@ class _Tree:
 
     def below(self, index: int) -> list[int]:
         """An element and everything in it, in document order."""
-        found, waiting = [], [index]
-        while waiting:
-            one = waiting.pop()
-            found.append(one)
-            waiting.extend(reversed(self.children[one]))
-        return found
+        visited, stack = [], [index]
+        while stack:
+            current = stack.pop()
+            visited.append(current)
+            stack.extend(reversed(self.children[current]))
+        return visited
 
     def text(self, index: int) -> str:
         """All text of an element."""
-        return " ".join(text for one in self.below(index) if (text := self.elements[one].text))
+        return " ".join(text for member in self.below(index) if (text := self.elements[member].text))
 
     def mixed(self) -> dict[int, Counter[str]]:
         """The words of elements with text of their own and text in elements that stand among it."""
-        found: dict[int, Counter[str]] = {}
-        for index, one in enumerate(self.elements):
-            inside = [child for child in self.children[index] if self.elements[child].tag in _INLINE]
-            if one.text and any(self.text(child) for child in inside):
-                found[index] = Counter(words_of(self.text(index)))
-        return found
+        words: dict[int, Counter[str]] = {}
+        for index, element in enumerate(self.elements):
+            inline = [child for child in self.children[index] if self.elements[child].tag in _INLINE]
+            if element.text and any(self.text(child) for child in inline):
+                words[index] = Counter(words_of(self.text(index)))
+        return words
 
     def entries(self, members: Iterable[int]) -> frozenset[str]:
         """The texts of elements, each in lower case without marks."""
-        return frozenset(" ".join(words_of(self.elements[one].text)) for one in members) - {""}
+        return frozenset(" ".join(words_of(self.elements[index].text)) for index in members) - {""}
 
 
 def _part(tree: _Tree, canvas: Canvas, index: int, kind: Kind, name: str, color: Rgb | None = None) -> Part:
@@ -230,8 +231,8 @@ def _sections(tree: _Tree, canvas: Canvas) -> list[Part]:
     rank = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
     headings = [
         index
-        for index, one in enumerate(tree.elements)
-        if one.role == "heading" and one.tag in rank and words_of(tree.text(index))
+        for index, element in enumerate(tree.elements)
+        if element.role == "heading" and element.tag in rank and words_of(tree.text(index))
         if not tree.inside(index, "header", "nav", "footer")
     ]
     if not headings:
@@ -245,7 +246,7 @@ def _sections(tree: _Tree, canvas: Canvas) -> list[Part]:
             inner = tree.below(above)
             if tree.elements[above].role in ("header", "nav", "footer") or len(set(inner) & set(openers)) > 1:
                 break
-            if any(tree.elements[one].role in ("header", "nav", "footer") for one in inner):
+            if any(tree.elements[member].role in ("header", "nav", "footer") for member in inner):
                 break
             container = above
         box = tree.elements[index].box
@@ -258,21 +259,21 @@ def _columns(tree: _Tree, canvas: Canvas, members: Sequence[int]) -> tuple[int, 
     """How many boxes of one width stand side by side, and their colour; the largest such group counts."""
     best: list[int] = []
     for index in members:
-        boxes = [one for one in tree.children[index] if tree.elements[one].box.width >= 80]
+        boxes = [child for child in tree.children[index] if tree.elements[child].box.width >= 80]
         if len(boxes) < 2 or len(boxes) < len(tree.children[index]):
             continue
         first = tree.elements[boxes[0]].box
-        alike = all(abs(tree.elements[one].box.width - first.width) <= 0.1 * first.width for one in boxes)
-        row = [one for one in boxes if abs(tree.elements[one].box.y - first.y) <= 4]
+        alike = all(abs(tree.elements[child].box.width - first.width) <= 0.1 * first.width for child in boxes)
+        row = [child for child in boxes if abs(tree.elements[child].box.y - first.y) <= 4]
         apart = all(
             tree.elements[b].box.x >= tree.elements[a].box.x + tree.elements[a].box.width - 2 for a, b in pairwise(row)
         )
         if alike and apart and len(row) >= 2 and len(boxes) > len(best):
-            best = row + [one for one in boxes if one not in row]
+            best = row + [child for child in boxes if child not in row]
             count = len(row)
     if not best:
         return 1, None
-    colors = {canvas.color(tree.elements[one].box) for one in best}
+    colors = {canvas.color(tree.elements[child].box) for child in best}
     return count, next(iter(colors)) if len(colors) == 1 else None
 
 
@@ -280,23 +281,24 @@ def _align(tree: _Tree, members: Sequence[int], container: int) -> Align | None:
     """Where text stands: where that of nearly all its lines does, each seen in the box around it."""
     weights: dict[Align | None, float] = {}
     for index in members:
-        one = tree.elements[index]
-        if not one.text or one.role == "button" or one.tag in ("a", "input", "option", "textarea", "select", "label"):
+        element = tree.elements[index]
+        if not element.text or element.role == "button" or element.tag in _NOT_LINES:
             continue
-        around = tree.elements[one.parent if index != container and one.parent >= 0 else container].box
-        side = _side(one, around)
-        weights[side] = weights.get(side, 0.0) + len(one.text) * one.font_size
+        around = tree.elements[element.parent if index != container and element.parent >= 0 else container].box
+        side = _side(element, around)
+        weights[side] = weights.get(side, 0.0) + len(element.text) * element.font_size
     total = sum(weights.values())
     best = max(weights, key=lambda side: weights[side], default=None)
     return best if total and weights[best] >= 0.9 * total else None
 
 
-def _side(one: Element, around: Box) -> Align | None:
-    if one.box.width >= NARROW * around.width or around.width <= 0:
-        return one.align
-    side = _stands(one.box.x - around.x, around.x + around.width - one.box.x - one.box.width, around.width)
+def _side(element: Element, around: Box) -> Align | None:
+    box, align = element.box, element.align
+    if box.width >= NARROW * around.width or around.width <= 0:
+        return align
+    side = _stands(box.x - around.x, around.x + around.width - box.x - box.width, around.width)
     # Text in the middle of a box at one side is on no side.
-    return side if side in ("center", one.align) or one.align == "left" else None
+    return side if side in ("center", align) or align == "left" else None
 
 
 def _stands(left: float, right: float, width: float) -> Align | None:
@@ -310,9 +312,9 @@ def _stands(left: float, right: float, width: float) -> Align | None:
 
 def _row_align(tree: _Tree, members: Sequence[int], box: Box) -> Align | None:
     """Where a row of links stands as a whole; None for links over the full width, or in a column."""
-    boxes = [tree.elements[index].box for index in members if tree.elements[index].text]
-    if len(boxes) < 2 or max(one.y for one in boxes) - min(one.y for one in boxes) > 12 or box.width <= 0:
+    links = [tree.elements[index].box for index in members if tree.elements[index].text]
+    if len(links) < 2 or max(link.y for link in links) - min(link.y for link in links) > 12 or box.width <= 0:
         return None
-    left = min(one.x for one in boxes) - box.x
-    right = box.x + box.width - max(one.x + one.width for one in boxes)
+    left = min(link.x for link in links) - box.x
+    right = box.x + box.width - max(link.x + link.width for link in links)
     return None if left + right < 0.3 * box.width else _stands(left, right, box.width)
