@@ -20,7 +20,7 @@ from sweetrl.frontend.evaluation import (
     examples,
     first_page,
     look_at_pages,
-    needed,
+    pictured,
     render,
     summary,
     thumbnail,
@@ -40,7 +40,7 @@ def page(number):
 
 
 def trajectory(index, reward, shown=2, status="ok"):
-    task = Task(f"page-{index:02d}", f"Request {index} {EVIL}", page(f"wanted {index}"), suite="frontend")
+    task = Task(f"page-{index:02d}", f"Request {index} {EVIL}", page(f"reference {index}"), suite="frontend")
     messages = [Message("user", task.problem_description)]
     for turn in range(shown):
         final = "I WANT TO ANSWER:\n" if turn == shown - 1 else f"Look {EVIL}\n"
@@ -60,12 +60,12 @@ AFTER = [trajectory(index, reward, 3) for index, reward in enumerate([0.7, 0.6, 
     trajectory(5, 0.0, 2, "timeout")
 ]
 DIALOGUES = {"base": BEFORE, "trained": AFTER}
-RESULTS = [result_of(one, name, FRONTEND, 6) for name, spoken in DIALOGUES.items() for one in spoken]
 FIRST = {
-    (name, one.task.id): 0.1 if first_page(one.messages) else 0.0
-    for name, spoken in DIALOGUES.items()
-    for one in spoken
+    (policy, dialogue.task.id): 0.1 if first_page(dialogue.messages) else 0.0
+    for policy, attempts in DIALOGUES.items()
+    for dialogue in attempts
 }
+RESULTS = [result_of(dialogue, policy, FRONTEND, 6) for policy, attempts in DIALOGUES.items() for dialogue in attempts]
 PNG = io.BytesIO()
 Image.effect_noise((1366, 4000), 60).convert("RGB").save(PNG, "PNG")
 PICTURE = thumbnail(PNG.getvalue())
@@ -73,8 +73,8 @@ PICTURE = thumbnail(PNG.getvalue())
 
 @pytest.fixture(scope="module")
 def pages():
-    pictures = dict.fromkeys(needed(RESULTS, BEFORE, AFTER), PICTURE)
-    return Pages("layout", FIRST, pictures, "rival.jsonl", {one.task.id: 0.5 for one in AFTER[:4]})
+    pictures = dict.fromkeys(pictured(RESULTS, BEFORE, AFTER), PICTURE)
+    return Pages("layout", FIRST, pictures, "rival.jsonl", {dialogue.task.id: 0.5 for dialogue in AFTER[:4]})
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_the_summary_says_what_became_of_the_pages(report):
 def test_lost_dialogues_are_left_out(pages):
     lost = replace(AFTER[0], reward=None, outcome="lost")
     dialogues = {"base": BEFORE, "trained": [lost, *AFTER[1:]]}
-    results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
-    found = summary(dialogues, results, pages, RULER)
-    assert found["policies"]["base"]["last_page"]["n"] == found["policies"]["trained"]["no_answer"]["n"] == 5
+    results = [result_of(dialogue, policy, FRONTEND, 6) for policy in dialogues for dialogue in dialogues[policy]]
+    policies = summary(dialogues, results, pages, RULER)["policies"]
+    assert policies["base"]["last_page"]["n"] == policies["trained"]["no_answer"]["n"] == 5
 
 
 class Drawn:
@@ -122,22 +122,22 @@ class Drawn:
 
 def looked_at(before, after, rival=""):
     dialogues = {"base": before, "trained": after}
-    results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
-    found = look_at_pages(FRONTEND, dialogues, results, PageTools(Drawn(), Drawn()), EvaluateSettings(rival=rival))
-    return found, summary(dialogues, results, found, RULER)["policies"]
+    results = [result_of(dialogue, policy, FRONTEND, 6) for policy in dialogues for dialogue in dialogues[policy]]
+    pages = look_at_pages(FRONTEND, dialogues, results, PageTools(Drawn(), Drawn()), EvaluateSettings(rival=rival))
+    return pages, summary(dialogues, results, pages, RULER)["policies"]
 
 
 def test_who_shows_no_page_gains_nothing():
     """The missing page has the reward of one at the beginning as well as at the end."""
     silent = [trajectory(index, 0.5, 0) for index in range(4)]
-    _, found = looked_at(silent, AFTER[:4])
-    assert found["base"]["first_page"]["value"] == 0.5 and found["base"]["gained_in_dialogue"]["value"] == 0.0
+    base = looked_at(silent, AFTER[:4])[1]["base"]
+    assert base["first_page"]["value"] == 0.5 and base["gained_in_dialogue"]["value"] == 0.0
 
 
 def test_a_dialogue_that_outgrew_the_context_has_its_first_page():
     outgrown = replace(AFTER[0], reward=None, outcome="lost", error=OUTGROWN, turns=(AgentTurn(1, "x"),))
-    found, policies = looked_at(BEFORE[:4], [outgrown, *AFTER[1:4]])
-    assert found.first["trained", outgrown.task.id] == 0.8 and policies["trained"]["first_page"]["value"] == 0.8
+    pages, policies = looked_at(BEFORE[:4], [outgrown, *AFTER[1:4]])
+    assert pages.first["trained", outgrown.task.id] == 0.8 and policies["trained"]["first_page"]["value"] == 0.8
 
 
 def test_dialogues_that_a_rival_lost_are_nobody_s(tmp_path):
@@ -145,8 +145,8 @@ def test_dialogues_that_a_rival_lost_are_nobody_s(tmp_path):
     TrajectoryStore(tmp_path / "rival").write_shard(
         0, [lost, replace(AFTER[0], attempt=1), replace(lost, task=AFTER[1].task)]
     )
-    found, policies = looked_at(BEFORE[:4], AFTER[:4], str(tmp_path / "rival"))
-    assert found.rival_rewards == {AFTER[0].task.id: 0.8} and policies["trained"]["wins_over_rival"]["n"] == 1
+    pages, policies = looked_at(BEFORE[:4], AFTER[:4], str(tmp_path / "rival"))
+    assert pages.rival_rewards == {AFTER[0].task.id: 0.8} and policies["trained"]["wins_over_rival"]["n"] == 1
 
 
 def test_a_win_rate_counts_ties_half():
@@ -163,7 +163,7 @@ def test_the_dialogues_shown_are_of_different_tasks():
     assert len(examples([RESULTS[0], RESULTS[6]], BEFORE, AFTER)) == 1
 
 
-def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
+def test_the_report_is_complete_stands_alone_and_escapes_everything(report, pages):
     html = render(report, pages)
     checker = Checker(html)
     assert "script" not in checker.tags and "link" not in checker.tags

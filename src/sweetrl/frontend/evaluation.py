@@ -92,23 +92,24 @@ def look_at_pages(
     rival_path = evaluate.rival
     scorer = PageScorer(tools.reward, tools.renderer)
     firsts = [
-        (name, one.task, first_page(one.messages))
-        for name, spoken in dialogues.items()
-        for one in spoken
-        if one.outcome != "lost" or one.outgrown
+        (policy, dialogue.task, first_page(dialogue.messages))
+        for policy, attempts in dialogues.items()
+        for dialogue in attempts
+        if dialogue.outcome != "lost" or dialogue.outgrown
     ]
     scores = scorer.score_answers([(task, html) for _, task, html in firsts])
     rival = rival_pages(Path(rival_path), domain) if rival_path else {}
-    compared = [(one.task, rival[key]) for one in dialogues[AFTER] if (key := key_of(one.task)) in rival]
+    tasks = [dialogue.task for dialogue in dialogues[AFTER]]
+    compared = [(task, rival[key]) for task in tasks if (key := key_of(task)) in rival]
     if rival_path and not compared:
         raise UserError(
             f"evaluate.rival: {rival_path} has no dialogue about any of the test tasks; name dialogues "
             "about the same tasks."
         )
-    pages = needed(results, dialogues[BEFORE], dialogues[AFTER])
+    pages = pictured(results, dialogues[BEFORE], dialogues[AFTER])
     return Pages(
         reward=scorer.reward.name,
-        first={(name, task.id): score.reward for (name, task, _), score in zip(firsts, scores, strict=True)},
+        first={(policy, task.id): score.reward for (policy, task, _), score in zip(firsts, scores, strict=True)},
         pictures={
             html: thumbnail(page.png) for html, page in zip(pages, scorer.renderer.render_many(pages), strict=True)
         },
@@ -146,36 +147,35 @@ def summary(
 
     For each policy: mean reward of the first and the last page and what the dialogue gained (bootstrap over tasks), the
     shares without an answer and with one that could not be rendered (Wilson), and the win rate over the other policy
-    and over the rival: the mean over tasks of 1 for a higher reward than theirs, 1/2 for an equal one, else 0.
+    and over the rival: the mean over tasks of 1 for a higher reward than the other's, 1/2 for an equal one, else 0.
     """
     pairs = dict(zip((BEFORE, AFTER), paired(results), strict=True))
-    rewards = {name: {one.task_id: one.reward or 0.0 for one in found} for name, found in pairs.items()}
-    found: dict[str, Any] = {"reward": pages.reward, "rival": pages.rival, "policies": {}}
-    for name, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
-        mine = rewards[name]
-        spoken = [one for one in dialogues[name] if one.task.id in mine]
-        start = [pages.first[name, task] for task in mine]
-        one: dict[str, Any] = {
-            "first_page": bootstrap_mean(start, *ruler).as_dict(),
-            "last_page": bootstrap_mean(list(mine.values()), *ruler).as_dict(),
-            "gained_in_dialogue": paired_difference(start, list(mine.values()), *ruler).as_dict(),
-            "no_answer": _share([last_page(each.messages) is None for each in spoken], ruler),
-            "not_rendered": _share([each.extra.get("page") in NOT_RENDERED for each in spoken], ruler),
-            "wins_over_other": win_rate(mine, rewards[other], ruler),
+    rewards = {policy: {row.task_id: row.reward or 0.0 for row in rows} for policy, rows in pairs.items()}
+    policies: dict[str, Any] = {}
+    for policy, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
+        last = rewards[policy]
+        finished = [dialogue for dialogue in dialogues[policy] if dialogue.task.id in last]
+        first = [pages.first[policy, task] for task in last]
+        policies[policy] = {
+            "first_page": bootstrap_mean(first, *ruler).as_dict(),
+            "last_page": bootstrap_mean(list(last.values()), *ruler).as_dict(),
+            "gained_in_dialogue": paired_difference(first, list(last.values()), *ruler).as_dict(),
+            "no_answer": _share([last_page(dialogue.messages) is None for dialogue in finished], ruler),
+            "not_rendered": _share([dialogue.extra.get("page") in NOT_RENDERED for dialogue in finished], ruler),
+            "wins_over_other": win_rate(last, rewards[other], ruler),
         }
         if pages.rival:
-            one["wins_over_rival"] = win_rate(mine, pages.rival_rewards, ruler)
-        found["policies"][name] = one
-    return found
+            policies[policy]["wins_over_rival"] = win_rate(last, pages.rival_rewards, ruler)
+    return {"reward": pages.reward, "rival": pages.rival, "policies": policies}
 
 
-def win_rate(mine: Mapping[str, float], theirs: Mapping[str, float], ruler: Ruler) -> dict[str, Any]:
+def win_rate(rewards: Mapping[str, float], others: Mapping[str, float], ruler: Ruler) -> dict[str, Any]:
     """Return the mean over common tasks of 1 (higher reward), 1/2 (equal) or 0, with a bootstrap interval.
 
-    Of fewer than two tasks nothing is known: the interval is everything.
+    With fewer than two tasks the interval is everything, from 0 to 1.
     """
-    tasks = sorted(mine.keys() & theirs.keys())
-    points = [0.5 + 0.5 * ((mine[task] > theirs[task]) - (mine[task] < theirs[task])) for task in tasks]
+    tasks = sorted(rewards.keys() & others.keys())
+    points = [0.5 + 0.5 * ((rewards[task] > others[task]) - (rewards[task] < others[task])) for task in tasks]
     if len(tasks) < 2:
         return Estimate(sum(points) if points else 0.5, 0.0, 1.0, len(tasks), ruler[0]).as_dict()
     return bootstrap_mean(points, *ruler).as_dict()
@@ -190,9 +190,9 @@ def thumbnail(png: bytes) -> str:
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
-        whole = image.convert("RGB")
-    height = max(1, round(whole.height * WIDTH / whole.width))
-    small = whole.resize((WIDTH, height), Image.Resampling.LANCZOS).crop((0, 0, WIDTH, min(height, TALLEST)))
+        full = image.convert("RGB")
+    height = max(1, round(full.height * WIDTH / full.width))
+    small = full.resize((WIDTH, height), Image.Resampling.LANCZOS).crop((0, 0, WIDTH, min(height, TALLEST)))
     target = io.BytesIO()
     small.quantize(COLORS, Image.Quantize.MEDIANCUT).save(target, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(target.getvalue()).decode()
@@ -209,10 +209,10 @@ def examples(
     They are of different tasks: the largest gain of reward by training, the largest loss, the worst and the best page
     after training; ties go to the first task.
     """
-    dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
+    dialogues = [{dialogue.task.id: dialogue for dialogue in attempts} for attempts in (before, after)]
     left = list(zip(*paired(results), strict=True))
-    gains = {two.task_id: (two.reward or 0.0) - (one.reward or 0.0) for one, two in left}
-    ends = {two.task_id: two.reward or 0.0 for _, two in left}
+    gains = {last.task_id: (last.reward or 0.0) - (first.reward or 0.0) for first, last in left}
+    ends = {last.task_id: last.reward or 0.0 for _, last in left}
     shown = []
     for kind, label, values, sign in (
         ("won", "Gained most by training", gains, -1),
@@ -224,31 +224,31 @@ def examples(
         if fitting:
             pair = min(fitting, key=lambda pair: sign * values[pair[0].task_id])
             left.remove(pair)
-            first, second = ((spoken[side.task_id], side) for spoken, side in zip(dialogues, pair, strict=True))
+            first, second = ((by_task[row.task_id], row) for by_task, row in zip(dialogues, pair, strict=True))
             shown.append((kind, label, first, second))
     return shown
 
 
-def needed(results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, None]:
+def pictured(results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, None]:
     """Return the HTML of every picture that the report shows, in order: references, first and last pages."""
     pages: dict[str, None] = {}
     for _, _, *sides in examples(results, before, after):
         pages[sides[0][0].task.ground_truth] = None
-        found = (page(one.messages) for one, _ in sides for page in (first_page, last_page))
-        pages |= dict.fromkeys(html for html in found if html is not None)
+        htmls = (page_of(dialogue.messages) for dialogue, _ in sides for page_of in (first_page, last_page))
+        pages |= dict.fromkeys(html for html in htmls if html is not None)
     return pages
 
 
-def _side(one: Trajectory, result: Result, policy: str, pages: Pages) -> dict[str, Any]:
+def _side(dialogue: Trajectory, result: Result, policy: str, pages: Pages) -> dict[str, Any]:
     shown = [
         {"title": title, "picture": pages.pictures.get(html), "reward": reward}
         for title, html, reward in (
-            ("first page", first_page(one.messages), pages.first.get((policy, one.task.id))),
-            ("last page: the answer", last_page(one.messages), result.reward),
+            ("first page", first_page(dialogue.messages), pages.first.get((policy, dialogue.task.id))),
+            ("last page: the answer", last_page(dialogue.messages), result.reward),
         )
         if html is not None
     ]
-    messages = [Message(each.role, without_pages(each.content)) for each in one.messages[1:]]
+    messages = [Message(message.role, without_pages(message.content)) for message in dialogue.messages[1:]]
     name = "Before training" if policy == BEFORE else "After training"
     return {"name": name, "reward": result.reward or 0.0, "pages": shown, "messages": messages}
 
@@ -257,7 +257,8 @@ def render(report: Report, pages: Pages) -> str:
     """Return the report as HTML: what its template shows, as plain values, charts and pictures."""
     comparison = report.comparison
     before, after = paired(report.results)
-    policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
+    of_pages = comparison["pages"]["policies"]
+    policies = {name: {**of_pages[name], **comparison["policies"][name]} for name in of_pages}
     shown = [
         {
             "kind": kind,
