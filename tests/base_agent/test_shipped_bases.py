@@ -26,7 +26,7 @@ from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.suite.agents import scripted_user
 from sweetrl.frontend.suite.designs import read_page
 from sweetrl.frontend.suite.judge import worth
-from sweetrl.frontend.suite.tasks import read_request, wanted_design
+from sweetrl.frontend.suite.tasks import read_request, reference_design
 from sweetrl.reproduce.variants import merged
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout
@@ -102,7 +102,7 @@ def solved(shipped: Shipped, dialogues: list[Trajectory]) -> list[bool]:
     def right(dialogue: Trajectory) -> bool:
         html = last_page(dialogue.messages)
         shown = read_page(html, read_request(dialogue.task.problem_description).sections) if html is not None else None
-        return shown is not None and shown.seen() == wanted_design(dialogue.task)
+        return shown is not None and shown.seen() == reference_design(dialogue.task)
 
     return list(map(right, dialogues))
 

@@ -26,7 +26,7 @@ from sweetrl.frontend.suite.agents import OracleAgent, ScriptedAgent, Start, bel
 from sweetrl.frontend.suite.designs import BY_NAME, CLASSES, DETAILS, HEADINGS, Design, read_page, write_page
 from sweetrl.frontend.suite.looks import LOOKS, hinted_look
 from sweetrl.frontend.suite.sketch import sketch_design
-from sweetrl.frontend.suite.tasks import draw_design, read_request, wanted_design, write_facts, write_request
+from sweetrl.frontend.suite.tasks import draw_design, read_request, reference_design, write_facts, write_request
 from sweetrl.reproduce.variants import merged
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.types import Task
@@ -63,8 +63,8 @@ def of_the_look(task: Task) -> Design:
 def test_difficulty_is_the_number_of_details_that_no_look_tells(difficulty: int) -> None:
     many = []
     for task in generate("test", 60, 3, difficulty):
-        wanted, look = wanted_design(task), of_the_look(task)
-        many.append(sum(wanted[detail.name] != look[detail.name] for detail in DETAILS))
+        reference, look = reference_design(task), of_the_look(task)
+        many.append(sum(reference[detail.name] != look[detail.name] for detail in DETAILS))
     assert difficulty - 0.5 <= mean(many) <= difficulty + 1  # what cannot be seen is no detail
 
 
@@ -84,12 +84,12 @@ def test_every_look_can_be_read_off_its_request_and_no_two_are_alike() -> None:
 
 def test_requests_tell_title_sections_and_look_and_no_value() -> None:
     for task in TASKS:
-        plain, wanted = read_request(task.problem_description), wanted_design(task)
-        assert (plain.topic, plain.title, plain.sections) == (wanted.topic, wanted.title, wanted.sections)
-        assert write_page(wanted) == task.ground_truth and find_page(task.ground_truth) == task.ground_truth
-        assert write_facts(wanted) == task.hidden_information
+        plain, reference = read_request(task.problem_description), reference_design(task)
+        assert (plain.topic, plain.title, plain.sections) == (reference.topic, reference.title, reference.sections)
+        assert write_page(reference) == task.ground_truth and find_page(task.ground_truth) == task.ground_truth
+        assert write_facts(reference) == task.hidden_information
         words = re.findall(r"[a-z]+", task.problem_description.lower())
-        assert not {word for _, value in wanted.details for word in value.split() if word in CLASSES} & set(words)
+        assert not {word for _, value in reference.details for word in value.split() if word in CLASSES} & set(words)
     with pytest.raises(ValueError, match="not a request"):
         read_request("Write a function. The signature of the function is: def f(x)")
 
@@ -107,10 +107,10 @@ def test_pages_are_read_back(seed: int) -> None:
 
 def test_every_hidden_detail_can_be_seen() -> None:
     for task in TASKS:
-        wanted = wanted_design(task)
-        for name, _ in wanted.details:
-            without = wanted.set({name: BY_NAME[name].plain})
-            assert compare(outline_of(sketch_design(without)), outline_of(sketch_design(wanted))), (name, wanted)
+        reference = reference_design(task)
+        for name, _ in reference.details:
+            without = reference.set({name: BY_NAME[name].plain})
+            assert compare(outline_of(sketch_design(without)), outline_of(sketch_design(reference))), (name, reference)
 
 
 def play(task: Task, agent: OracleAgent | ScriptedAgent, turns: int = 12, differences: int = 3) -> Environment:
@@ -124,7 +124,7 @@ def test_whoever_listens_arrives_at_the_page() -> None:
     turns = []
     for task in TASKS:
         ended = play(task, OracleAgent())
-        assert wanted_design(task) == belief(ended.messages).seen(), task.id
+        assert reference_design(task) == belief(ended.messages).seen(), task.id
         assert ended.outcome == "answered"
         turns.append(ended.turn)
     assert 3.5 < mean(turns) < 8 and max(turns) < 12
@@ -138,7 +138,7 @@ def test_only_who_begins_with_the_look_arrives_within_the_turns() -> None:
         agent = ScriptedAgent(start, PROFILE.agent.max_turns)
         many = PROFILE.simulator.options["differences"]
         ended = {task: play(task, agent, PROFILE.agent.max_turns, many) for task in tasks}
-        return mean(belief(one.messages).seen() == wanted_design(task) for task, one in ended.items())
+        return mean(belief(dialogue.messages).seen() == reference_design(task) for task, dialogue in ended.items())
 
     tasks = list(generate("train", 400, 5, PROFILE.tasks.difficulty))
     assert solved("hints") >= 0.97
@@ -163,5 +163,5 @@ def skill(quality: float, heed: float = 0.0, informed: float = 0.0) -> PretrainS
 
 def test_what_the_user_has_put_right_is_not_undone_by_heeding() -> None:
     for index, task in enumerate(TASKS[:30]):
-        spoken = demonstrate(task, skill(1.0, heed=1.0), 10, index)
-        assert belief(spoken.messages).seen() == wanted_design(task)
+        demonstration = demonstrate(task, skill(1.0, heed=1.0), 10, index)
+        assert belief(demonstration.messages).seen() == reference_design(task)

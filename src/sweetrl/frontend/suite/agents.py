@@ -1,4 +1,4 @@
-"""The agents of known skill of the frontend suite: an oracle, and the demonstrators that a base agent learns from.
+"""The scripted agents of the frontend suite: an oracle, and the demonstrators that a base agent learns from.
 
 They read only what an agent may read: the request, their own pages, and what the user says.
 """
@@ -26,7 +26,7 @@ from sweetrl.frontend.suite.designs import (
 )
 from sweetrl.frontend.suite.looks import LOOKS, hinted_look
 from sweetrl.frontend.suite.sketch import sketch
-from sweetrl.frontend.suite.tasks import read_request, wanted_design
+from sweetrl.frontend.suite.tasks import read_request, reference_design
 from sweetrl.frontend.users import MOST, PageUser
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
 
@@ -60,43 +60,45 @@ def scripted_user(differences: int = MOST) -> PageUser:
 
 def listen(design: Design, words: str) -> Design:
     """Return `design` with what a user says in `words` put right; what is no detail of the suite changes nothing."""
-    for said in re.split(r"(?<=[.!])\s+", words):
-        values = _told(design, said)
+    for sentence in re.split(r"(?<=[.!])\s+", words):
+        values = _corrections(design, sentence)
         design = design.set({name: value for name, value in values.items() if value in BY_NAME[name].values})
     return design
 
 
-def _told(design: Design, said: str) -> dict[str, str]:
-    """The details that one sentence settles."""
-    if found := re.search(r"background of the page (?:should be|is) ([a-z ]+)|want ([a-z ]+) as the background", said):
-        return {"page color": (found[1] or found[2]).strip()}
-    if found := re.search(
-        r"should be (\d+) pictures?|should be (no) pictures|There (?:is|are) (\d+|no) pictures?", said
+def _corrections(design: Design, sentence: str) -> dict[str, str]:
+    """The details that one sentence settles, with their values."""
+    if match := re.search(
+        r"background of the page (?:should be|is) ([a-z ]+)|want ([a-z ]+) as the background", sentence
     ):
-        return _pictures(design, found[1] or found[2] or found[3])
-    if found := re.search(r"icture.* about (\d+ by \d+)", said):
-        return {"gallery picture" if "gallery" in design.sections else "about picture": found[1]}
-    if found := re.search(r"oxes in .*? (?:should be|are) ([a-z ]+)", said):
-        return {"offers boxes": found[1].strip()}
-    if found := re.search(r"(?:have|has) (\d) columns", said):
-        return {"offers columns": found[1]}
-    if found := re.search(r"button .*?(?:should be|is) ([a-z ]+)", said):
-        return {"contact button": found[1].strip()}
-    part = _part(said)
+        return {"page color": (match[1] or match[2]).strip()}
+    if match := re.search(
+        r"should be (\d+) pictures?|should be (no) pictures|There (?:is|are) (\d+|no) pictures?", sentence
+    ):
+        return _pictures(design, match[1] or match[2] or match[3])
+    if match := re.search(r"icture.* about (\d+ by \d+)", sentence):
+        return {"gallery picture" if "gallery" in design.sections else "about picture": match[1]}
+    if match := re.search(r"oxes in .*? (?:should be|are) ([a-z ]+)", sentence):
+        return {"offers boxes": match[1].strip()}
+    if match := re.search(r"(?:have|has) (\d) columns", sentence):
+        return {"offers columns": match[1]}
+    if match := re.search(r"button .*?(?:should be|is) ([a-z ]+)", sentence):
+        return {"contact button": match[1].strip()}
+    part = _part(sentence)
     if part is None:
         return {}
-    if found := re.search(r"text in .* (?:should be|is) (?:on|in) the (left|centre|right)", said):
-        side = found[1].replace("centre", "center")
+    if match := re.search(r"text in .* (?:should be|is) (?:on|in) the (left|centre|right)", sentence):
+        side = match[1].replace("centre", "center")
         return {f"{part.split()[0]} align": side} if f"{part.split()[0]} align" in BY_NAME else {}
-    if "should be above" in said:
-        return _order(design, said)
-    if re.search(r"is missing|I miss", said) and part in ASSUMED:
+    if "should be above" in sentence:
+        return _order(design, sentence)
+    if re.search(r"is missing|I miss", sentence) and part in ASSUMED:
         name, value = ASSUMED[part]
         return {name: value}
-    if re.search(r"do not want|leave out|There is no", said):
+    if re.search(r"do not want|leave out|There is no", sentence):
         return {_BARS[part]: NONE} if part in ASSUMED else {}
-    if found := re.search(r"(?:should be|is) ([a-z ]+)|make ([^,]+), not", said):
-        color = _color_word(found[1] or found[2])
+    if match := re.search(r"(?:should be|is) ([a-z ]+)|make ([^,]+), not", sentence):
+        color = _color_word(match[1] or match[2])
         return {_BARS.get(part, f"{part} color"): color} if color else {}
     return {}
 
@@ -108,10 +110,10 @@ def _color_word(text: str) -> str:
     return next((" ".join(words[start:]) for start in range(len(words)) if " ".join(words[start:]) in names), "")
 
 
-def _part(said: str) -> str | None:
-    """The part that a sentence is about first: a bar, or a kind of section."""
-    named = re.search(r'section "([^"]+)"', said)
-    bar = re.search(r"header|navigation bar|footer", said)
+def _part(sentence: str) -> str | None:
+    """The part that a sentence names first: a bar, or a kind of section."""
+    named = re.search(r'section "([^"]+)"', sentence)
+    bar = re.search(r"header|navigation bar|footer", sentence)
     if named and (bar is None or named.start() < bar.start()):
         return KIND_OF.get(named[1])
     return bar[0] if bar else None
@@ -125,8 +127,8 @@ def _pictures(design: Design, count: str) -> dict[str, str]:
     return {"about picture": "300 by 200"} if design["about picture"] == NONE else {}
 
 
-def _order(design: Design, said: str) -> dict[str, str]:
-    above, _, below = said.partition("should be above")
+def _order(design: Design, sentence: str) -> dict[str, str]:
+    above, _, below = sentence.partition("should be above")
     if "navigation" in above + below:
         return {"navigation place": "above" if "navigation" in above else "below"}
     return {"order": SWAPPED if design["order"] != SWAPPED else BY_NAME["order"].plain}
@@ -142,18 +144,16 @@ def belief(messages: Sequence[Message]) -> Design:
 
 def settled(messages: Sequence[Message]) -> tuple[Design, set[str]]:
     """Return that page, and the names of the details that the user's words have put right."""
-    asked = read_request(messages[0].content)
-    design, told = asked, set[str]()
+    plain = read_request(messages[0].content)
+    design, corrected = plain, set[str]()
     for message in messages[1:]:
         if message.role == "user":
             heard = listen(design, message.content)
-            told.update(detail.name for detail in DETAILS if heard[detail.name] != design[detail.name])
+            corrected.update(detail.name for detail in DETAILS if heard[detail.name] != design[detail.name])
             design = heard
-        else:
-            html = find_page(message.content)
-            shown = read_page(html, asked.sections) if html is not None else None
-            design = shown if shown is not None else design
-    return design, told
+        elif (html := find_page(message.content)) is not None:
+            design = read_page(html, plain.sections) or design
+    return design, corrected
 
 
 def _fine(messages: Sequence[Message]) -> bool:
@@ -175,7 +175,7 @@ class OracleAgent:
 
 # The share of the details that a demonstrator takes from the look in a reply that heeds the request.
 HEEDED = 0.95
-# What a demonstrator does that does not put right all that was said: shares, and the rest is the same page again.
+# What a demonstrator does instead of putting right all that the user said: shares; else it shows the same page again.
 FORGET, MEDDLE, ASK = 0.4, 0.3, 0.15
 STOP, STOP_GROWTH = 0.15, 0.1  # how readily it ends early, and how much more readily each turn
 
@@ -184,7 +184,7 @@ Start = Literal["hints", "usual", "random"]
 
 @dataclass(frozen=True)
 class ScriptedAgent:
-    """A control: puts right all that it is told, until the user sees no more differences or the turns are over.
+    """A control: puts right all that the user says, until they see no more differences or the turns are over.
 
     hints    begins with the look that the request names: what an actor can know, and the bar for trained ones
     usual    begins with a plain page, whatever the request says
@@ -240,16 +240,16 @@ class Demonstrator:
         return self._fault(design, belief(messages[: max(1, len(messages) - 1)]), rng)
 
     def _design(self, task: Task, messages: Sequence[Message]) -> Design:
-        """The page as it is settled, with what this one knows or heeds unsaid."""
-        design, told = settled(messages)
+        """The page as it is settled, and what the agent knows or heeds of the details that the user has not named."""
+        design, corrected = settled(messages)
         if self.informed:
-            known, share = wanted_design(task), self.heed_page
+            source, share = reference_design(task), self.heed_page
         else:
             look = hinted_look(task.problem_description)
-            reads = self.rng.random() < self.heed
-            known, share = look.on(design) if look is not None else design, HEEDED if reads else 0.0
-        untold = [detail.name for detail in design.open_details() if detail.name not in told]
-        heeded = {name: known[name] for name in untold if self.rng.random() < share}
+            heeds = self.rng.random() < self.heed
+            source, share = look.on(design) if look is not None else design, HEEDED if heeds else 0.0
+        names = [detail.name for detail in design.open_details() if detail.name not in corrected]
+        heeded = {name: source[name] for name in names if self.rng.random() < share}
         return design if _fine(messages) else design.set(heeded)
 
     def _fault(self, design: Design, before: Design, rng: random.Random) -> str:
@@ -260,7 +260,7 @@ class Demonstrator:
                 name = rng.choice(changed)
                 return show(design.set({name: before[name]}), False, rng.choice(SHOW))
         elif kind < FORGET + MEDDLE:
-            detail = rng.choice([one for one in design.open_details() if one.name != "navigation place"])
+            detail = rng.choice([detail for detail in design.open_details() if detail.name != "navigation place"])
             return show(design.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
         elif kind < FORGET + MEDDLE + ASK:
             names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *design.sections)]

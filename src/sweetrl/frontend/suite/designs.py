@@ -44,7 +44,7 @@ KIND_OF = {heading: kind for kind, heading in HEADINGS.items()}
 HOURS = ("Monday to Friday: 9 to 18", "Saturday: 10 to 14", "Sunday: closed")
 LINKS = ("Home", "News", "Help")
 NONE = "none"
-ASKED, SWAPPED = "as asked", "swapped"
+AS_REQUESTED, SWAPPED = "as asked", "swapped"
 
 
 # What a page is about: a noun, and what is offered there.
@@ -91,7 +91,7 @@ DETAILS = (
     Detail("navigation color", (NONE, *STRONG)),
     Detail("navigation place", ("below", "above")),
     Detail("footer color", (NONE, *STRONG)),
-    Detail("order", (ASKED, SWAPPED)),
+    Detail("order", (AS_REQUESTED, SWAPPED)),
     Detail("about color", _OVER, "about"),
     Detail("about align", ("left", "center"), "about"),
     Detail("about picture", (NONE, *SIZES), "about"),
@@ -146,7 +146,7 @@ class Design:
 
     def stacked(self) -> tuple[str, ...]:
         """The sections from top to bottom."""
-        if self["order"] == ASKED:
+        if self["order"] == AS_REQUESTED:
             return self.sections
         return (self.sections[1], self.sections[0], *self.sections[2:])
 
@@ -240,8 +240,8 @@ _COLOR_OF = {name: color for color, name in CLASSES.items()}
 _OPEN = re.compile(r'<(header|nav|section|footer)(?: id="[^"]*")?(?: class="([^"]*)")?>')
 
 
-def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
-    """Read a page of the suite's form back; None for any other. `asked` are the sections in the order of the request.
+def read_page(html: str, requested: tuple[str, ...] = ()) -> Design | None:
+    """Read a page of the suite's form back; None for any other. `requested` are the sections in the request's order.
 
     Classes and values that the suite does not have are read as plain: an agent's slips are no reason not to go on.
     """
@@ -270,18 +270,18 @@ def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
         return None
     if "nav" in order and "header" in order and order.index("nav") < order.index("header"):
         values["navigation place"] = "above"
-    wanted = tuple(kind for kind in asked if kind in kinds) + tuple(kind for kind in kinds if kind not in asked)
-    if list(wanted) != kinds:
+    sections = (*(kind for kind in requested if kind in kinds), *(kind for kind in kinds if kind not in requested))
+    if list(sections) != kinds:
         values["order"] = SWAPPED
-    return Design(topic, title, wanted).set({k: v for k, v in values.items() if v in BY_NAME[k].values})
+    return Design(topic, title, sections).set({k: v for k, v in values.items() if v in BY_NAME[k].values})
 
 
 def _heading(text: str, tag: str) -> str | None:
     """The words of the first heading that holds nothing else."""
     at = 0
     while (start := text.find(f"<{tag}", at)) >= 0 and (end := text.find(">", start)) >= 0:
-        if found := re.compile(rf"([^<]*)</{tag}>").match(text, end + 1):
-            return found[1]
+        if match := re.compile(rf"([^<]*)</{tag}>").match(text, end + 1):
+            return match[1]
         at = end
     return None
 
@@ -289,13 +289,13 @@ def _heading(text: str, tag: str) -> str | None:
 def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield (tag, classes, what is inside) of the parts of a page, in time that grows with its length."""
     at, unclosed = 0, set[str]()
-    while found := _OPEN.search(text, at):
-        tag, at = found[1], found.start() + 1
-        end = -1 if tag in unclosed else text.find(f"</{tag}>", found.end())
+    while match := _OPEN.search(text, at):
+        tag, at = match[1], match.start() + 1
+        end = -1 if tag in unclosed else text.find(f"</{tag}>", match.end())
         if end < 0:
             unclosed.add(tag)
         else:
-            yield tag, found[2] or "", text[found.end() : end]
+            yield tag, match[2] or "", text[match.end() : end]
             at = end
 
 

@@ -1,4 +1,4 @@
-"""Procedural frontend tasks: a vague request, and a page whose details it does not tell.
+"""Procedural frontend tasks: a vague request, and a page whose details it does not give.
 
 A request names what the page is for, its title, its sections and a look; colours, alignment, pictures, columns,
 navigation, footer and order are hidden. The look settles many of them, for whoever heeds it. Content decides the split,
@@ -89,11 +89,11 @@ def write_request(design: Design, look: Look, rng: random.Random) -> str:
 
 def read_request(problem_description: str) -> Design:
     """Return the plain page that a request of the suite asks for; ValueError if it is not one."""
-    found = _REQUEST.search(problem_description)
-    kinds = tuple(KIND_OF[name] for name in re.findall(r'"([^"]+)"', found[3]) if name in KIND_OF) if found else ()
-    if found is None or found[1] not in TOPICS or not kinds:
+    match = _REQUEST.search(problem_description)
+    kinds = tuple(KIND_OF[name] for name in re.findall(r'"([^"]+)"', match[3]) if name in KIND_OF) if match else ()
+    if match is None or match[1] not in TOPICS or not kinds:
         raise ValueError("this is not a request of the synthetic frontend suite")
-    return Design(found[1], found[2], kinds)
+    return Design(match[1], match[2], kinds)
 
 
 def write_facts(design: Design) -> str:
@@ -107,6 +107,6 @@ def read_facts(hidden_information: str | None) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon and name in BY_NAME and value in BY_NAME[name].values}
 
 
-def wanted_design(task: Task) -> Design:
-    """Return the page that the user of a task of the suite has in mind; ValueError for a foreign task."""
+def reference_design(task: Task) -> Design:
+    """Return the reference of a task of the suite, which the user has in mind; ValueError for a foreign task."""
     return read_request(task.problem_description).set(read_facts(task.hidden_information))
