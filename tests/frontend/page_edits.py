@@ -31,19 +31,17 @@ def blocks(soup: BeautifulSoup) -> list[Tag]:
     best: list[Tag] = []
     for parent in soup.find_all(["main", "body", "div"]):
         children = [
-            each
-            for each in parent.find_all(["section", "article", "div"], recursive=False)
-            if len(each.get_text(strip=True)) > 10
+            child
+            for child in parent.find_all(["section", "article", "div"], recursive=False)
+            if len(child.get_text(strip=True)) > 10
         ]
-        sections = [each for each in children if each.name == "section"]
-        found = sections if len(sections) >= 2 else children
-        if len(found) > len(best):
-            best = found
+        sections = [child for child in children if child.name == "section"]
+        best = max(best, sections if len(sections) >= 2 else children, key=len)
     return best
 
 
 def minor(soup: BeautifulSoup, choices: random.Random) -> bool:
-    """One word of one text is another."""
+    """A word of a text is replaced by another."""
     texts = [text for text in visible(soup) if len(text.split()) >= 4]
     if not texts:
         return False
@@ -67,10 +65,10 @@ def colour(soup: BeautifulSoup, choices: random.Random) -> bool:
 
 def order(soup: BeautifulSoup, choices: random.Random) -> bool:
     """Two sections have changed places."""
-    found = blocks(soup)
-    if len(found) < 2:
+    siblings = blocks(soup)
+    if len(siblings) < 2:
         return False
-    first, second = choices.sample(found, 2)
+    first, second = choices.sample(siblings, 2)
     if first.get_text(strip=True) == second.get_text(strip=True):
         return False
     marker = NavigableString("")
@@ -90,10 +88,10 @@ def wording(soup: BeautifulSoup, choices: random.Random) -> bool:
 
 def removal(soup: BeautifulSoup, choices: random.Random) -> bool:
     """A section is missing."""
-    found = blocks(soup)
-    if len(found) < 2:
+    siblings = blocks(soup)
+    if len(siblings) < 2:
         return False
-    choices.choice(found).decompose()
+    choices.choice(siblings).decompose()
     return True
 
 

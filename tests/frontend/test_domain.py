@@ -55,27 +55,25 @@ def test_what_the_prompts_ask_for_in_every_page_is_no_secret() -> None:
     style = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
     link = f'Put in <link href="{style}" rel="stylesheet">'
     for task in generate("train", 5, seed=3):
-        said = Trajectory(task, 0, (Message("user", task.problem_description),))
+        dialogue = Trajectory(task, 0, (Message("user", task.problem_description),))
         fragments = FRONTEND.hidden_fragments(task)
         for system in (*map(FRONTEND.system_prompt, ("short", "full", "single")), link):
-            assert checks.leak(said, fragments, system) is None
+            assert checks.leak(dialogue, fragments, system) is None
         for number, line in enumerate(task.ground_truth.splitlines(), start=1):
             if line.startswith(("<header", "<section")):
                 assert (
-                    checks.leak(said, fragments, f"{link} {line}")
+                    checks.leak(dialogue, fragments, f"{link} {line}")
                     == f"the system prompt holds line {number} of the reference"
                 )
 
 
 def test_no_prompt_gives_a_real_page_away(real_frontend_tasks: Path) -> None:
     for task in read_tasks(real_frontend_tasks, FRONTEND):
-        said, fragments = (
-            Trajectory(task, 0, (Message("user", task.problem_description),)),
-            FRONTEND.hidden_fragments(task),
-        )
+        dialogue = Trajectory(task, 0, (Message("user", task.problem_description),))
+        fragments = FRONTEND.hidden_fragments(task)
         assert fragments
         for name in ("short", "full", "single"):
-            assert checks.leak(said, fragments, FRONTEND.system_prompt(name)) is None
+            assert checks.leak(dialogue, fragments, FRONTEND.system_prompt(name)) is None
 
 
 # At a terminal
@@ -88,20 +86,20 @@ def test_a_message_is_words_and_a_page() -> None:
     assert FRONTEND.file_of(SHOWN) == (".html", PAGE) and FRONTEND.file_of(QUESTION) is None
 
 
-def spoken(quality: float, number: int) -> Trajectory:
+def demonstrated(quality: float, number: int) -> Trajectory:
     task = TASKS[number]
     messages = demonstrate(task, PretrainSettings(poorest=quality, best=quality, informed=0.0), 5, 3).messages
     turns = tuple(
-        AgentTurn(place, one.content, (1, 2), (-0.5, -0.5))
-        for place, one in enumerate(messages)
-        if one.role == "assistant"
+        AgentTurn(place, message.content, (1, 2), (-0.5, -0.5))
+        for place, message in enumerate(messages)
+        if message.role == "assistant"
     )
     answer, outcome = FRONTEND.final_answer(messages), FRONTEND.outcome(messages)
     return Trajectory(task, 0, messages, turns, answer, 0.8125, outcome=outcome, policy="base", simulator="scripted")
 
 
 TASKS = list(generate("test", 2, 3, 2))
-DIALOGUES = [spoken(0.5, 0), spoken(1.0, 1)]
+DIALOGUES = [demonstrated(0.5, 0), demonstrated(1.0, 1)]
 
 
 @pytest.fixture
@@ -126,14 +124,14 @@ def sweetrl(*words: str) -> str:
 def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected: Path) -> None:
     text = sweetrl("show", TASKS[1].id, *source)
     assert DIALOGUES[1].messages[2].content in text, "what the user said"
-    for one in DIALOGUES[1].messages[1::2]:
-        assert all(line in text for line in one.content.splitlines()), "words and pages of the agent"
+    for reply in DIALOGUES[1].messages[1::2]:
+        assert all(line in text for line in reply.content.splitlines()), "words and pages of the agent"
     assert "reward 0.81: no success" in text and "hidden tests" not in text
     assert ("2 tokens, perplexity 1.65" in text) == (not source), "official files know no tokens"
     facts = (TASKS[1].hidden_information or "").splitlines()
     assert facts and not any(fact in text for fact in facts), "the training-time information is shown only on demand"
-    told = sweetrl("show", "1", "--privileged", *source)
-    assert all(fact in told for fact in facts) and "reference (training time only)" in told
+    text = sweetrl("show", "1", "--privileged", *source)
+    assert all(fact in text for fact in facts) and "reference (training time only)" in text
 
 
 def test_a_page_in_a_reply_cannot_steer_the_terminal(tmp_path: Path) -> None:

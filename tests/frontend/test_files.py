@@ -1,4 +1,4 @@
-"""Official frontend files: tasks and trajectories, both ways, and what is said of broken ones."""
+"""Official frontend files: tasks and trajectories, both ways, and the messages about broken files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TASK = Task("pages-00000", "A page.", PAGE, suite="frontend")
 
 
 def trajectory(attempt: int, answer: str | None = PAGE) -> Trajectory:
-    said = f"Here it is: {answer}" if answer else "Which colour?"
+    reply = f"Here it is: {answer}" if answer else "Which colour?"
     messages = (
         Message("user", "A page."),
-        Message("assistant", said),
+        Message("assistant", reply),
         Message("user", "Blue."),
         Message("assistant", "I WANT TO ANSWER: that"),
     )
-    turns = (AgentTurn(1, said), AgentTurn(3, "hm OUTPUT:I WANT TO ANSWER: that"))
+    turns = (AgentTurn(1, reply), AgentTurn(3, "hm OUTPUT:I WANT TO ANSWER: that"))
     return Trajectory(TASK, attempt, messages, turns, answer, 0.8125)
 
 
@@ -59,4 +59,4 @@ def test_the_real_pages_are_read_and_written_as_they_are(
     assert list(read_tasks(tmp_path / "again.jsonl", FRONTEND)) == tasks
     rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").split("\n") if line]
     again = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text(encoding="utf-8").split("\n") if line]
-    assert [{**row, "id": one["id"]} for row, one in zip(rows, again, strict=True)] == again
+    assert [{**row, "id": copy["id"]} for row, copy in zip(rows, again, strict=True)] == again

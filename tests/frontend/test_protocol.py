@@ -18,7 +18,7 @@ from sweetrl.types import Message, Task
 
 FRONTEND = Frontend()
 TASK = Task("p", "A page for my cafe.", '<html><body class="bg-white">x</body></html>', suite="frontend")
-ONE, TWO = '<html lang="en">\n<body>one</body></html>', "<html><body>two</body></html>"
+FIRST, SECOND = '<html lang="en">\n<body>one</body></html>', "<html><body>two</body></html>"
 
 
 class Wordy:
@@ -38,14 +38,14 @@ def dialogue(*replies: str, max_turns: int = 10) -> Environment:
 @pytest.mark.parametrize(
     ("text", "page"),
     [
-        (f"Here: {ONE} and {TWO}", ONE),
+        (f"Here: {FIRST} and {SECOND}", FIRST),
         ('so: <body class="x">b</body>.', '<body class="x">b</body>'),
         ("<html><body>cut off</body>", "<body>cut off</body>"),
         ("<HTML><BODY>loud</BODY></HTML>", None),
         ("```html\n<html>\n</html>\n```", "<html>\n</html>"),
     ],
 )
-def test_where_a_page_is_found(text: str, page: str | None) -> None:
+def test_where_a_page_begins_and_ends(text: str, page: str | None) -> None:
     assert find_page(text) == page
 
 
@@ -61,34 +61,34 @@ def test_pages_are_those_of_the_official_expressions(parts: list[str]) -> None:
 
 
 def test_a_reply_is_words_a_page_and_a_marker() -> None:
-    reply = read_reply(f"I think {TWO}. OUTPUT:Is it blue? {ONE} I WANT TO ANSWER: OUTPUT: more")
-    assert reply.html == ONE
+    reply = read_reply(f"I think {SECOND}. OUTPUT:Is it blue? {FIRST} I WANT TO ANSWER: OUTPUT: more")
+    assert reply.html == FIRST
     assert reply.words == f"Is it blue? {PLACEHOLDER} I WANT TO ANSWER: "
     assert reply.question == "Is it blue?"
-    assert read_reply(f"{ONE}{ONE}").words == PLACEHOLDER * 2
-    assert read_reply(ONE).question is None
-    assert without_pages(f"a {ONE}") == f"a {PLACEHOLDER}" and without_pages("a") == "a"
+    assert read_reply(f"{FIRST}{FIRST}").words == PLACEHOLDER * 2
+    assert read_reply(FIRST).question is None
+    assert without_pages(f"a {FIRST}") == f"a {PLACEHOLDER}" and without_pages("a") == "a"
 
 
 def test_the_last_page_is_the_answer_marker_or_not() -> None:
-    marked = dialogue(ONE, f"{TWO} better?", "I WANT TO ANSWER: that one")
-    assert (marked.outcome, marked.answer) == ("answered", TWO)
-    inside = dialogue(ONE, f"I WANT TO ANSWER: {TWO}")
-    assert inside.answer == TWO
-    worn = dialogue(ONE, "Is it blue?", max_turns=2)
-    assert (worn.outcome, worn.answer) == ("max_turns_reached", ONE)
+    marked = dialogue(FIRST, f"{SECOND} better?", "I WANT TO ANSWER: that one")
+    assert (marked.outcome, marked.answer) == ("answered", SECOND)
+    inside = dialogue(FIRST, f"I WANT TO ANSWER: {SECOND}")
+    assert inside.answer == SECOND
+    worn = dialogue(FIRST, "Is it blue?", max_turns=2)
+    assert (worn.outcome, worn.answer) == ("max_turns_reached", FIRST)
     never = dialogue("Is it blue?", "I WANT TO ANSWER: <html>cut")
     assert never.done and never.answer is None and never.outcome == "answered"
-    thought = dialogue(f"{ONE} OUTPUT:I WANT TO ANSWER: nothing")
+    thought = dialogue(f"{FIRST} OUTPUT:I WANT TO ANSWER: nothing")
     assert thought.answer is None
 
 
 def test_the_users_words_are_cut_at_a_thousand() -> None:
-    assert len(dialogue(ONE).messages[-1].content) == 1000
+    assert len(dialogue(FIRST).messages[-1].content) == 1000
 
 
 def test_last_page_looks_at_the_agent_only() -> None:
-    assert last_page([Message("user", ONE), Message("assistant", "hm")]) is None
+    assert last_page([Message("user", FIRST), Message("assistant", "hm")]) is None
 
 
 def test_prompts_are_those_of_the_suite(by_hand: Callable[..., Dialogue]) -> None:

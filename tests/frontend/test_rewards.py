@@ -91,13 +91,13 @@ def test_each_part_sees_its_own_difference(renderer: Renderer, home: Page):
 
 def test_likeness_of_pages_made_by_hand_is_what_it_was():
     """Texts match whatever their order, what is left over counts, and a box of its ground's colour is none."""
-    one, two, box = text("alpha beta gamma", y=10), text("delta epsilon", y=200), text("", tag="div")
+    first, second, box = text("alpha beta gamma", y=10), text("delta epsilon", y=200), text("", tag="div")
     red, white = replace(box, background=(200, 0, 0)), replace(box, background=(255, 255, 255))
     for answer, reference, score in (
-        ((one, two), (two, one), 0.986464),
-        ((one,), (one, two), 0.768992),
-        ((one, red), (one,), 0.92467),
-        ((one, white), (one,), 0.986464),
+        ((first, second), (second, first), 0.986464),
+        ((first,), (first, second), 0.768992),
+        ((first, red), (first,), 0.92467),
+        ((first, white), (first,), 0.986464),
         ((red, replace(red, parent=0)), (red,), 0.986464),
     ):
         other = page(*reference, png=picture((250, 250, 255)))  # pages of one picture are not looked at
@@ -154,16 +154,16 @@ def ordered(scores: dict[str, float]) -> Counter[tuple[str, str, bool]]:
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_layout_puts_edits_of_real_pages_in_order(count: int, renderer: Renderer, real_frontend_tasks: Path):
     rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").splitlines()]
-    found: Counter[tuple[str, str, bool]] = Counter()
+    counts: Counter[tuple[str, str, bool]] = Counter()
     for at in range(100, 100 + count):
         made = variants(rows, at)
         pages = dict(zip(made, renderer.render_many(made.values()), strict=True))
         scores = {name: score_pages(each, pages["same"]) for name, each in pages.items()}
         assert scores["same"] == 1.0 and scores["blank"] == 0.0
-        found += ordered(scores)
-    right = sum(number for (_, _, ok), number in found.items() if ok)
-    print(f"{right} of {found.total()} in order")
-    assert right / found.total() >= 0.9
+        counts += ordered(scores)
+    right = sum(number for (_, _, ok), number in counts.items() if ok)
+    print(f"{right} of {counts.total()} in order")
+    assert right / counts.total() >= 0.9
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def save_clip(folder: Path, vision: dict[str, int]) -> Path:
     return folder
 
 
-def direct(folder: Path, one: bytes, two: bytes) -> float:
-    """The official way: the whole CLIPModel, one picture at a time."""
+def direct(folder: Path, *pngs: bytes) -> float:
+    """The official way: the complete CLIPModel, one picture at a time."""
     import torch
     from PIL import Image
     from transformers import CLIPModel
@@ -196,7 +196,7 @@ def direct(folder: Path, one: bytes, two: bytes) -> float:
 
     model, processor = CLIPModel.from_pretrained(folder).eval(), CLIPImageProcessorPil.from_pretrained(folder)
     vectors = []
-    for png in (one, two):
+    for png in pngs:
         inputs = processor(images=Image.open(io.BytesIO(png)).convert("RGB"), return_tensors="pt")
         with torch.no_grad():
             vectors.append(model.get_image_features(**inputs).pooler_output[0])
@@ -218,12 +218,12 @@ def striped(seed: int, size: tuple[int, int] = (1366, 900)) -> Page:
 
 def test_clip_is_what_transformers_says(clip_folder: Path):
     reward = ClipReward(str(clip_folder), device="cpu", batch=2)
-    one, two, three = striped(1), striped(2), striped(3, (1366, 2400))
-    scores = reward.score([(one, two), (three, two), (two, two), (None, two)])
-    assert scores[0] == pytest.approx(direct(clip_folder, one.png, two.png), abs=1e-5)
-    assert scores[1] == pytest.approx(direct(clip_folder, three.png, two.png), abs=1e-5)
+    first, second, third = striped(1), striped(2), striped(3, (1366, 2400))
+    scores = reward.score([(first, second), (third, second), (second, second), (None, second)])
+    assert scores[0] == pytest.approx(direct(clip_folder, first.png, second.png), abs=1e-5)
+    assert scores[1] == pytest.approx(direct(clip_folder, third.png, second.png), abs=1e-5)
     assert scores[2] == pytest.approx(1.0, abs=1e-5)
-    assert scores[3] == pytest.approx(direct(clip_folder, picture((0, 0, 0), (224, 224)), two.png), abs=1e-5)
+    assert scores[3] == pytest.approx(direct(clip_folder, picture((0, 0, 0), (224, 224)), second.png), abs=1e-5)
     assert reward.name == f"clip official {clip_folder.name}"
 
 
@@ -238,21 +238,22 @@ def test_clip_of_a_page_is_the_same_beside_whichever_others(clip_folder: Path):
     pages = [striped(seed, (300, 240)).png for seed in range(16)]
     together, alone = (ClipReward(str(clip_folder), device="cpu") for _ in range(2))
     one_by_one = [alone._embed([page])[0] for page in reversed(pages)]
-    assert all(bool((one == other).all()) for one, other in zip(together._embed(pages), one_by_one[::-1], strict=True))
+    pairs = zip(together._embed(pages), one_by_one[::-1], strict=True)
+    assert all(bool((vector == other).all()) for vector, other in pairs)
 
 
 def test_squash_sees_what_the_official_crop_does_not(clip_folder: Path):
-    whole = striped(1, (1366, 682))
+    reference = striped(1, (1366, 682))
     from PIL import Image
 
-    with Image.open(io.BytesIO(whole.png)) as image:
+    with Image.open(io.BytesIO(reference.png)) as image:
         changed = image.convert("RGB")
     changed.paste((0, 0, 0), (0, 0, 300, 682))  # left of the centre square
     target = io.BytesIO()
     changed.save(target, "PNG")
-    other = replace(whole, png=target.getvalue())
-    official = ClipReward(str(clip_folder), "official", "cpu").score([(other, whole)])[0]
-    squashed = ClipReward(str(clip_folder), "squash", "cpu").score([(other, whole)])[0]
+    other = replace(reference, png=target.getvalue())
+    official = ClipReward(str(clip_folder), "official", "cpu").score([(other, reference)])[0]
+    squashed = ClipReward(str(clip_folder), "squash", "cpu").score([(other, reference)])[0]
     assert official == pytest.approx(1.0, abs=1e-5)
     assert squashed < 1 - 1e-4
 

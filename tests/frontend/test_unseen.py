@@ -71,7 +71,7 @@ UNSEEN = {
     "a text that insists": COVER.format(BLACK)
     + around(TEXTS, "").replace("margin:0", "margin:0;clip-path:inset(100%);-webkit-text-fill-color:#000!important"),
 }
-# Too pale to be told apart by whoever looks: #e8e8e8 is the darkest of these greys.
+# Too pale to be distinguished by whoever looks: #e8e8e8 is the darkest of these greys.
 PALE = {
     **{f"texts in #{grey}": around(TEXTS, f"color:#{grey}") for grey in ("f8f8f8", "f2f2f2", "ececec", "e8e8e8")},
     "large bold texts": around(TEXTS, "color:#ececec;font-size:24px;font-weight:bold"),

@@ -17,37 +17,37 @@ from sweetrl.frontend.phrases import NO_PAGE, UNKNOWN
 from sweetrl.frontend.suite.agents import scripted_user
 from sweetrl.frontend.suite.designs import Design, write_page
 from sweetrl.frontend.suite.sketch import sketch
-from sweetrl.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, WANTED_PAGE, PageUser, VisionUser
+from sweetrl.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, REFERENCE_PAGE, PageUser, VisionUser
 from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.types import Message, Sampling, Task
 
 FRONTEND = Frontend()
 PLAIN = Design("gym", "Star Gym", ("about", "contact"))
-WANTED = PLAIN.set({"header color": "red", "footer color": "blue"})
-TASK = Task("p", "I need a web page.", write_page(WANTED), suite="frontend")
+REFERENCE = PLAIN.set({"header color": "red", "footer color": "blue"})
+TASK = Task("p", "I need a web page.", write_page(REFERENCE), suite="frontend")
 PNG = b"\x89PNG drawn"
 
 
-def after(*said: str) -> list[Message]:
-    texts = ("I need a web page.", *said)
-    return [Message("assistant" if index % 2 else "user", text) for index, text in enumerate(texts)]
+def after(*texts: str) -> list[Message]:
+    contents = ("I need a web page.", *texts)
+    return [Message("assistant" if index % 2 else "user", content) for index, content in enumerate(contents)]
 
 
 # By rule
 
 
 def test_differences_then_agreement() -> None:
-    said = scripted_user().reply(TASK, after(f"Look: {write_page(PLAIN)}"), 3)
-    assert "red" in said and "footer" in said and said.count(".") == 2
+    reply = scripted_user().reply(TASK, after(f"Look: {write_page(PLAIN)}"), 3)
+    assert "red" in reply and "footer" in reply and reply.count(".") == 2
     first, again = (scripted_user().reply(TASK, after(write_page(PLAIN)), 3) for _ in range(2))
     assert first == again
-    assert "looks right" in scripted_user().reply(TASK, after(write_page(WANTED)), 3) or "right" in said
+    assert "looks right" in scripted_user().reply(TASK, after(write_page(REFERENCE)), 3) or "right" in reply
 
 
 def test_questions_come_first() -> None:
-    said = scripted_user().reply(TASK, after(f"What colour is the footer? {write_page(PLAIN)}"), 3)
-    assert said.startswith("The footer is blue. ") and "header" in said
+    reply = scripted_user().reply(TASK, after(f"What colour is the footer? {write_page(PLAIN)}"), 3)
+    assert reply.startswith("The footer is blue. ") and "header" in reply
     assert scripted_user().reply(TASK, after("What colour is the footer?"), 3) == "The footer is blue."
     assert scripted_user().reply(TASK, after("Who are you?"), 3) in UNKNOWN
     assert scripted_user().reply(TASK, after("Here you are."), 3) in NO_PAGE
@@ -55,7 +55,7 @@ def test_questions_come_first() -> None:
 
 
 def test_only_so_many_differences_are_named() -> None:
-    far = WANTED.set({"page color": "light blue", "navigation color": "pink", "header align": "center"})
+    far = REFERENCE.set({"page color": "light blue", "navigation color": "pink", "header align": "center"})
     task = Task("q", "A page.", write_page(far), suite="frontend")
     for most in (1, 2, 3):
         assert PageUser(sketch, most).reply(task, after(write_page(PLAIN)), 0).count(".") == most
@@ -76,8 +76,8 @@ def test_a_page_without_an_end_asks_nothing(broken_off: str) -> None:
 
 def test_pages_are_rendered_aside() -> None:
     assert isinstance(scripted_user(), AsyncUserSimulator)
-    one = asyncio.run(scripted_user().answer(TASK, after(write_page(PLAIN)), 3))
-    assert one == scripted_user().reply(TASK, after(write_page(PLAIN)), 3)
+    reply = asyncio.run(scripted_user().answer(TASK, after(write_page(PLAIN)), 3))
+    assert reply == scripted_user().reply(TASK, after(write_page(PLAIN)), 3)
 
 
 def test_a_browser_that_fails_loses_the_dialogue_and_a_missing_one_ends_the_run() -> None:
@@ -107,8 +107,8 @@ def vision(server: Any, **how: Any) -> VisionUser:
 
 def test_one_message_of_texts_and_two_pictures(fake_server: Any) -> None:
     with fake_server(reply=lambda body: "The header should be red.") as server:
-        said = vision(server).reply(TASK, after("Blue?", "No.", f"Now? {write_page(PLAIN)}"), 5)
-    assert said == "The header should be red."
+        reply = vision(server).reply(TASK, after("Blue?", "No.", f"Now? {write_page(PLAIN)}"), 5)
+    assert reply == "The header should be red."
     (body,) = server.bodies
     (message,) = body["messages"]
     parts = message["content"]
@@ -119,13 +119,13 @@ def test_one_message_of_texts_and_two_pictures(fake_server: Any) -> None:
         "text",
         "image_url",
     ]
-    assert [parts[1]["text"], parts[3]["text"]] == [AGENTS_PAGE, WANTED_PAGE]
+    assert [parts[1]["text"], parts[3]["text"]] == [AGENTS_PAGE, REFERENCE_PAGE]
     for part, html in ((parts[2], write_page(PLAIN)), (parts[4], TASK.ground_truth)):
         kind, _, data = part["image_url"]["url"].partition(",")
         assert kind == "data:image/png;base64" and base64.b64decode(data) == drawn(html).png
-    told = parts[0]["text"]
-    assert "Person: No.\nAssistant: Now? [SEE RENDERED HTML]" in told and "I need a web page." in told
-    assert "<html" not in told and "bg-red" not in told
+    text = parts[0]["text"]
+    assert "Person: No.\nAssistant: Now? [SEE RENDERED HTML]" in text and "I need a web page." in text
+    assert "<html" not in text and "bg-red" not in text
     assert body["temperature"] == 0.0
 
 
@@ -138,8 +138,8 @@ def test_where_there_is_no_page_a_sentence_says_so(fake_server: Any) -> None:
 
 
 def test_an_answer_with_markup_is_asked_for_again(fake_server: Any) -> None:
-    said = iter(["Use <header class='x'>.", "Put bg-red-600 there.", "Make the header red."])
-    with fake_server(reply=lambda body: next(said)) as server:
+    replies = iter(["Use <header class='x'>.", "Put bg-red-600 there.", "Make the header red."])
+    with fake_server(reply=lambda body: next(replies)) as server:
         assert vision(server, leaks="refuse").reply(TASK, after(write_page(PLAIN)), 5) == "Make the header red."
     again = server.bodies[2]["messages"][0]["content"][0]["text"]
     assert (

@@ -22,7 +22,7 @@ TASKS = list(generate("train", 2, 3, 2))
 
 
 def render(html: str) -> Page:
-    """A picture that tells pages apart: bars of the bytes' sums."""
+    """A different picture for each page: bars of the bytes' sums."""
     image = Image.new("RGB", (140, 84), "white")
     draw = ImageDraw.Draw(image)
     for place in range(10):
@@ -57,21 +57,20 @@ def awake(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def test_what_is_shown_is_the_dialogue_and_both_pages():
-    one = dialogue(1.0)
-    prompt = vision_prompt(one, 1, one.messages[3].content, render)
+    shown = dialogue(1.0)
+    prompt = vision_prompt(shown, 1, shown.messages[3].content, render)
     words = "".join(part for part in prompt if isinstance(part, str))
-    assert "<html" not in words and "[SEE RENDERED HTML]" in words and one.messages[2].content in words
+    assert "<html" not in words and "[SEE RENDERED HTML]" in words and shown.messages[2].content in words
     assert [part for part in prompt if isinstance(part, bytes)][1] == render(TASKS[0].ground_truth).png
-    assert (
-        len([part for part in vision_prompt(one, 1, "Blue?", render, privileged=False) if isinstance(part, bytes)]) == 0
-    )
-    assert len(vision_prompts(one, render)) == sum(message.role == "assistant" for message in one.messages)
+    uninformed = vision_prompt(shown, 1, "Blue?", render, privileged=False)
+    assert not any(isinstance(part, bytes) for part in uninformed)
+    assert len(vision_prompts(shown, render)) == sum(message.role == "assistant" for message in shown.messages)
 
 
 def test_the_value_is_the_heads_of_the_mean_of_all_tokens(adapted):
     model, processor = adapted
     prompts = vision_prompts(dialogue(0.5), render)[:2]
-    assert [prompt_value(model, processor, one).item() for one in prompts] == [0.0, 0.0]  # every turn starts at 0
+    assert [prompt_value(model, processor, prompt).item() for prompt in prompts] == [0.0, 0.0]  # every turn starts at 0
     awake(model).eval()
     base = model.get_base_model()
     with torch.no_grad():
@@ -89,42 +88,42 @@ def test_a_step_is_that_of_eq_2(adapted):
     model, processor = adapted
     awake(model).eval()
     pair = vision_prompts(dialogue(1.0), render)[:2], vision_prompts(dialogue(0.0), render)[:1]
-    first, second = (sum(prompt_value(model, processor, one) for one in side) for side in pair)
+    first, second = (sum(prompt_value(model, processor, prompt) for prompt in prompts) for prompts in pair)
     margin = 0.5 * (first - second)
     loss = -torch.nn.functional.logsigmoid(margin)
     learnt = [value for value in model.parameters() if value.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
-    found: list[torch.Tensor] = []
+    actual: list[torch.Tensor] = []
     step = torch.optim.AdamW.step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             torch.optim.AdamW,
             "step",
-            lambda self, *rest: (found.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
+            lambda self, *rest: (actual.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
         )
         how = CriticSettings(beta=0.5, learning_rate=1e-12, epochs=1, batch_size=1, max_grad_norm=1e9)
         losses = fit(model, processor, [pair], list, how, seed=0)
     assert losses[0] == pytest.approx(loss.item(), abs=1e-5)
     expected = [gradient for gradient in gradients if gradient is not None]
-    assert len(found) == len(expected) > 4
-    for mine, theirs in zip(found, expected, strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-5)
+    assert len(actual) == len(expected) > 4
+    for gradient, expected_gradient in zip(actual, expected, strict=True):
+        assert torch.allclose(gradient, expected_gradient, atol=1e-5)
 
 
 def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Path):
     model, processor = adapted
     good, bad = dialogue(1.0), dialogue(0.0)
     how = CriticSettings(beta=1.0, learning_rate=0.02, epochs=4, batch_size=2, max_grad_norm=1.0)
-    losses = fit(model, processor, [(good, bad)] * 2, lambda one: vision_prompts(one, render), how, seed=0)
+    losses = fit(model, processor, [(good, bad)] * 2, lambda attempt: vision_prompts(attempt, render), how, seed=0)
     assert losses[-1] < losses[0]
     replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
     work = [(good, [[], replies])]
-    ((first, found),) = VisionCritic(model.eval(), processor, render).rate(work)
-    assert first == [] and len(set(found)) == 3
+    ((first, values),) = VisionCritic(model.eval(), processor, render).rate(work)
+    assert first == [] and len(set(values)) == 3
     save_adapter(model, tmp_path / "critic", str(tiny_vision))
     again, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
     loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), processor, render)
-    assert loaded.rate(work)[0][1] == pytest.approx(found, abs=1e-6)
+    assert loaded.rate(work)[0][1] == pytest.approx(values, abs=1e-6)
 
 
 def test_another_model_is_refused_in_one_sentence(tmp_path: Path):

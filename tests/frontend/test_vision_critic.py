@@ -56,32 +56,32 @@ def test_it_is_trained_and_ranks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wanted = settings(str(tiny_vision))
+    chosen = settings(str(tiny_vision))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     good, bad = collected()
-    train_critic(wanted)
+    train_critic(chosen)
     assert "2 steps on 1 pairs of dialogues" in capsys.readouterr().out
     run = json.loads(Path("reports/runs/train-critic.json").read_text())
     assert run["metrics"]["pairs"] == 1
     assert {path.name for path in CRITIC.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    critic = make_critic(load_domain(wanted), wanted, CRITIC)
-    replies = [Reply((number,), one.messages[-1].content) for number, one in enumerate((good, bad))]
+    critic = make_critic(load_domain(chosen), chosen, CRITIC)
+    replies = [Reply((number,), attempt.messages[-1].content) for number, attempt in enumerate((good, bad))]
     ((values,),) = critic.rate([(good, [replies])])
     assert len(values) == 2 and values[0] != values[1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [({"suite": "backend"}, "`vision-head` looks at pages"), ({}, r"critic\.vision\.model: this is empty")],
 )
 def test_what_cannot_work_is_one_sentence(
-    changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     collected()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         train_critic(settings("", **changes))
 
 

@@ -25,7 +25,7 @@ PLAIN = Design("gym", "Star Gym", ("about", "hours"))
 
 
 @pytest.mark.parametrize(
-    ("question", "said"),
+    ("question", "expected"),
     [
         ("What colour is the header?", "The header is dark green."),
         ("Is there a footer?", "There is no footer."),
@@ -47,7 +47,7 @@ PLAIN = Design("gym", "Star Gym", ("about", "hours"))
         ("Do you want the header to be larger?", None),
         ("Is there a header with a shadow?", None),
         ("Should there be no header?", None),
-        # What is said beside the question does not count.
+        # The words beside the question do not count.
         ("Do you want a blue header?", "The header is dark green."),
         ("I made the header blue. Is there a navigation bar at the top?", "Yes, there is a navigation bar."),
         ("About the header: what colour (e.g. red) should it have?", "The header is dark green."),
@@ -55,10 +55,10 @@ PLAIN = Design("gym", "Star Gym", ("about", "hours"))
         ("Here it is:\nis there a form?", "Yes, there is a form."),
     ],
 )
-def test_answers(question: str, said: str | None) -> None:
+def test_answers(question: str, expected: str | None) -> None:
     page = outline_of(sketch_design(DESIGN))
-    assert true_answer(question, page) == said
-    assert answer(question, page, random.Random(0)) in ([said] if said else UNKNOWN)
+    assert true_answer(question, page) == expected
+    assert answer(question, page, random.Random(0)) in ([expected] if expected else UNKNOWN)
 
 
 def test_what_is_not_there_is_denied() -> None:
@@ -89,8 +89,8 @@ def test_an_agent_that_asks_everything_learns_the_truth() -> None:
         page = outline_of(sketch_design(design))
         plain = Design(design.topic, design.title, design.sections)
         for name, question in QUESTIONS.items():
-            told = listen(plain, true_answer(question, page) or "")
-            for settled, value in told.details:
+            heard = listen(plain, true_answer(question, page) or "")
+            for settled, value in heard.details:
                 assert design[settled] == value or (settled == "about picture" and design[settled] != NONE), (
                     question,
                     design,

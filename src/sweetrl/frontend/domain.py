@@ -40,7 +40,7 @@ _MARKUP = re.compile(
 class Frontend(Domain):
     """ColBench Frontend Design: show pages until they are what the user has in mind.
 
-    The training-time information is the wanted page's HTML. The reward is how much the last page shown looks like it
+    The training-time information is the reference's HTML. The reward is how much the last page shown looks like it
     (settings: sections `browser` and `similarity`). Without task files the tasks are those of a synthetic suite.
     """
 
@@ -82,10 +82,10 @@ class Frontend(Domain):
 
     def reply_type(self, text: str) -> str:
         """Return `page` for a reply that shows a page to be looked at."""
-        said = self.visible(text)
-        if self.answers(said):
+        visible = self.visible(text)
+        if self.answers(visible):
             return ANSWER
-        return PAGE if find_page(said) is not None else QUESTION
+        return PAGE if find_page(visible) is not None else QUESTION
 
     # The user and the score
 
@@ -133,9 +133,9 @@ class Frontend(Domain):
         return [self.settings.similarity.model_dump(mode="json"), looks]
 
     def find_leak(self, task: Task, words: str) -> Leak | None:
-        """Return a fence, an HTML tag or the name of a utility class in `words`; the page's texts may be told."""
-        found = _MARKUP.search(words)
-        return Leak("code", found[0]) if found else None
+        """Return a fence, an HTML tag or the name of a utility class in `words`; the page's texts are no leak."""
+        match = _MARKUP.search(words)
+        return Leak("code", match[0]) if match else None
 
     def telling(self, text: str, lines: int) -> bool:
         """Only markup counts: a page's texts are there to be read."""
@@ -144,7 +144,7 @@ class Frontend(Domain):
     def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
         """Leave out what the shipped prompts ask for in every page, such as the line with the stylesheet."""
         public = squeeze(f"{load_prompt('frontend_agent_full')}\n{load_prompt('frontend_agent_single')}")
-        return tuple(one for one in super().hidden_fragments(task) if one.text not in public)
+        return tuple(fragment for fragment in super().hidden_fragments(task) if fragment.text not in public)
 
     # What replies are worth
 
@@ -225,7 +225,7 @@ class Frontend(Domain):
 
     @property
     def pretraining(self) -> Pretraining:
-        """Each reply is the whole page again; what changes in it is what the user said."""
+        """Each reply is the complete page again; what changes in it is what the user said."""
         phrases = [words for look in LOOKS for words in look.words]
         return Pretraining((*WORDS, *phrases), revises=True, pieces=True, positions=4096)
 

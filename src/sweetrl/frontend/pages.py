@@ -31,18 +31,15 @@ class PageReply:
     @property
     def question(self) -> str | None:
         """The words without marker and markup where they hold a question, else None."""
-        said = self.words.replace(PLACEHOLDER, " ").replace(ANSWER_MARKER, " ")
-        said = _TAG.sub(" ", _PAGE.sub(" ", said)).strip()
-        return said if "?" in said else None
+        text = self.words.replace(PLACEHOLDER, " ").replace(ANSWER_MARKER, " ")
+        text = _TAG.sub(" ", _PAGE.sub(" ", text)).strip()
+        return text if "?" in text else None
 
 
 def find_page(text: str) -> str | None:
-    """Return the first whole page in `text`, else the first body, else None."""
-    for tag in ("html", "body"):
-        found = _element(text, tag)
-        if found is not None:
-            return found
-    return None
+    """Return the first complete page in `text`, else the first body, else None."""
+    html = _element(text, "html")
+    return html if html is not None else _element(text, "body")
 
 
 def _element(text: str, tag: str) -> str | None:

@@ -1,7 +1,7 @@
 """The users of the frontend suite: one who compares pages by rule, and one whom a vision model plays.
 
 Both look at the page in the agent's last reply and at the reference, rendered by the same `render`. Where the browser
-fails, the dialogue is lost (SimulatorError) and nothing untrue is said.
+fails, the dialogue is lost (SimulatorError) instead of continued with an untrue sentence.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 Render = Callable[[str], Page]
 
 MOST = 3
-"""How many differences the scripted user points out at a time, unless told otherwise."""
+"""How many differences the scripted user points out at a time, where the settings name no number."""
 
 AGENTS_PAGE = "This is how the assistant's page looks now:"
 NO_AGENTS_PAGE = "The assistant has shown no page in its last message, so there is no picture of one."
-WANTED_PAGE = "This is the page that the person has in mind, which the assistant must not see:"
-NO_WANTED_PAGE = "There is no picture of the page that the person has in mind."
+REFERENCE_PAGE = "This is the page that the person has in mind, which the assistant must not see:"
+NO_REFERENCE_PAGE = "There is no picture of the page that the person has in mind."
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class PageUser:
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """The user's reply to the last (assistant) message; SimulatorError where a page cannot be rendered."""
-        said = read_reply(messages[-1].content)
-        wanted = self._outline(task, task.ground_truth)
+        reply = read_reply(messages[-1].content)
+        reference = self._outline(task, task.ground_truth)
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
-        if said.html is None:
-            return answer(said.question, wanted, rng) if said.question else rng.choice(NO_PAGE)
-        told = true_answer(said.question, wanted) if said.question else None
-        differences = say(compare(self._outline(task, said.html), wanted), rng, self.most)
-        return differences if told is None else f"{told} {differences}"
+        if reply.html is None:
+            return answer(reply.question, reference, rng) if reply.question else rng.choice(NO_PAGE)
+        answers = true_answer(reply.question, reference) if reply.question else None
+        differences = say(compare(self._outline(task, reply.html), reference), rng, self.most)
+        return differences if answers is None else f"{answers} {differences}"
 
     async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """As `reply`, while others' pages are rendered beside it."""
@@ -83,13 +83,13 @@ class VisionUser(LlmSimulator):
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return the texts and pictures of the one user message."""
-        told = vision_prompt(task, messages, self.template) + self.manner
+        text = vision_prompt(task, messages, self.template) + self.manner
         if again:
-            told += f"\n\n{load_prompt(self.domain.reminder_template)}"
-        shown: list[str | bytes] = [told]
+            text += f"\n\n{load_prompt(self.domain.reminder_template)}"
+        shown: list[str | bytes] = [text]
         for html, title, without in (
             (find_page(messages[-1].content), AGENTS_PAGE, NO_AGENTS_PAGE),
-            (task.ground_truth.strip() and task.ground_truth, WANTED_PAGE, NO_WANTED_PAGE),
+            (task.ground_truth.strip() and task.ground_truth, REFERENCE_PAGE, NO_REFERENCE_PAGE),
         ):
             if html:
                 shown += [title, (await asyncio.to_thread(_rendered, self.render, task, html)).png]

@@ -2,7 +2,7 @@
 a head on the mean of all its tokens gives the turn's advantage.
 
 A(o_t, a_t, c) = w . (1/N) sum_n h_n + b, with h_n the last layer's states of all N tokens, of words and pictures alike:
-the dialogue, the reply, the picture of its page, and (c) the picture of the wanted page. Trained by Eq. 2 on pairs of
+the dialogue, the reply, the picture of its page, and (c) the picture of the reference. Trained by Eq. 2 on pairs of
 whole dialogues. Built on transformers' Qwen2-VL classes.
 """
 
@@ -42,8 +42,8 @@ def vision_prompt(
     dialogue: Trajectory, turn: int, reply: str, render: Callable[[str], Page], privileged: bool = True
 ) -> VisionPrompt:
     """Return what the critic is shown of `reply` in the place of agent turn `turn` (from 0)."""
-    said = transcript(dialogue.messages[: 2 * turn + 1], without_pages)
-    parts: list[str | bytes] = [f"{said}\nAssistant: {without_pages(reply)}\nThe assistant's page:\n"]
+    earlier = transcript(dialogue.messages[: 2 * turn + 1], without_pages)
+    parts: list[str | bytes] = [f"{earlier}\nAssistant: {without_pages(reply)}\nThe assistant's page:\n"]
     html = find_page(reply)
     parts.append("none" if html is None else render(html).png)
     if privileged:
@@ -67,7 +67,7 @@ class VisionProcessor:
         from PIL import Image
 
         row: list[int] = []
-        seen: list[Any] = []
+        pictures: list[Any] = []
         size = {"shortest_edge": 4 * PIXELS, "longest_edge": self.tokens * PIXELS}
         for part in prompt:
             if isinstance(part, str):
@@ -75,14 +75,15 @@ class VisionProcessor:
                 continue
             with Image.open(io.BytesIO(part)) as image:
                 picture = self.pictures(images=[image.convert("RGB")], size=size, return_tensors="pt")
-            seen.append(picture)
+            pictures.append(picture)
             count = int(picture["image_grid_thw"].prod()) // self.pictures.merge_size**2
             row += [config.vision_start_token_id, *[config.image_token_id] * count, config.vision_end_token_id]
         ids = torch.tensor([row])
         kinds = (ids == config.image_token_id).int()
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds}
-        if seen:
-            inputs |= {name: torch.cat([one[name] for one in seen]) for name in ("pixel_values", "image_grid_thw")}
+        if pictures:
+            names = ("pixel_values", "image_grid_thw")
+            inputs |= {name: torch.cat([picture[name] for picture in pictures]) for name in names}
         return inputs
 
 
@@ -126,14 +127,15 @@ def fit(
                 chosen, rejected = map(turns, pairs[place])
                 with torch.no_grad():
                     sums = [
-                        sum(float(prompt_value(model, processor, one)) for one in side) for side in (chosen, rejected)
+                        sum(float(prompt_value(model, processor, prompt)) for prompt in prompts)
+                        for prompts in (chosen, rejected)
                     ]
                 margin = torch.tensor(critic.beta * (sums[0] - sums[1]))
                 total += float(torch.nn.functional.softplus(-margin))
                 slope = critic.beta * float(torch.sigmoid(-margin)) / len(batch)
-                for side, sign in ((chosen, -1.0), (rejected, 1.0)):
-                    for one in side:
-                        (sign * slope * prompt_value(model, processor, one)).backward()
+                for prompts, sign in ((chosen, -1.0), (rejected, 1.0)):
+                    for prompt in prompts:
+                        (sign * slope * prompt_value(model, processor, prompt)).backward()
             torch.nn.utils.clip_grad_norm_(learnt, critic.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
@@ -143,8 +145,8 @@ def fit(
 
 def vision_prompts(dialogue: Trajectory, render: Callable[[str], Page], privileged: bool = True) -> list[VisionPrompt]:
     """Return what the critic is shown of each agent turn of a dialogue."""
-    said = [one.content for one in dialogue.messages if one.role == "assistant"]
-    return [vision_prompt(dialogue, turn, reply, render, privileged) for turn, reply in enumerate(said)]
+    replies = [message.content for message in dialogue.messages if message.role == "assistant"]
+    return [vision_prompt(dialogue, turn, reply, render, privileged) for turn, reply in enumerate(replies)]
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ class VisionCritic:
         import torch
 
         def value(dialogue: Trajectory, turn: int, reply: str) -> float:
-            said = visible_reply(reply, self.marks)
-            prompt = vision_prompt(dialogue, turn, said, self.render, self.privileged)
+            visible = visible_reply(reply, self.marks)
+            prompt = vision_prompt(dialogue, turn, visible, self.render, self.privileged)
             return float(prompt_value(self.model, self.processor, prompt))
 
         with torch.inference_mode():

@@ -213,11 +213,11 @@ class Demonstrator:
     probability `heed` a reply heeds the request: the details of which the user has said nothing are as the look that
     the request names has them, nearly all (`HEEDED`).
 
-    With probability `quality` a reply puts right all that was said. Else it is a page that lacks one of the changes
+    With probability `quality` a reply puts right all that the user said. Else it is a page without one of the changes
     (`FORGET`), one with a detail changed that nobody asked for (`MEDDLE`), a question (`ASK`), or the same page again.
     Before that it ends early with probability (1 - quality) x (`STOP` + `STOP_GROWTH` a turn).
 
-    An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
+    An `informed` agent has seen the reference: it has each unnamed detail right with probability `heed_page`.
     """
 
     max_turns: int

@@ -1,8 +1,8 @@
 """What a request of the synthetic suite hints at: looks, which settle many details of a page at once.
 
 A request names a look in one of many wordings ("something like the sea"). Most looks settle more details than the user
-can point out within the turns, a few settle hardly any. So whoever begins with a plain page and puts right what is said
-arrives only where the look is a slight one; whoever begins with the look has few things left to be told.
+can point out within the turns, a few settle hardly any. So an agent that begins with a plain page and corrects what the
+user says arrives only where the look settles little; one that begins with the look has few corrections left to make.
 """
 
 from __future__ import annotations
