@@ -147,10 +147,9 @@ def test_the_greatest_difference_comes_first() -> None:
         }
     )
     differences = differences_of(Design("gym", "Star Gym", ("offers", "contact")), reference)
-    kinds = [difference.kind for difference in differences]
-    assert kinds == ["page color", "missing", "columns", "align", "order", "extra text"]
-    saliences = [difference.salience for difference in differences]
-    assert saliences == sorted(saliences, reverse=True)
+    kinds, saliences = zip(*((difference.kind, difference.salience) for difference in differences), strict=True)
+    assert kinds == ("page color", "missing", "columns", "align", "order", "extra text")
+    assert list(saliences) == sorted(saliences, reverse=True)
 
 
 def test_sentences() -> None:

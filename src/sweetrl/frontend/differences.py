@@ -31,7 +31,7 @@ SIZE = 1.25
 class Difference:
     """One difference: `part` should have the value `expected` and has `actual`; `other` is the second part of an order.
 
-    Parts have the names that `calling` gives them; a missing part has no `actual` value, an extra one no `expected`.
+    Parts are named as in `name_of`; a missing part has no `actual` value, an extra one no `expected`.
     """
 
     kind: str
@@ -42,8 +42,8 @@ class Difference:
     salience: float = 0.0
 
 
-def calling(part: Part) -> str:
-    """Return what a user calls a part."""
+def name_of(part: Part) -> str:
+    """Return the name that a user gives a part."""
     if part.kind == "section":
         return f'the section "{part.name}"'
     return {"navigation": "the navigation bar"}.get(part.kind, f"the {part.kind}")
@@ -77,8 +77,7 @@ def _area(box: Box, page: Outline) -> float:
 def _color(
     differences: list[Difference], kind: str, part: str, expected: Rgb | None, actual: Rgb | None, area: float
 ) -> None:
-    names = distinguishing_names(expected, actual) if expected is not None and actual is not None else None
-    if names is not None:
+    if expected is not None and actual is not None and (names := distinguishing_names(expected, actual)):
         _add(differences, kind, part, area, expected=names[0], actual=names[1])
 
 
@@ -99,7 +98,7 @@ def _unique(page: Outline, name: str) -> bool:
 
 
 def _looks(agent: Outline, actual: Part, reference: Outline, expected: Part, differences: list[Difference]) -> None:
-    name = calling(expected)
+    name = name_of(expected)
     area = max(_area(expected.box, reference), _area(actual.box, agent))
     plain = expected.color == reference.ground and actual.color == agent.ground  # it is the page's colour that differs
     if expected.kind in ("header", "navigation", "footer", "section") and not plain:
@@ -134,9 +133,9 @@ def _presence(agent: Outline, reference: Outline, differences: list[Difference])
     missing = [part for part in reference.parts if not _present(part, agent)]
     extra = [part for part in agent.parts if not _present(part, reference)]
     for part in missing:
-        _add(differences, "missing", calling(part), _area(part.box, reference))
+        _add(differences, "missing", name_of(part), _area(part.box, reference))
     for part in extra:
-        _add(differences, "extra", calling(part), _area(part.box, agent))
+        _add(differences, "extra", name_of(part), _area(part.box, agent))
     return [part.box for part in missing], [part.box for part in extra]
 
 
@@ -191,8 +190,7 @@ def _order(pairs: list[tuple[Part, Part]], differences: list[Difference]) -> Non
     stacked = sorted((pair for pair in pairs if not (pair[0].nested or pair[1].nested)), key=lambda pair: pair[1].box.y)
     for upper, lower in pairwise(stacked):
         if _above(upper[1].box, lower[1].box) and _above(lower[0].box, upper[0].box):
-            first, second = calling(upper[1]), calling(lower[1])
-            _add(differences, "order", first, expected="above", actual="below", other=second)
+            _add(differences, "order", name_of(upper[1]), expected="above", actual="below", other=name_of(lower[1]))
             return
 
 

@@ -105,10 +105,10 @@ class Frontend(Domain):
 
     def _differences(self) -> int:
         """How many differences the scripted user points out at a time."""
-        many = self.scripted_option("differences", MOST)
-        if type(many) is not int or many < 1:
-            raise UserError(f"params.yaml: simulator.options.differences: {many!r} is no number of at least 1.")
-        return many
+        count = self.scripted_option("differences", MOST)
+        if type(count) is not int or count < 1:
+            raise UserError(f"params.yaml: simulator.options.differences: {count!r} is no number of at least 1.")
+        return count
 
     def model_user(self, kind: str, speaker: Callable[[], Speaker], tools: PageTools, **how: Any) -> UserSimulator:
         """Return the user whom a vision model plays."""

@@ -140,20 +140,12 @@ def outline_of(page: Page) -> Outline:
         ground=page.background if canvas.share(page.background) >= GROUND_SHARE else None,
         parts=tuple(parts),
         images=tuple(e.box for e in elements if e.role == "image" and min(e.box.width, e.box.height) >= 8),
-        buttons=tuple(
-            Button(tree.text(index), canvas.color(element.box))
-            for index, element in enumerate(elements)
-            if element.role == "button"
-        ),
-        texts=" ".join(words_of(" ".join(element.text for element in elements))),
+        buttons=tuple(Button(tree.text(i), canvas.color(e.box)) for i, e in enumerate(elements) if e.role == "button"),
+        texts=" ".join(words_of(" ".join(e.text for e in elements))),
         entries=tree.entries(range(len(elements))),
-        lines=tuple(
-            Line(element.text, element.box)
-            for index, element in enumerate(elements)
-            if words_of(element.text) and index not in mixed
-        ),
+        lines=tuple(Line(e.text, e.box) for i, e in enumerate(elements) if words_of(e.text) and i not in mixed),
         mixed=tuple(mixed.values()),
-        links=sum(element.tag == "a" and bool(element.text) for element in elements),
+        links=sum(e.tag == "a" and bool(e.text) for e in elements),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from sweetrl.frontend.colors import color_name
-from sweetrl.frontend.differences import Difference, calling, size_of
+from sweetrl.frontend.differences import Difference, name_of, size_of
 from sweetrl.frontend.outline import Outline, Part, words_of
 
 FINE = ("It looks right to me.", "I see no more differences, it looks right.", "Yes, it looks right now.")
@@ -154,9 +154,8 @@ def _answer(question: str, page: Outline) -> str | None:
         return f"The background of the page is {color_name(page.ground)}." if clear else None
     part = next((part for part in page.parts if part.kind == name), None)
     if part is None:
-        if not _surely_without(name, page):
-            return None
-        return f"There is no {'navigation bar' if name == 'navigation' else name}."
+        absent = f"There is no {'navigation bar' if name == 'navigation' else name}."
+        return absent if _surely_without(name, page) else None
     return _about(question, part, _there(question, dict(_PARTS)[name]))
 
 
@@ -186,18 +185,18 @@ def _there(question: str, form: str) -> bool:
 
 
 def _about(question: str, part: Part, there: bool = False) -> str | None:
-    name = calling(part)
+    name = name_of(part)
     name = name[0].upper() + name[1:]
     if _COLUMNS.search(question) and part.kind == "section":
         return f"{name} has {_columns(str(part.columns))}."
     if _COLOR.search(question):
         if "box" in question and part.boxes is not None:
-            return f"The boxes in {calling(part)} are {color_name(part.boxes)}."
+            return f"The boxes in {name_of(part)} are {color_name(part.boxes)}."
         return f"{name} is {color_name(part.color)}." if part.color else None
     if _ALIGN.search(question):
-        return f"The text in {calling(part)} is {_SIDES[part.align]}." if part.align else None
+        return f"The text in {name_of(part)} is {_SIDES[part.align]}." if part.align else None
     if there:
-        return f"Yes, there is {calling(part).replace('the ', 'a ', 1)}."
+        return f"Yes, there is {name_of(part).replace('the ', 'a ', 1)}."
     return None
 
 
@@ -231,4 +230,4 @@ def _order(page: Outline) -> str | None:
     apart = all(upper.box.y + upper.box.height <= lower.box.y + 2 for upper, lower in pairwise(stacked))
     if len(stacked) < 2 or not apart:
         return None
-    return f"From top to bottom: {', '.join(calling(part) for part in stacked)}."
+    return f"From top to bottom: {', '.join(name_of(part) for part in stacked)}."

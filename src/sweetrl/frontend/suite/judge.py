@@ -42,8 +42,7 @@ def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None
     if (parsed := _read_task(trajectory.task)) is None:
         return None
     facts, plain, reference = parsed
-    design = plain
-    revealed: set[str] = set()
+    design, revealed = plain, set[str]()
     for message in trajectory.messages[1:]:
         if message.role == "assistant":
             design = _page(message.content, plain) or design
