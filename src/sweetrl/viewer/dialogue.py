@@ -29,15 +29,15 @@ class Dialogues:
 
     def __init__(self, catalogue: Catalogue, tracked: TrackedRuns) -> None:
         self.catalogue, self.tracked = catalogue, tracked
-        most = max((len(one.source.rankings) for one in catalogue.indices), default=0)
+        most = max((len(index.source.rankings) for index in catalogue.indices), default=0)
         self.ranked = lru_cache(maxsize=max(8, most))(Ranked)  # a study's dialogue has all of its variants' at once
 
     def read(self, row: int) -> tuple[Trajectory, Domain]:
         """Return dialogue number `row` and its domain; UserError where only its numbers are kept."""
-        _, _, one = self.catalogue.read(row)
-        if one is None:
+        _, _, dialogue = self.catalogue.read(row)
+        if dialogue is None:
             raise UserError(f"row {row}: only the numbers of this dialogue are kept.")
-        return one, self.catalogue.domains.of(one.task.suite)
+        return dialogue, self.catalogue.domains.of(dialogue.task.suite)
 
     def describe(self, row: int) -> dict[str, Any]:
         """Return dialogue number `row` as plain values; IndexError where there is none."""
@@ -45,73 +45,75 @@ class Dialogues:
 
     def every(self) -> Iterator[tuple[int, Trajectory | None, dict[str, Any]]]:
         """Yield every dialogue in the order of rows: its number, itself, and as plain values."""
-        for row, (source, task, one) in enumerate(self.catalogue.dialogues()):
-            yield row, one, self.described(row, source, task, one)
+        for row, (source, task, dialogue) in enumerate(self.catalogue.dialogues()):
+            yield row, dialogue, self.described(row, source, task, dialogue)
 
-    def described(self, row: int, source: Source, task: str, one: Trajectory | None) -> dict[str, Any]:
-        """Return a dialogue of `source` as plain values; without `one` there is no more than the task's id."""
-        if one is None:
+    def described(self, row: int, source: Source, task: str, dialogue: Trajectory | None) -> dict[str, Any]:
+        """Return a dialogue of `source` as plain values; without `dialogue` there is no more than the task's id."""
+        if dialogue is None:
             return {"row": row, "source": source.name, "task": {"id": task}, "messages": None}
-        domain = self.catalogue.domains.of(one.task.suite)
-        found = plain(one, domain)
+        domain = self.catalogue.domains.of(dialogue.task.suite)
+        description = plain(dialogue, domain)
         for ranking in source.rankings:  # what each critic thought of what else was sampled
             ranked = self.ranked(ranking.folder)
-            pairs = ranked.pairs.of(one.task.id, one.attempt)
-            for state in ranked.states.of(one.task.id, one.attempt):
-                if state.turn < len(found["turns"]):
+            pairs = ranked.pairs.of(dialogue.task.id, dialogue.attempt)
+            for state in ranked.states.of(dialogue.task.id, dialogue.attempt):
+                if state.turn < len(description["turns"]):
                     own = [pair for pair in pairs if pair.turn == state.turn]
-                    shown = _state(state, own, ranked.ratios(state), one, domain)
-                    found["turns"][state.turn]["rankings"][ranking.name] = shown
-        return {"row": row, "source": source.name, **found, "cost": self.tracked.cost(source, one)}
+                    shown = _state(state, own, ranked.ratios(state), dialogue, domain)
+                    description["turns"][state.turn]["rankings"][ranking.name] = shown
+        return {"row": row, "source": source.name, **description, "cost": self.tracked.cost(source, dialogue)}
 
 
-def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
+def plain(dialogue: Trajectory, domain: Domain) -> dict[str, Any]:
     """Return a dialogue as plain values, without what critics thought of it."""
     return {
-        "task": _task(one.task, domain),
-        "attempt": one.attempt,
-        "policy": one.policy,
-        "simulator": one.simulator,
-        "seed": str(one.seed),  # 63 bits, more than a number of JavaScript holds
-        "outcome": one.outcome,
-        "error": one.error,
-        "reward": finite(one.reward),
-        "parts": dict(one.parts),
-        "success": one.success,
-        "answer": one.answer,
-        "messages": [_message(each, domain) for each in one.messages],
-        "turns": _turns(one, domain),
-        "tests": [{**asdict(test), "call": dict(one.task.test_cases).get(test.name, "")} for test in one.tests],
-        "can_run": can_run(one),
-        "has_pages": any(pages_of(one, domain)),
-        "extra": dict(one.extra),
+        "task": _task(dialogue.task, domain),
+        "attempt": dialogue.attempt,
+        "policy": dialogue.policy,
+        "simulator": dialogue.simulator,
+        "seed": str(dialogue.seed),  # 63 bits, more than a number of JavaScript holds
+        "outcome": dialogue.outcome,
+        "error": dialogue.error,
+        "reward": finite(dialogue.reward),
+        "parts": dict(dialogue.parts),
+        "success": dialogue.success,
+        "answer": dialogue.answer,
+        "messages": [_message(message, domain) for message in dialogue.messages],
+        "turns": _turns(dialogue, domain),
+        "tests": [
+            asdict(test) | {"call": dict(dialogue.task.test_cases).get(test.name, "")} for test in dialogue.tests
+        ],
+        "can_run": can_run(dialogue),
+        "has_pages": any(pages_of(dialogue, domain)),
+        "extra": dict(dialogue.extra),
     }
 
 
-def _message(one: Message, domain: Domain) -> dict[str, Any]:
+def _message(message: Message, domain: Domain) -> dict[str, Any]:
     """A message in pieces that can be shown; `text` is what was written, where the pieces together are not that."""
-    pieces = domain.display(one.content)
-    whole = len(pieces) == 1 and pieces[0][1] == one.content
-    return {"role": one.role, "pieces": pieces} | ({} if whole else {"text": one.content})
+    pieces = domain.display(message.content)
+    as_written = len(pieces) == 1 and pieces[0][1] == message.content
+    return {"role": message.role, "pieces": pieces} | ({} if as_written else {"text": message.content})
 
 
-def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
+def _turns(dialogue: Trajectory, domain: Domain) -> list[dict[str, Any]]:
     """The agent's turns: what each cost, and what it was worth."""
-    known = {turn.message_index: turn for turn in one.turns}
-    places = [index for index, message in enumerate(one.messages) if message.role == "assistant"]
-    found, read = list[dict[str, Any]](), 0
-    for index, judgment in zip(places, verdicts(one, domain), strict=True):
-        turn = known.get(index) or AgentTurn(index, one.messages[index].content)
+    recorded = {turn.message_index: turn for turn in dialogue.turns}
+    places = [index for index, message in enumerate(dialogue.messages) if message.role == "assistant"]
+    turns, read = list[dict[str, Any]](), 0
+    for index, judgment in zip(places, verdicts(dialogue, domain), strict=True):
+        turn = recorded.get(index) or AgentTurn(index, dialogue.messages[index].content)
         tokens = turn.prompt_kept + len(turn.prompt_ids)
         # The last token of a reply that goes on may be another: a model's stop id in place of the template's.
         prompt = {"tokens": tokens, "new": len(turn.prompt_ids), "anew": turn.prompt_kept < read - 1}
         read = tokens + len(turn.token_ids)
-        thoughts, said = split_thoughts(turn.raw, domain.settings.model.marks)
-        found.append(
+        thoughts, words = split_thoughts(turn.raw, domain.settings.model.marks)
+        turns.append(
             {
                 "message": index,
                 "thoughts": thoughts or None,
-                "raw": None if said == one.messages[index].content else turn.raw,
+                "raw": None if words == dialogue.messages[index].content else turn.raw,
                 **_judged(turn.raw, judgment, domain),
                 "prompt": prompt if turn.prompt_ids else None,
                 "tokens": len(turn.token_ids),
@@ -122,7 +124,7 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
                 "rankings": {},
             }
         )
-    return found
+    return turns
 
 
 def _judged(reply: str, judgment: Judgment | None, domain: Domain) -> dict[str, Any]:
@@ -131,17 +133,17 @@ def _judged(reply: str, judgment: Judgment | None, domain: Domain) -> dict[str, 
     return {"kind": domain.reply_type(reply), "verdict": verdict, "fault": is_fault(judgment)}
 
 
-def pages_of(one: Trajectory, domain: Domain) -> list[str | None]:
+def pages_of(dialogue: Trajectory, domain: Domain) -> list[str | None]:
     """Return what each message hands over to be looked at (an HTML page), or None."""
-    return [found[1] if (found := domain.file_of(message.content)) else None for message in one.messages]
+    return [file[1] if (file := domain.file_of(message.content)) else None for message in dialogue.messages]
 
 
-def pictures(one: Trajectory, domain: Domain) -> dict[str, Any]:
+def pictures(dialogue: Trajectory, domain: Domain) -> dict[str, Any]:
     """Render every page of a dialogue: by message the picture and its difference from the reference's."""
-    file = domain.file_of(one.task.ground_truth)
+    file = domain.file_of(dialogue.task.ground_truth)
     reference = domain.picture(file[1]) if file else None
     shown: dict[str, Any] = {"reference": _address(reference), "pages": {}}
-    for index, page in enumerate(pages_of(one, domain)):
+    for index, page in enumerate(pages_of(dialogue, domain)):
         picture = None if page is None else domain.picture(page)
         if picture is not None:
             change = None if reference is None else difference(picture, reference)
@@ -149,11 +151,11 @@ def pictures(one: Trajectory, domain: Domain) -> dict[str, Any]:
     return shown
 
 
-def difference(one: bytes, other: bytes) -> bytes:
+def difference(picture: bytes, reference: bytes) -> bytes:
     """Return where two pictures (PNG) differ, as a picture: the darker, the more; equal pixels are white."""
     from PIL import Image, ImageChops, ImageOps
 
-    with Image.open(io.BytesIO(one)) as first, Image.open(io.BytesIO(other)) as second:
+    with Image.open(io.BytesIO(picture)) as first, Image.open(io.BytesIO(reference)) as second:
         size = (max(first.width, second.width), max(first.height, second.height))
         canvases = [Image.new("RGB", size, "white") for _ in range(2)]
         for canvas, image in zip(canvases, (first, second), strict=True):
@@ -164,9 +166,9 @@ def difference(one: bytes, other: bytes) -> bytes:
     return target.getvalue()
 
 
-def can_run(one: Trajectory) -> bool:
+def can_run(dialogue: Trajectory) -> bool:
     """Whether there are hidden tests, and something to run them on."""
-    return bool(one.task.test_cases) and one.answer is not None
+    return bool(dialogue.task.test_cases) and dialogue.answer is not None
 
 
 def _task(task: Task, domain: Domain) -> dict[str, Any]:
@@ -183,17 +185,17 @@ def _task(task: Task, domain: Domain) -> dict[str, Any]:
 
 
 def _state(
-    state: RankedState, pairs: Sequence[Preference], ratios: TokenRatios | None, one: Trajectory, domain: Domain
+    state: RankedState, pairs: Sequence[Preference], ratios: TokenRatios | None, dialogue: Trajectory, domain: Domain
 ) -> dict[str, Any]:
     """A turn's candidates, best first (`heat`: their tokens, where stored), and pairs as places in that order."""
-    earlier = one.messages[: 2 * state.turn + 1]
-    said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
+    earlier = dialogue.messages[: 2 * state.turn + 1]
+    spoken = dialogue.turns[state.turn].token_ids if state.turn < len(dialogue.turns) else ()
     stored = ratios.replies if ratios is not None else [None] * len(state.candidates)
     ordered = sorted(zip(state.candidates, stored, strict=True), key=lambda each: -each[0].advantage)
     places = {reply.token_ids: place for place, (reply, _) in enumerate(ordered)}
     candidates = []
     for reply, tokens in ordered:
-        judgment = domain.judge(one.task, earlier, reply.text)
+        judgment = domain.judge(dialogue.task, earlier, reply.text)
         thoughts, words = split_thoughts(reply.text, domain.settings.model.marks)
         candidates.append(
             {
@@ -203,7 +205,7 @@ def _state(
                 "worth": judgment.worth if judgment else None,
                 "count": reply.count,
                 "advantage": finite(reply.advantage),
-                "said": reply.token_ids == said and bool(said),
+                "said": reply.token_ids == spoken and bool(spoken),
                 "chosen": sum(pair.chosen_ids == reply.token_ids for pair in pairs),
                 "rejected": sum(pair.rejected_ids == reply.token_ids for pair in pairs),
                 "heat": None if tokens is None else shown_tokens(tokens),

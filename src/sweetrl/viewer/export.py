@@ -3,7 +3,7 @@
 data/meta.js          columns, their words, overview
 data/rows-N.js        the table in parts
 data/words-N.js       the words of dialogues in small letters, read when something is searched for
-data/dialogues-N.js   whole dialogues, read when one of them is opened
+data/dialogues-N.js   dialogues with all their words, read when one of them is opened
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ META = Path("data/meta.js")
 def export(viewer: Viewer, out: Path, sample: int) -> int:
     """Write the viewer with all its dialogues into the folder `out`; return how many there are.
 
-    Of `sample` dialogues, spread over all, the folder also holds what the server computes when it is asked: test runs
-    with all values, pictures, log-ratios of tokens, prompts. `out` may be an earlier export, which is replaced.
+    Of `sample` dialogues, spread over all, the folder also holds what the server computes on request: test runs with
+    all values, pictures, log-ratios of tokens, prompts. `out` may be an earlier export, which is replaced.
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / META).exists())):
         raise UserError(f"{out}: this is no earlier export; name another folder, or remove it.")
@@ -63,19 +63,20 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     with Meter("export", catalogue.count, "dialogues") as meter:
         for number in range(-(-catalogue.count // DIALOGUES)):
             part = []
-            for row, one, shown in islice(every, DIALOGUES):
-                computed = {"computed": _computed(viewer, one)} if one is not None and row in chosen else {}
+            for row, dialogue, shown in islice(every, DIALOGUES):
+                computed = {"computed": _computed(viewer, dialogue)} if dialogue is not None and row in chosen else {}
                 part.append(shown | computed)
             _script(folder / f"data/dialogues-{number}.js", f"dialogues-{number}", part)
             meter(len(part))
 
 
-def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
-    """What the server says when it is asked: about one dialogue, for the folder. What cannot be had is left out."""
-    domain = viewer.dialogues.catalogue.domains.of(one.task.suite)
-    possible = {"run": can_run(one), "pictures": any(pages_of(one, domain)), "heat": viewer.heat.there and one.turns}
-    possible["prompts"] = viewer.heat.base_there and any(turn.prompt_ids for turn in one.turns)
-    return {what: viewer.compute(what, one, domain) for what, there in possible.items() if there}
+def _computed(viewer: Viewer, dialogue: Trajectory) -> dict[str, Any]:
+    """What the server computes of a dialogue on request, for the folder. What cannot be computed is left out."""
+    domain = viewer.dialogues.catalogue.domains.of(dialogue.task.suite)
+    possible = {"run": can_run(dialogue), "pictures": any(pages_of(dialogue, domain))}
+    possible["heat"] = viewer.heat.there and bool(dialogue.turns)
+    possible["prompts"] = viewer.heat.base_there and any(turn.prompt_ids for turn in dialogue.turns)
+    return {what: viewer.compute(what, dialogue, domain) for what, there in possible.items() if there}
 
 
 def _for_a_disk(page: str) -> str:

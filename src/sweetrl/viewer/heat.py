@@ -1,7 +1,7 @@
 """What a log-ratio critic's advantage is made of: for every token of a reply, log pi_theta - log pi_ref (Eq. 3).
 
-The stage `rank` stores them for a sample (sweetrl.viewer.ranked). Those of others are computed when they are asked for,
-where the critic and its base are at hand; so are prompts as texts, by the base's tokenizer.
+The stage `rank` stores them for a sample (sweetrl.viewer.ranked). Those of others are computed on request, where the
+critic and its base are at hand; so are prompts as texts, by the base's tokenizer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Heat:
         """Whether the base is a folder here."""
         return Path(self.domains.settings.model.base).exists()
 
-    def ratios(self, one: Trajectory) -> list[list[list[Any]]]:
+    def ratios(self, dialogue: Trajectory) -> list[list[list[Any]]]:
         """Return for each agent turn its tokens as [text, log-ratio]; UserError where there is no critic."""
         from sweetrl.sweet.critic import own_replies
         from sweetrl.sweet.rank import token_ratios
@@ -48,12 +48,12 @@ class Heat:
         if not self.there:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
-            _, by_turn = token_ratios(self._critic, one, own_replies(one, self._critic.chat))
+            _, by_turn = token_ratios(self._critic, dialogue, own_replies(dialogue, self._critic.chat))
         return [shown_tokens(reply) for turn in by_turn for reply in turn.replies]
 
-    def prompts(self, one: Trajectory) -> list[str]:
+    def prompts(self, dialogue: Trajectory) -> list[str]:
         """Return for each agent turn what its prompt had more than was read before; UserError without a base."""
-        return [self._tokenizer.decode(list(turn.prompt_ids)) for turn in one.turns]
+        return [self._tokenizer.decode(list(turn.prompt_ids)) for turn in dialogue.turns]
 
     @cached_property
     def _tokenizer(self) -> Any:

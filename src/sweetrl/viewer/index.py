@@ -66,10 +66,10 @@ class Catalogue:
 
     def __init__(self, indices: Sequence[Index], domains: Domains) -> None:
         self.indices, self.domains = list(indices), domains
-        self.ends = list(accumulate(one.count for one in indices))
+        self.ends = list(accumulate(index.count for index in indices))
         self.names = {name: self._names(name) for name, kind in KINDS.items() if kind == "word"}
         self._codes = {name: {word: code for code, word in enumerate(some)} for name, some in self.names.items()}
-        names = sorted({name for one in indices for name in one.parts})[:MOST_PARTS]
+        names = sorted({name for index in indices for name in index.parts})[:MOST_PARTS]
         self.parts = {f"part {name}": name for name in names}
 
     @property
@@ -80,9 +80,9 @@ class Catalogue:
     def meta(self) -> dict[str, Any]:
         """Return what the page must know before the first rows: columns, their words, and what the sources are."""
         running = [
-            {"source": one.source.name, "dialogues": one.count, "of": one.source.total}
-            for one in self.indices
-            if one.source.total
+            {"source": index.source.name, "dialogues": index.count, "of": index.source.total}
+            for index in self.indices
+            if index.source.total
         ]
         kinds = KINDS | dict.fromkeys(self.parts, "number")
         return {"count": self.count, "shard": SHARD, "kinds": kinds, "words": self.names, "running": running} | (
@@ -101,13 +101,13 @@ class Catalogue:
 
     def rows(self, shard: int) -> dict[str, list[Any]]:
         """Return the columns of `SHARD` rows from row `shard * SHARD` on; a word is its place in `meta()["words"]`."""
-        found: dict[str, list[Any]] = {name: [] for name in (*KINDS, *self.parts)}
+        columns: dict[str, list[Any]] = {name: [] for name in (*KINDS, *self.parts)}
         for index, first, count in self._slices(shard * SHARD, SHARD):
             table = _slice(index.table, first, count, [*KINDS, PARTS])
             for pairs in table[PARTS].to_pylist():
                 parts = dict(pairs or ())
                 for column, name in self.parts.items():
-                    found[column].append(_short(parts.get(name)))
+                    columns[column].append(_short(parts.get(name)))
             for name, kind in KINDS.items():
                 values = table[name].to_pylist()
                 if kind == "word":
@@ -116,30 +116,30 @@ class Catalogue:
                     values = [_short(value) for value in values]
                 elif kind == "truth":
                     values = [None if value is None else int(value) for value in values]
-                found[name] += values
-        return found
+                columns[name] += values
+        return columns
 
     def search(self, query: str) -> list[int]:
         """Return the numbers of the rows whose words hold every term of `query`, in any case; quotes keep blanks."""
         import pyarrow.compute as pc
 
-        found = list[int]()
+        numbers = list[int]()
         for first, words in self._column(TEXT):
             holding = [pc.match_substring(words, term) for term in terms(query)]
             places = pc.indices_nonzero(reduce(pc.and_, holding, pc.is_valid(words)))
-            found += [first + place for place in places.to_pylist()]
-        return found
+            numbers += [first + place for place in places.to_pylist()]
+        return numbers
 
     def with_key(self, keys: Collection[str]) -> dict[int, str]:
         """Return the rows whose dialogues have one of `keys`, each with it."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found, asked = dict[int, str](), pa.array(sorted(keys), pa.string())
-        for first, some in self._column(KEY) if keys else ():
-            places = pc.indices_nonzero(pc.is_in(some, asked)).to_pylist()
-            found |= {first + place: some[place].as_py() for place in places}
-        return found
+        key_by_row, key_array = dict[int, str](), pa.array(sorted(keys), pa.string())
+        for first, column in self._column(KEY) if keys else ():
+            places = pc.indices_nonzero(pc.is_in(column, key_array)).to_pylist()
+            key_by_row |= {first + place: column[place].as_py() for place in places}
+        return key_by_row
 
     def words(self, start: int, count: int) -> list[str]:
         """Return the words of rows in small letters, for searching without a server."""
@@ -158,20 +158,20 @@ class Catalogue:
             raise IndexError(row)
         ((index, first, _),) = self._slices(row, 1)
         index.check()
-        source, one = index.source, None
+        source, dialogue = index.source, None
         (place,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
         if source.kind == "shards":
             from sweetrl.colbench.store import TrajectoryStore
 
-            one = TrajectoryStore(source.path).row(place["file"], place["at"])
+            dialogue = TrajectoryStore(source.path).row(place["file"], place["at"])
         elif source.kind == "file":
             from sweetrl.colbench.files import parse_trajectory
             from sweetrl.colbench.jsonl import parse_row
 
             line, where = next(islice(_lines(source.path), place["at"], None)), f"{source.path}: row {place['at'] + 1}"
-            one = parse_trajectory(parse_row(line, where), where, self.domains.of(self.domains.settings.suite))
-            one = replace(one, attempt=place["attempt"], task=replace(one.task, id=place["task"]))
-        return source, place["task"], one
+            dialogue = parse_trajectory(parse_row(line, where), where, self.domains.of(self.domains.settings.suite))
+            dialogue = replace(dialogue, attempt=place["attempt"], task=replace(dialogue.task, id=place["task"]))
+        return source, place["task"], dialogue
 
     def dialogues(self) -> Iterator[tuple[Source, str, Trajectory | None]]:
         """Yield (source, task's id, dialogue) of every row in order, reading each source once."""
@@ -183,19 +183,19 @@ class Catalogue:
                 for batch in pq.ParquetFile(index.table).iter_batches(columns=["task"]):
                     yield from ((index.source, task, None) for task in batch["task"].to_pylist())
             else:
-                for _, _, one in _dialogues(index.source, self.domains):
-                    yield index.source, one.task.id, one
+                for _, _, dialogue in _dialogues(index.source, self.domains):
+                    yield index.source, dialogue.task.id, dialogue
 
     def contrasts(self) -> list[dict[str, Any]]:
         """Return how each critic ranks kinds of replies; rankings of one name (a study's seeds) count together."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for one in self.indices:
-            for name, (won, many) in one.contrasts.items():
-                sums = found.setdefault((one.source.rankings[0].name, name), [0.0, 0])
+        totals: dict[tuple[str, str], list[float]] = {}
+        for index in self.indices:
+            for name, (won, many) in index.contrasts.items():
+                sums = totals.setdefault((index.source.rankings[0].name, name), [0.0, 0])
                 sums[0], sums[1] = sums[0] + won, sums[1] + many
         order = self.domains.of(self.domains.settings.suite).contrasts
         places = {"/".join(pair): place for place, pair in enumerate(order)}
-        ordered = sorted(found.items(), key=lambda entry: places.get(entry[0][1], len(places)))
+        ordered = sorted(totals.items(), key=lambda entry: places.get(entry[0][1], len(places)))
         return [
             {"ranking": ranking, "better": better, "worse": worse, "share": won / many, "pairs": many}
             for (ranking, name), (won, many) in ordered
@@ -231,15 +231,15 @@ class Catalogue:
 def terms(query: str) -> list[str]:
     """Return what a query asks for: its words in small letters, and what stands in quotes as it is."""
     parts = query.lower().split('"')
-    found = [term for number, part in enumerate(parts) for term in ([part] if number % 2 else part.split())]
-    return [term for term in found if term.strip()]
+    pieces = [term for number, part in enumerate(parts) for term in ([part] if number % 2 else part.split())]
+    return [term for term in pieces if term.strip()]
 
 
 def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
     """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown.
 
-    Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out; so is
-    what a running stage takes away while it is read.
+    Of several sources a file that is no complete trajectory file (a batch as it was ingested) is named and left out; so
+    is what a running stage takes away while it is read.
     """
     indices = []
     for source in sources:
@@ -263,12 +263,13 @@ def open_index(source: Source, domains: Domains) -> Index:
             f"{error.filename}: this file cannot be read ({error.strerror}); see to it, or remove it."
         ) from error
     hashes = [[path.name, content] for path, content in seen]
-    said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
-    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.key)
+    description = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
+    key = digest(FORMAT, KINDS, description, source.kind, hashes, domains.key)
     folder = cache_folder()
     table = folder / f"{key}.parquet"
     if not table.exists():
-        tables = dict.fromkeys([*source.files, *(path for one in source.rankings for path in ranked_files(one.folder))])
+        rankings = [path for ranking in source.rankings for path in ranked_files(ranking.folder)]
+        tables = dict.fromkeys([*source.files, *rankings])
         check_parquet(path for path in tables if path.suffix == ".parquet")  # they may be another's
         with atomic_path(table) as temporary:
             _write(source, domains, temporary)
@@ -309,13 +310,13 @@ def _rows(source: Source, domains: Domains, contrasts: Contrasts, parts: dict[st
             yield {**row_of_result(result, source), TEXT: result.task_id.lower(), "file": 0, "at": number}
         return
     ranked = Ranked(source.rankings[0].folder) if source.rankings else None
-    for file, at, one in _dialogues(source, domains):
-        states = ranked.states.of(one.task.id, one.attempt) if ranked else []
-        pairs = ranked.pairs.count(one.task.id, one.attempt) if ranked else 0
-        words = "\n".join((one.task.id, *(message.content for message in one.messages))).lower()
-        row = row_of(one, source, domains, states, pairs, contrasts)
-        parts |= dict.fromkeys(one.parts)
-        yield {**row, TEXT: words, KEY: key_of(one), PARTS: sorted(one.parts.items()), "file": file, "at": at}
+    for file, at, dialogue in _dialogues(source, domains):
+        states = ranked.states.of(dialogue.task.id, dialogue.attempt) if ranked else []
+        pairs = ranked.pairs.count(dialogue.task.id, dialogue.attempt) if ranked else 0
+        words = "\n".join((dialogue.task.id, *(message.content for message in dialogue.messages))).lower()
+        row = row_of(dialogue, source, domains, states, pairs, contrasts)
+        parts |= dict.fromkeys(dialogue.parts)
+        yield {**row, TEXT: words, KEY: key_of(dialogue), PARTS: sorted(dialogue.parts.items()), "file": file, "at": at}
 
 
 def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Trajectory]]:
@@ -326,14 +327,14 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
         store = TrajectoryStore(source.path)
         # Of a stage that runs those that were there when we looked first: the table is kept under their hashes.
         for shard in (number for number, path in store.shards().items() if path in source.files):
-            for row, one in enumerate(store.read_shard(shard)):
-                yield shard, row, one
+            for row, dialogue in enumerate(store.read_shard(shard)):
+                yield shard, row, dialogue
         return
     from sweetrl.colbench.files import read_trajectories
 
     domain = domains.of(domains.settings.suite)
-    for row, one in enumerate(read_trajectories(source.path, domain)):
-        yield 0, row, one
+    for row, dialogue in enumerate(read_trajectories(source.path, domain)):
+        yield 0, row, dialogue
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -354,7 +355,7 @@ def _count(source: Source) -> int:
 
 
 def _short(value: float | None) -> float | int | None:
-    """A number in few digits, whole ones without a point; what is no number JSON does not know."""
+    """A number in few digits, without a point where it is an integer; None for what JSON has no number for."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if value == int(value) else round(value, 6)

@@ -3,8 +3,8 @@
 labels.jsonl    labelled dialogues, as rows that `sweetrl import`, `sweetrl ingest` and `collect.source: files` take
 .notes.jsonl    those with a note alone, in the same form but for the reward; who imports the folder passes it over
 
-Both are written anew at every change, under a lock: several servers may be at work. A dialogue is known by its words
-and its reference: a label stays with it when a stage runs again, and other words in its place have none.
+Both are written anew at every change, under a lock: several servers may be at work. A dialogue is identified by its
+words and its reference: a label stays with it when a stage runs again, and other words in its place have none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PEOPLE = ("", "human", "replay")  # users who are or may be people: whether they
 
 
 class Label(BaseModel):
-    """What was said of a dialogue: its reward, None for no label, and a note."""
+    """The label of a dialogue: its reward, None for no label, and a note."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,24 +57,24 @@ class Labels:
         self.suite, self.folder = suite, project_cache(LABELS)
 
     def all(self) -> dict[str, Label]:
-        """Return what was said, by the dialogues' keys; UserError for files that nobody can read."""
+        """Return the labels by the dialogues' keys; UserError for files that nobody can read."""
         return {key: _label(row) for key, row in self._rows().items()}
 
-    def put(self, one: Trajectory, domain: Domain, change: Change) -> str:
-        """Keep what was said of a dialogue, in place of what is kept; return its key.
+    def put(self, dialogue: Trajectory, domain: Domain, change: Change) -> str:
+        """Keep a dialogue's new label, in place of what is kept; return the dialogue's key.
 
         UserError where somebody else has said something since, where an import would refuse the dialogue, or where it
         is of another domain than the project's.
         """
         if self.folder is None:
             raise UserError("Labels are kept in a project: start `sweetrl view` in its folder.")
-        if one.task.suite != self.suite:
-            raise UserError(f"This dialogue is of {one.task.suite}, the project of {self.suite}: label another one.")
+        if (suite := dialogue.task.suite) != self.suite:
+            raise UserError(f"This dialogue is of {suite}, the project of {self.suite}: label another one.")
         with self._locked(self.folder):
-            rows, key = self._rows(), key_of(one)
+            rows, key = self._rows(), key_of(dialogue)
             if _label(rows.get(key, {})) != change.before:
                 raise UserError("Somebody else has said something of this dialogue since; load the page again.")
-            rows[key] = _row(key, one, domain, change)
+            rows[key] = _row(key, dialogue, domain, change)
             parse_row(json.dumps(rows[key]).encode(), "label")
             if change.reward is not None:
                 parse_log(rows[key], "label", domain)
@@ -95,15 +95,15 @@ class Labels:
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """The rows of both files by key; those that somebody has written by hand stay."""
-        found = dict[str, dict[str, Any]]()
+        rows = dict[str, dict[str, Any]]()
         for path in (self._path(False), self._path(True)) if self.folder else ():
             content = read_bytes(path, MOST_MIB * MIB) if path.exists() else b""
             for number, line in enumerate(content.split(b"\n"), start=1):
                 if line.strip():
                     row = parse_row(line, where := f"{path}: line {number}")
                     read_as(LogRow, row, where)
-                    found[str(row.get("id", where))] = row
-        return found
+                    rows[str(row.get("id", where))] = row
+        return rows
 
     @contextmanager
     def _locked(self, folder: Path) -> Iterator[None]:
@@ -112,9 +112,9 @@ class Labels:
             yield
 
 
-def key_of(one: Trajectory) -> str:
+def key_of(dialogue: Trajectory) -> str:
     """Return what tells a dialogue: a digest of its words and its reference."""
-    return digest(one.task.ground_truth, [[message.role, message.content] for message in one.messages])
+    return digest(dialogue.task.ground_truth, [[message.role, message.content] for message in dialogue.messages])
 
 
 def _label(row: Mapping[str, Any]) -> Label:
@@ -122,17 +122,17 @@ def _label(row: Mapping[str, Any]) -> Label:
     return Label.model_construct(reward=row.get("reward"), note=str(note))
 
 
-def _row(key: str, one: Trajectory, domain: Domain, said: Label) -> dict[str, Any]:
+def _row(key: str, dialogue: Trajectory, domain: Domain, label: Label) -> dict[str, Any]:
     """A labelled dialogue as docs/own-dialogues.md has it."""
-    raw, marks = {turn.message_index: turn.raw for turn in one.turns}, domain.settings.model.marks
+    raw, marks = {turn.message_index: turn.raw for turn in dialogue.turns}, domain.settings.model.marks
     messages = [
         assistant_message(*split_thoughts(raw.get(index, message.content), marks))
         if message.role == "assistant"
         else {"role": message.role, "content": message.content}
-        for index, message in enumerate(one.messages)
+        for index, message in enumerate(dialogue.messages)
     ]
-    row: dict[str, Any] = {"id": key, "task_id": one.task.id, "messages": messages}
-    known = {"reward": said.reward, "reference": one.task.ground_truth or None, "model": one.policy or None}
-    row |= {name: value for name, value in known.items() if value is not None}
-    row |= {"metadata": {"note": said.note}} if said.note else {}
-    return row | ({} if one.simulator in PEOPLE else {"consent": True})
+    row: dict[str, Any] = {"id": key, "task_id": dialogue.task.id, "messages": messages}
+    fields = {"reward": label.reward, "reference": dialogue.task.ground_truth or None, "model": dialogue.policy or None}
+    row |= {name: value for name, value in fields.items() if value is not None}
+    row |= {"metadata": {"note": label.note}} if label.note else {}
+    return row | ({} if dialogue.simulator in PEOPLE else {"consent": True})

@@ -47,7 +47,7 @@ CURVES = {
 
 
 class TrackedRuns:
-    """The runs of `target` (by stage) in the tracking store, which is asked when it is needed, and once.
+    """The runs of `target` (by stage) in the tracking store, which is queried when it is needed, and once.
 
     What the store does not know, or where it does not answer, is left out.
     """
@@ -55,23 +55,23 @@ class TrackedRuns:
     def __init__(self, settings: Settings, target: Target) -> None:
         self.settings, self.target = settings, target
 
-    def cost(self, source: Source, one: Trajectory) -> dict[str, Any] | None:
+    def cost(self, source: Source, dialogue: Trajectory) -> dict[str, Any] | None:
         """Return tokens and seconds of one dialogue; None where nobody has noted them."""
         if not source.name.startswith(OWN):
             return None
-        found = self._costs.get((source.stage, source.method, one.task.id, one.attempt))
-        return None if found is None else {name: getattr(found, name) for name in COSTS}
+        cost = self._costs.get((source.stage, source.method, dialogue.task.id, dialogue.attempt))
+        return None if cost is None else {name: getattr(cost, name) for name in COSTS}
 
     def costs(self) -> list[dict[str, Any]]:
         """Return tokens and seconds by stage and method, with the number of dialogues."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        totals: dict[tuple[str, str], dict[str, Any]] = {}
         for (stage, method, *_), cost in self._costs.items():
             empty: dict[str, Any] = {"stage": stage, "method": method, "dialogues": 0, **dict.fromkeys(COSTS, 0)}
-            sums = found.setdefault((stage, method), empty)
+            sums = totals.setdefault((stage, method), empty)
             sums["dialogues"] += 1
             for name in COSTS:
                 sums[name] += getattr(cost, name)
-        return list(found.values())
+        return list(totals.values())
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the runs: stage, id, status, commit, seconds."""
@@ -123,7 +123,7 @@ class TrackedRuns:
         """The costs by stage, method (of an evaluation), task and attempt; of a dialogue made twice the last one's."""
         from sweetrl.rollout.ledger import Ledger
 
-        found: dict[tuple[str, str, str, int], DialogueCost] = {}
+        costs: dict[tuple[str, str, str, int], DialogueCost] = {}
         for stage in ("collect", "evaluate"):
             if stage not in self._ids:
                 continue
@@ -134,8 +134,8 @@ class TrackedRuns:
                     parts = path.stem.split("-")
                     method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
                     for cost in Ledger(path).read():
-                        found[stage, method, cost.task, cost.attempt] = cost
-        return found
+                        costs[stage, method, cost.task, cost.attempt] = cost
+        return costs
 
 
 def overview(catalogue: Catalogue, target: Target, runs: TrackedRuns) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Candidates, preference pairs and token log-ratios of a ranking, found by dialogue: rows of Parquet side by side."""
+"""Candidates, preference pairs and token log-ratios of a ranking, looked up by dialogue in Parquet files."""
 
 from __future__ import annotations
 

@@ -72,25 +72,30 @@ class Domains:
 
 
 def row_of(
-    one: Trajectory, source: Source, domains: Domains, states: Sequence[RankedState], pairs: int, contrasts: Contrasts
+    dialogue: Trajectory,
+    source: Source,
+    domains: Domains,
+    states: Sequence[RankedState],
+    pairs: int,
+    contrasts: Contrasts,
 ) -> dict[str, Any]:
     """Return the row of one dialogue; `states` are its ranked turns, `pairs` how many pairs were made of them."""
     from sweetrl.evaluation.metrics import result_of
 
-    domain = domains.of(one.task.suite)
-    result = result_of(one, source.method or one.policy, domain, domains.settings.agent.max_turns)
-    judged = verdicts(one, domain)
+    domain = domains.of(dialogue.task.suite)
+    result = result_of(dialogue, source.method or dialogue.policy, domain, domains.settings.agent.max_turns)
+    judged = verdicts(dialogue, domain)
     row = row_of_result(result, source) | {
-        "attempt": one.attempt,
-        "method": source.method or one.policy or "unknown",
+        "attempt": dialogue.attempt,
+        "method": source.method or dialogue.policy or "unknown",
         "domain": domain.name,
-        "tokens": sum(len(turn.token_ids) for turn in one.turns) or None,
+        "tokens": sum(len(turn.token_ids) for turn in dialogue.turns) or None,
         "words": True,
     }
     if any(judged):
-        faults = ((turn, found.verdict) for turn, found in enumerate(judged, 1) if found and is_fault(found))
+        faults = ((turn, each.verdict) for turn, each in enumerate(judged, 1) if each and is_fault(each))
         row["fault_turn"], row["first_fault"] = next(faults, (None, NO_FAULT))
-    return row | _ranked(one, domain, states, pairs, contrasts)
+    return row | _ranked(dialogue, domain, states, pairs, contrasts)
 
 
 def row_of_result(result: Result, source: Source) -> dict[str, Any]:
@@ -115,22 +120,22 @@ def row_of_result(result: Result, source: Source) -> dict[str, Any]:
     }
 
 
-def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:
+def verdicts(dialogue: Trajectory, domain: Domain) -> list[Judgment | None]:
     """Return what each of the agent's turns was worth, where the domain knows how the task was made."""
     return [
-        domain.judge(one.task, one.messages[:index], message.content)
-        for index, message in enumerate(one.messages)
+        domain.judge(dialogue.task, dialogue.messages[:index], message.content)
+        for index, message in enumerate(dialogue.messages)
         if message.role == "assistant"
     ]
 
 
-def is_fault(found: Judgment | None) -> bool:
+def is_fault(judgment: Judgment | None) -> bool:
     """Whether a turn went wrong: a verdict, and nothing that it is worth."""
-    return found is not None and bool(found.verdict) and found.worth <= 0
+    return judgment is not None and bool(judgment.verdict) and judgment.worth <= 0
 
 
 def _ranked(
-    one: Trajectory, domain: Domain, states: Sequence[RankedState], pairs: int, contrasts: Contrasts
+    dialogue: Trajectory, domain: Domain, states: Sequence[RankedState], pairs: int, contrasts: Contrasts
 ) -> dict[str, Any]:
     """What the critic thought: of what was said, and whether it ranked a needed question last."""
     if not states:
@@ -138,10 +143,10 @@ def _ranked(
     own: list[float] = []
     needed_last = 0
     for state in states:
-        spoken = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
+        spoken = dialogue.turns[state.turn].token_ids if state.turn < len(dialogue.turns) else ()
         own += [reply.advantage for reply in state.candidates if reply.token_ids == spoken]
-        earlier = one.messages[: 2 * state.turn + 1]
-        judgments = [domain.judge(one.task, earlier, reply.text) for reply in state.candidates]
+        earlier = dialogue.messages[: 2 * state.turn + 1]
+        judgments = [domain.judge(dialogue.task, earlier, reply.text) for reply in state.candidates]
         verdict_of = [judgment.verdict if judgment else "" for judgment in judgments]
         judged = [(verdict, reply.advantage) for verdict, reply in zip(verdict_of, state.candidates, strict=True)]
         for (kind, high), (other, low) in product(judged, judged):

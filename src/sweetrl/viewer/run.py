@@ -35,11 +35,11 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
 def open_browser(address: str) -> None:
     """Open `address` in the reader's browser, if there is one with windows; one in the terminal would take it over."""
     try:
-        found = webbrowser.get()
+        browser = webbrowser.get()
     except webbrowser.Error:
         return
-    if sys.stdout.isatty() and type(found) is not webbrowser.GenericBrowser:
-        found.open(address)
+    if sys.stdout.isatty() and type(browser) is not webbrowser.GenericBrowser:
+        browser.open(address)
 
 
 def view(
@@ -53,7 +53,7 @@ def view(
     browser: bool,
     say: Callable[[dict[str, object]], None],
 ) -> None:
-    """Serve the viewer until interrupted, or write it into the folder `out`; `say` is told where it is."""
+    """Serve the viewer until interrupted, or write it into the folder `out`; `say` is called with where it is."""
     with tempfile.TemporaryDirectory(prefix="sweetrl-view-") as scratch:
         viewer = open_viewer(name, settings, Path(scratch))
         count = viewer.dialogues.catalogue.count

@@ -56,20 +56,20 @@ class Viewer:
 
     def meta(self) -> dict[str, Any]:
         """Return what is said of the dialogues together; `labels` are (reward, note) by row, None without a place."""
-        catalogue, said = self.dialogues.catalogue, self.labels.all()
-        labels = {row: (said[key].reward, said[key].note) for row, key in catalogue.with_key(said).items()}
-        known = {"labels": None if self.labels.folder is None else labels, "longest_note": LONGEST_NOTE}
-        return catalogue.meta() | overview(catalogue, self.target, self.dialogues.tracked) | known
+        catalogue, kept = self.dialogues.catalogue, self.labels.all()
+        labels = {row: (kept[key].reward, kept[key].note) for row, key in catalogue.with_key(kept).items()}
+        labelling = {"labels": None if self.labels.folder is None else labels, "longest_note": LONGEST_NOTE}
+        return catalogue.meta() | overview(catalogue, self.target, self.dialogues.tracked) | labelling
 
-    def compute(self, what: str, one: Trajectory, domain: Domain) -> Any:
-        """Compute of a dialogue what is asked for: "run" (tests), "heat" (log-ratios), "prompts" or "pictures"."""
+    def compute(self, what: str, dialogue: Trajectory, domain: Domain) -> Any:
+        """Compute of a dialogue `what`: "run" (tests), "heat" (log-ratios), "prompts" or "pictures"."""
         if what == "heat":
-            return self.heat.ratios(one)
+            return self.heat.ratios(dialogue)
         if what == "prompts":
-            return self.heat.prompts(one)
+            return self.heat.prompts(dialogue)
         if what == "pictures":
-            return pictures(one, domain)
-        return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
+            return pictures(dialogue, domain)
+        return [asdict(run) for run in domain.run_tests(dialogue.task, dialogue.answer or "")]
 
 
 def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
@@ -96,10 +96,10 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/report.html")
     def report() -> Response:
-        found = linked_report(viewer.target, "/")
-        if found is None:
+        page = linked_report(viewer.target, "/")
+        if page is None:
             return JSONResponse({"error": "There is no report here."}, 404)
-        return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
@@ -151,6 +151,6 @@ def _refusal(request: Request, host: str) -> Response | None:
 
 
 def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:
-    """Serve until interrupted; `opened` is told the address once connections are accepted there."""
+    """Serve until interrupted; `opened` is called with the address once connections are accepted there."""
     with listening(host, port) as listener:
         serve_app(make_app(viewer, host), listener, host, lambda address: opened(f"{address}/"), patience=2)

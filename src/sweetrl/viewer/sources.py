@@ -1,6 +1,6 @@
-"""What `sweetrl view` is asked for, and which dialogues are there.
+"""What `sweetrl view` shows, and which dialogues are there.
 
-Asked for is a folder, the dialogues behind a registered version, or those of a tracked run. Dialogues of the past are
+It shows a folder, the dialogues behind a registered version, or those of a tracked run. Dialogues of the past are
 in DVC's cache under the hash that the version or run names. They are read from there, without a checkout: links to the
 cached files are put into a folder that goes with the process.
 
@@ -63,8 +63,8 @@ class Source:
     """Dialogues that belong together. `name` is the path below the folder that is looked at: part of addresses.
 
     `stage` says what they were made for. `method` is who acted, empty where each dialogue says it. `seed` is the
-    training's (studies), `round` the iteration. `temperature` and `persona` are known of measured results only.
-    `total` is of how many dialogues it will be where a stage is still making them, else 0.
+    training's (studies), `round` the iteration. `temperature` and `persona` are those of measured results.
+    `total` is how many dialogues it will have where a stage is still making them, else 0.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Source:
     def files(self) -> list[Path]:
         """The files that decide what the index of this source holds."""
         own = sorted(self.path.glob("shard-*.parquet")) if self.kind == "shards" else [self.path]
-        return own + [one.folder / RANKING for one in self.rankings[:1]]
+        return own + [ranking.folder / RANKING for ranking in self.rankings[:1]]
 
 
 def find_sources(folder: Path) -> list[Source]:
@@ -104,37 +104,40 @@ def find_sources(folder: Path) -> list[Source]:
         return [Source(folder.name, folder, kind, "dialogues", folder.stem)]
     roots = [folder]
     if (folder / "params.yaml").exists() and (folder / "data").is_dir():
-        roots = [one for one in (folder / "data", folder / "reports") if one.is_dir()]
-    found = [source for root in roots for source in _below(root, folder)]
+        roots = [root for root in (folder / "data", folder / "reports") if root.is_dir()]
+    sources = [source for root in roots for source in _below(root, folder)]
     running = [_shards(mark.parent, folder) for mark in sorted((folder / SCRATCH).rglob(GROWING))]
-    found += [source for source in running if source.total]  # who was killed writes no more
-    rankings = _rankings([source.path for source in found], folder)
-    found = [replace(source, rankings=tuple(rankings.get(source.path, ()))) for source in found]
-    spoken = {source.path.parent for source in found if source.kind == "shards"}
-    # The numbers of dialogues that are there themselves would be there twice.
-    found = [one for one in found if one.kind != "results" or one.path.parent.parent / "data/evaluation" not in spoken]
-    if not found:
+    sources += [source for source in running if source.total]  # who was killed writes no more
+    rankings = _rankings([source.path for source in sources], folder)
+    spoken = {source.path.parent for source in sources if source.kind == "shards"}
+    sources = [
+        replace(source, rankings=tuple(rankings.get(source.path, ())))
+        for source in sources
+        # The numbers of dialogues that are there themselves would be there twice.
+        if source.kind != "results" or source.path.parent.parent / "data/evaluation" not in spoken
+    ]
+    if not sources:
         raise UserError(
             f"{folder}: there are no dialogues here (shards or official trajectory files); run `sweetrl run`, or name "
             "another folder."
         )
-    return found
+    return sources
 
 
 def _below(root: Path, folder: Path) -> Iterator[Source]:
     for place, folders, names in os.walk(root):
-        folders[:] = sorted(one for one in folders if one not in SKIPPED and not one.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         here = Path(place)
         if any(re.fullmatch(r"shard-\d{5,}\.parquet", name) for name in names):
             yield _shards(here, folder)
             folders.clear()
             continue
-        said = _measured(here / SUMMARY) if SUMMARY in names else {}
+        measured = _measured(here / SUMMARY) if SUMMARY in names else {}
         for name in sorted(names):
             path = here / name
             kind = _kind_of(path)
             if kind == "results":
-                yield _results(path, folder, said)
+                yield _results(path, folder, measured)
             elif kind == "file":
                 yield Source(_name(path, folder), path, "file", "dialogues", path.stem)
 
@@ -169,25 +172,25 @@ def _measured(path: Path) -> dict[str, tuple[float, str]]:
         return {}
 
 
-def _results(path: Path, folder: Path, said: Mapping[str, tuple[float, str]]) -> Source:
+def _results(path: Path, folder: Path, measured: Mapping[str, tuple[float, str]]) -> Source:
     """Measured results: METHOD/SEED/t0.25-terse.parquet, and beside them what each file is."""
-    own = (path.parent.parent.name, path.parent.name, *said[path.name]) if path.name in said else ()
+    own = (path.parent.parent.name, path.parent.name, *measured[path.name]) if path.name in measured else ()
     return Source(_name(path, folder), path, "results", "evaluate", *own)
 
 
 def _rankings(paths: list[Path], folder: Path) -> dict[Path, list[Ranking]]:
     """Rankings by the folder of the dialogues that they rank: beside it, or a study's variants of one seed."""
-    found: dict[Path, list[Ranking]] = {}
+    rankings: dict[Path, list[Ranking]] = {}
     for path in paths:
         beside = path.parent / "preferences"
         if path.name == "trajectories" and (beside / RANKING).exists():
-            found.setdefault(path, []).append(Ranking("the ranking", beside))
+            rankings.setdefault(path, []).append(Ranking("the ranking", beside))
         if path.parent.parent.name == "seed-data":
             variants = path.parent.parent.parent / "variants"
             for candidates in sorted(variants.glob(f"*/{path.parent.name}/preferences/{RANKING}")):
                 method = candidates.parent.parent.parent.name
-                found.setdefault(path, []).append(Ranking(method, candidates.parent))
-    return {path: sorted(some, key=lambda one: (one.name != FIRST, one.name)) for path, some in found.items()}
+                rankings.setdefault(path, []).append(Ranking(method, candidates.parent))
+    return {path: sorted(some, key=lambda each: (each.name != FIRST, each.name)) for path, some in rankings.items()}
 
 
 def _name(path: Path, folder: Path) -> str:
@@ -227,9 +230,9 @@ def find_target(name: str, settings: Settings, scratch: Path) -> Target:
     if "@" in name or re.fullmatch(r"[\w.-]+/\d+", name):
         from sweetrl.tracking.lineage import lineage
 
-        found = lineage(name, settings.tracking)
-        runs = {stage.name: stage.run_id for stage in found.stages}
-        return Target(_linked(found.data, name, scratch), f"{found.model} version {found.version}", runs)
+        registered = lineage(name, settings.tracking)
+        runs = {stage.name: stage.run_id for stage in registered.stages}
+        return Target(_linked(registered.data, name, scratch), f"{registered.model} version {registered.version}", runs)
     raise UserError(f"{name}: there is no such folder; give a folder, a file, MODEL@ALIAS, or the id of a run.")
 
 
@@ -238,13 +241,13 @@ def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
     from sweetrl.tracking.lineage import Records
 
     records = Records(settings.tracking)
-    found, here = records.run(run_id), records.made(Path())
-    if any(run_id in (one.run_id, one.parent) for one in here.values()):
-        return Target(Path(), f"run {run_id[:8]}", {stage: one.run_id for stage, one in here.items()})
-    if found is None:
+    facts, here = records.run(run_id), records.made(Path())
+    if any(run_id in (run.run_id, run.parent) for run in here.values()):
+        return Target(Path(), f"run {run_id[:8]}", {stage: run.run_id for stage, run in here.items()})
+    if facts is None:
         raise UserError(f"{run_id}: the tracking store knows no such run; `sweetrl lineage` names those of a version.")
-    data = {one.path: one.hash for one in found.inputs}
-    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.name})", {})
+    data = {file.path: file.hash for file in facts.inputs}
+    return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({facts.name})", {})
 
 
 def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
@@ -266,14 +269,14 @@ def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
 
 def _listed(listing: Path, where: str) -> list[tuple[str, str]]:
     """Read DVC's listing of a folder: paths below the folder, and hashes. It may be another's: no path leads out."""
-    rows, found = read_json(listing), list[tuple[str, str]]()
+    rows, files = read_json(listing), list[tuple[str, str]]()
     for row in rows if isinstance(rows, list) else [None]:
         below, md5 = (row.get("relpath"), row.get("md5")) if isinstance(row, dict) else (None, None)
         parts = PurePosixPath(below).parts if isinstance(below, str) else ()
         if not isinstance(md5, str) or not parts or parts[0] == "/" or ".." in parts or "\0" in "".join(parts):
             raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
-        found.append((str(below), md5))
-    return found
+        files.append((str(below), md5))
+    return files
 
 
 def _cached(content_hash: str, where: str) -> Path:
