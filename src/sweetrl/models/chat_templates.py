@@ -45,7 +45,7 @@ def render_dialogues(
         raise UserError(f"it has more than {TEMPLATE_BYTES // 1024} KiB")
     if template == OWN_TEMPLATE:
         return [{"text": _text(template, dialogue, values)} for dialogue in dialogues]
-    request = {"template": template, "dialogues": [[dict(one) for one in some] for some in dialogues]}
+    request = {"template": template, "dialogues": [[dict(message) for message in dialogue] for dialogue in dialogues]}
     return _render_apart(json.dumps({**request, "values": dict(values)}, default=str), CPU_SECONDS)
 
 

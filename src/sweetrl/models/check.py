@@ -31,7 +31,7 @@ INDEX_BYTES = 64 * MIB
 ADAPTER = "adapter_config.json"
 ADAPTER_BYTES = 4 * MIB
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-FULL = "full_weights.json"  # beside the weights of a model that was trained as a whole: what it began as
+FULL = "full_weights.json"  # beside the weights of a model that was trained in all of its weights: what it began as
 TEMPLATE_BYTES = MIB // 4
 LAYERS, EXPERTS = 512, 4096  # several times what the largest models have
 COUNTED = ("layers", "n_layer", "depth", "blocks", "experts")
@@ -60,9 +60,9 @@ def check_tokenizer(model: Path | str) -> None:
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
     name = str(own.get("tokenizer_class") or "").removesuffix("Fast")
-    known = name and (tokenizer_class_from_name(name) or tokenizer_class_from_name(f"{name}Fast"))
+    built_in = name and (tokenizer_class_from_name(name) or tokenizer_class_from_name(f"{name}Fast"))
     kind = contents.get("config.json", {}).get("model_type")
-    _own_code(model, "tokenizer_config.json", bool(known) or kind in TOKENIZER_MAPPING_NAMES)
+    _own_code(model, "tokenizer_config.json", bool(built_in) or kind in TOKENIZER_MAPPING_NAMES)
 
 
 def check_weights(model: Path | str, causal: bool = True) -> None:
@@ -158,7 +158,7 @@ def check_pictures(model: Path | str) -> None:
     """Refuse a picture processor whose files are out of all proportion, or that would need code of its own."""
     for name, path in _files(model, PICTURES):
         if read_object(path, PICTURES[name]).get("auto_map"):
-            _own_code(model, name, known=True)  # its class is chosen by us
+            _own_code(model, name, built_in=True)  # its class is chosen by us
 
 
 def _files(model: Path | str, names: dict[str, int]) -> Iterator[tuple[str, Path]]:
@@ -172,7 +172,7 @@ def _files(model: Path | str, names: dict[str, int]) -> Iterator[tuple[str, Path
     for name in names:
         try:
             path = cached_file(str(model), name, **quiet)
-        except (OSError, ValueError):  # what is wrong with the name is said by whoever loads it
+        except (OSError, ValueError):  # whoever loads it reports what is wrong with the name
             continue
         if path is not None:
             yield name, Path(path)
@@ -194,8 +194,8 @@ def _values(config: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]
             yield f"{place}{key}", value
 
 
-def _own_code(model: Path | str, name: str, known: bool) -> None:
-    if not known:
+def _own_code(model: Path | str, name: str, built_in: bool) -> None:
+    if not built_in:
         raise UserError(
             f"{model}: {name} says that the model brings its own code (`auto_map`), and transformers does not know it "
             "without; such code is never run, take a model of a type that transformers knows."

@@ -31,7 +31,7 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
     _check_folder(model)
     check_tokenizer(model)
-    with _said(model, "tokenizer"):
+    with _as_user_error(model, "tokenizer"):
         return AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
 
 
@@ -51,7 +51,7 @@ def load_weights(model: Path | str, dtype: str, quantization: str = "none", devi
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        with _said(model, "causal language model"):
+        with _as_user_error(model, "causal language model"):
             return _complete(AutoModelForCausalLM, model, **options)
     finally:
         if shown:
@@ -69,7 +69,7 @@ def without_plans() -> None:
 
 
 def _four_bits(dtype: str, device: str) -> dict[str, Any]:
-    """What transformers is told to quantise a model as QLoRA does: by bitsandbytes, to normal floats of 4 bits."""
+    """The configuration to quantise a model as QLoRA does: by bitsandbytes, to normal floats of 4 bits."""
     if not (place := resolve_device(device)).startswith("cuda"):
         raise UserError("model.quantization: nf4 needs a CUDA device; set it to `none` here.")
     with extras():
@@ -97,22 +97,22 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     from peft import LoraConfig, get_peft_model
 
     check_adapter(adapter)
-    with _said(adapter, "LoRA adapter for this base"), quiet_peft():
+    with _as_user_error(adapter, "LoRA adapter for this base"), quiet_peft():
         config = LoraConfig.from_pretrained(str(adapter))
         config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
         config.inference_mode = True
         adapted = get_peft_model(model, config)
-        found = adapted.load_adapter(str(adapter), "default")
+        report = adapted.load_adapter(str(adapter), "default")
     if shared := shared_targets(adapted):
         raise UserError(
             f"{adapter}: the adapter changes `{shared[0]}`, whose weights this base uses as embeddings and as head: "
             "merged into them it would be another model. Train one on other layers."
         )
-    # A tensor that the file lacks stays 0 in peft: the base would be taken for the trained agent.
-    if lacking := sorted(found.missing_keys):
+    # A tensor that is not in the file stays 0 in peft: the base would be taken for the trained agent.
+    if missing := sorted(report.missing_keys):
         raise UserError(
-            f"{adapter}: the adapter lacks {len(lacking)} of the tensors that its configuration asks for on this base "
-            f"({lacking[0]}); it was trained on another base, or is not whole: fetch it again."
+            f"{adapter}: the adapter lacks {len(missing)} of the tensors that its configuration asks for on this base "
+            f"({missing[0]}); it was trained on another base, or is not whole: fetch it again."
         )
     return adapted
 
@@ -194,17 +194,17 @@ def _configuration(model: Path | str) -> Any:
 
     _check_folder(model)
     check_weights(model)
-    with _said(model, "configuration"):
+    with _as_user_error(model, "configuration"):
         return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
 
 
 def _complete(kind: Any, model: Path | str, **options: Any) -> Any:
     """Load a model whose files hold all of its weights: transformers would draw the others at random."""
     _check_size(kind, model)
-    loaded, found = kind.from_pretrained(str(model), output_loading_info=True, **options, **SAFE)
-    if lacking := sorted(found["missing_keys"]):
+    loaded, report = kind.from_pretrained(str(model), output_loading_info=True, **options, **SAFE)
+    if missing := sorted(report["missing_keys"]):
         raise UserError(
-            f"{model}: the safetensors lack {len(lacking)} of the model's tensors ({lacking[0]}); fetch the folder "
+            f"{model}: the safetensors lack {len(missing)} of the model's tensors ({missing[0]}); fetch the folder "
             "again, or write the names that the model's type has."
         )
     return loaded
@@ -216,7 +216,7 @@ def _check_size(kind: Any, model: Path | str) -> None:
     from transformers import AutoConfig
 
     stored = sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
-    if not stored:  # a name on the hub, or said by who loads it
+    if not stored:  # a name on the hub, or nothing there, which the loading reports
         return
     auto = hasattr(kind, "from_config")
     config = (AutoConfig if auto else kind.config_class).from_pretrained(str(model), trust_remote_code=False)
@@ -231,7 +231,7 @@ def _check_size(kind: Any, model: Path | str) -> None:
 
 
 @contextmanager
-def _said(model: Path | str, what: str) -> Iterator[None]:
+def _as_user_error(model: Path | str, what: str) -> Iterator[None]:
     """Whatever a library raises about somebody else's folder (anything at all) is a UserError."""
     try:
         yield
@@ -251,8 +251,8 @@ def _check_folder(model: Path | str) -> None:
 
 
 def _missing(model: Path | str, what: str, error: BaseException | None = None) -> str:
-    said = "" if error is None else str(error).strip() or type(error).__name__
-    reason = f" that can be loaded ({' '.join(said.split())[:300]})" if said else ""
+    cause = "" if error is None else str(error).strip() or type(error).__name__
+    reason = f" that can be loaded ({' '.join(cause.split())[:300]})" if cause else ""
     return (
         f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull dvc.yaml` or "
         "`make base-model`) or set `model.base` in params.yaml."

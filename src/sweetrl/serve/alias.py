@@ -50,7 +50,7 @@ class Speaker:
     async def answer(self, request: ChatRequest) -> tuple[list[Completion], int]:
         """Return the replies to a request, and its prompt's length in tokens; BadRequest where it does not fit.
 
-        Who cancels this cancels what a server is asked, or gives its place in this process back.
+        Who cancels this cancels the request to a server, or gives its place in this process back.
         """
         engine = self.agent.engine
         self.under_way += 1
@@ -123,8 +123,8 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
     from sweetrl.models.load import load_tokenizer, vocabulary_of
 
     adapter = None if is_full(handed.adapter) else handed.adapter  # full weights are the server's own model
-    known = load_tokenizer(handed.base), adapter, vocabulary_of(handed.base)
-    remote = VllmEngine(engine, *known, handed.config.chat_options)
+    tokenizer, vocabulary = load_tokenizer(handed.base), vocabulary_of(handed.base)
+    remote = VllmEngine(engine, tokenizer, adapter, vocabulary, handed.config.chat_options)
     try:
         remote.load_adapter()
     except BaseException:

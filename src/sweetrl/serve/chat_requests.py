@@ -14,7 +14,7 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.chat_agent import AgentConfig, check_turns
 from sweetrl.types import Sampling
 
-REPLIES = 16  # that one request may ask for
+REPLIES = 16  # at most, to one request
 SEEDS = 2**31
 # Keys of OpenAI's chat completions that change no reply of this agent. Others must be empty: they would be promises.
 IGNORED = {"user", "store", "service_tier", "safety_identifier", "prompt_cache_key"}

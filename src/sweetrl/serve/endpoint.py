@@ -80,23 +80,23 @@ class Endpoint:
         """Answer the next turn of a dialogue."""
         body = await request.body()
         speaker = self.follower.speaker
-        asked = read_request(body, speaker.handed.config, self.names)
+        chat_request = read_request(body, speaker.handed.config, self.names)
         try:
-            completions, prompt_tokens = await _unless_gone(request, speaker.answer(asked))
+            completions, prompt_tokens = await _unless_gone(request, speaker.answer(chat_request))
         except (BadRequest, ClientDisconnect):
             raise
         except Exception as error:  # not for Starlette: uvicorn then closes the connection behind the answer
             logger.exception("a request failed")
             sentence = "The agent failed on this request; the server's log says why."
             raise BadRequest(sentence, 500, "server_error") from error
-        written = _written(asked, completions, prompt_tokens, speaker.handed)
+        written = _written(chat_request, completions, prompt_tokens, speaker.handed)
         if self.recorder is not None:
             replies = [completion.text for completion in completions]
-            if kept := self.recorder.turn(asked, replies, speaker.handed.title, speaker.handed.config.split):
+            if kept := self.recorder.turn(chat_request, replies, speaker.handed.title, speaker.handed.config.split):
                 written["sweetrl"]["dialogue"] = kept
-        if not asked.stream:
+        if not chat_request.stream:
             return JSONResponse(written)
-        return Response(_events(written, asked.with_usage), media_type="text/event-stream")
+        return Response(_events(written, chat_request.with_usage), media_type="text/event-stream")
 
     async def feedback(self, request: Request) -> Response:
         """Take what a dialogue came to."""

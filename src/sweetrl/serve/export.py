@@ -31,7 +31,7 @@ def export(reference: str, settings: Settings, out: Path, merge: bool = False) -
 
     With `merge` base and adapter become one model, as full weights are one; without, the folder holds the adapter.
     Tokenizer with chat template, generation config, `agent.json` (how it talks) and the model card are in both. `out`
-    appears whole or not at all.
+    appears complete or not at all.
     """
     with new_folder(out) as folder, tempfile.TemporaryDirectory(prefix="sweetrl-export-") as scratch:
         handed = fetch(reference, settings, Path(scratch))

@@ -1,9 +1,9 @@
-"""What a served agent has said, kept as dialogues to learn from: with the client's consent, once their outcome is told.
+"""Dialogues with a served agent, kept to learn from: with the client's consent, once their outcome is reported.
 
 A dialogue is open from its first answer on, in memory and in a hidden file of its own; the server that comes after a
 death goes on with it. When its outcome comes, it is one row of a file as `sweetrl import` reads them
 (docs/own-dialogues.md). These files have a hidden name while they grow, and are renamed when they are full or old:
-whoever lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
+whoever lists the folder sees complete files. All is for its owner alone. What nobody agreed to is written nowhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is wait
 OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
 OPEN_BYTES = 256 * 2**20  # of all of them together
 
-Said = list[dict[str, str]]
+Words = list[dict[str, str]]
 Split = Callable[[str], tuple[str, str]]
 # A dialogue without an outcome: its id (`dialogue`), its words (`said`), the agent's last version in it (`model`), and
 # when it was last heard of (`time`).
@@ -67,16 +67,16 @@ class Recorder:
         """
         name = request.dialogue
         before = self.open.get(name)
-        said = _followed(before["said"] if before else [], request.messages)
-        if not request.consent or len(replies) != 1 or said is None:
+        words = _followed(before["said"] if before else [], request.messages)
+        if not request.consent or len(replies) != 1 or words is None:
             if before is not None:
                 self._end(name)
             return None
         if before is None:
             name = secrets.token_hex(16)
-        said = [*said, assistant_message(*map(clean, split(replies[0])))]
+        words = [*words, assistant_message(*map(clean, split(replies[0])))]
         self.open.pop(name, None)  # now it is the youngest
-        self.open[name] = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
+        self.open[name] = {"dialogue": name, "time": self.clock(), "said": words, "model": model}
         try:
             temporary = private_file(self._path(name).with_suffix(PART))
             temporary.write_text(json.dumps(self.open[name]), encoding="utf-8")
@@ -188,19 +188,19 @@ def _size(dialogue: Open) -> int:
     return sum(len(words) for message in dialogue["said"] for words in message.values())
 
 
-def _followed(said: Said, messages: Sequence[Mapping[str, str]]) -> Said | None:
-    """Return the words before the agent's next reply, as we know them; None where the client says something else.
+def _followed(words: Words, messages: Sequence[Mapping[str, str]]) -> Words | None:
+    """Return the words before the agent's next reply, as they are kept; None where the client's are others.
 
-    A client may go back to an earlier turn, and may send the visible part of a reply for the whole of it.
+    A client may go back to an earlier turn, and may send the visible part of a reply in place of all of it.
     """
     past = len(messages) - 1
-    if past > len(said):
+    if past > len(words):
         return None
-    for ours, theirs in zip(said[:past], messages[:past], strict=True):
-        same = {ours["content"].strip(), visible_reply(ours["content"]).strip()}
-        if ours["role"] != theirs["role"] or theirs["content"].strip() not in same:
+    for kept, sent in zip(words[:past], messages[:past], strict=True):
+        same = {kept["content"].strip(), visible_reply(kept["content"]).strip()}
+        if kept["role"] != sent["role"] or sent["content"].strip() not in same:
             return None
-    return [*said[:past], {"role": "user", "content": messages[-1]["content"]}]
+    return [*words[:past], {"role": "user", "content": messages[-1]["content"]}]
 
 
 def _hand_on(part: Path) -> None:

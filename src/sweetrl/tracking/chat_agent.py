@@ -57,7 +57,7 @@ class AgentConfig:
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     def split(self, reply: str) -> tuple[str, str]:
-        """Return (thoughts, what is said) of the agent's raw reply."""
+        """Return (thoughts, visible words) of the agent's raw reply."""
         return split_thoughts(reply, self.chat_options["marks"])
 
     @property
@@ -171,6 +171,6 @@ def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str,
 
 
 def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
-    """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
+    """Raise UserError for a critic's folder where an agent's is needed; `config` is its adapter_config.json."""
     if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
         raise UserError(f"{adapter}: this is a critic, which does not talk; name an agent: {POLICY} or MODEL@ALIAS.")

@@ -56,7 +56,8 @@ def reasons_to_stay(
 def newest_comparisons(versions: Iterable[ModelVersion]) -> set[str]:
     """Return the versions that know how often the newest test tasks have served: `gate.fresh_after_...` counts it."""
     rows = {
-        str(one.version): [int(row["first"]) for row in entries(one.tags, "comparison").values()] for one in versions
+        str(version.version): [int(row["first"]) for row in entries(version.tags, "comparison").values()]
+        for version in versions
     }
     newest = max((first for firsts in rows.values() for first in firsts), default=None)
     return {number for number, firsts in rows.items() if newest in firsts}
@@ -64,14 +65,14 @@ def newest_comparisons(versions: Iterable[ModelVersion]) -> set[str]:
 
 def _copies(registry: Registry, versions: Sequence[ModelVersion]) -> dict[str, str]:
     """Return version -> the version of another registered model that holds the same logged model."""
-    own = {f"models:/{registry.name}/{one.version}": str(one.version) for one in versions}
-    own |= {str(one.source): str(one.version) for one in versions}
-    return {own[one.source]: f"{one.name} version {one.version}" for one in _others(registry) if one.source in own}
+    own = {f"models:/{registry.name}/{version.version}": str(version.version) for version in versions}
+    own |= {str(version.source): str(version.version) for version in versions}
+    return {own[copy.source]: f"{copy.name} version {copy.version}" for copy in _others(registry) if copy.source in own}
 
 
 def _others(registry: Registry) -> list[ModelVersion]:
     """The versions of all other registered models."""
-    return [one for one in _all(registry.client.search_model_versions) if one.name != registry.name]
+    return [version for version in _all(registry.client.search_model_versions) if version.name != registry.name]
 
 
 def _all(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
@@ -90,11 +91,10 @@ def unused_models(registry: Registry, kept: Collection[str], since: float) -> li
     A registration that died leaves one without a version.
     """
     versions = _all(registry.client.search_model_versions)
-    used = {str(one.source) for one in versions if one.name != registry.name or str(one.version) in kept}
-    found = _all(registry.client.search_logged_models, [registry.store.experiment_id])
+    used = {str(each.source) for each in versions if each.name != registry.name or str(each.version) in kept}
     return [
         model
-        for model in found
+        for model in _all(registry.client.search_logged_models, [registry.store.experiment_id])
         if model.name == registry.name
         and f"models:/{model.model_id}" not in used
         and model.creation_timestamp / 1000 < since
@@ -124,12 +124,12 @@ def unused_runs(registry: Registry, kept: Iterable[ModelVersion], named: Collect
         return line
 
     lines = {name: above(name) for name in runs}
-    ours = {name for name, run in runs.items() if run.data.params.get("tracking.model") == registry.name}
+    own_pipelines = {name for name, run in runs.items() if run.data.params.get("tracking.model") == registry.name}
     for name, run in runs.items():
         marked = run.data.tags.get(RETRAINING_TAG) in named
         if name in used or marked or not run.info.end_time or run.info.end_time / 1000 >= since:
-            ours.discard(lines[name][-1])
-    unused = [name for name, line in lines.items() if line[-1] in ours]
+            own_pipelines.discard(lines[name][-1])
+    unused = [name for name, line in lines.items() if line[-1] in own_pipelines]
     return [runs[name] for name in sorted(unused, key=lambda name: -len(lines[name]))]
 
 
