@@ -52,7 +52,7 @@ def command_line(action: Callable[[], object]) -> int:
         signal.signal(signal.SIGINT, _interrupt)
     _silence_traces()
     try:
-        load_settings()  # a mistyped value is said before Prefect's server starts
+        load_settings()  # a mistyped value is reported before Prefect's server starts
         status = action()
     except BaseException as error:
         if (code := interruption(error)) is not None:
@@ -115,9 +115,9 @@ def _silence_traces() -> None:
     """Prefect logs every failure with its whole trace, and what it does itself; the sentence is printed once, by us."""
 
     def shorten(record: logging.LogRecord) -> bool:
-        ours = record.exc_info is not None and isinstance(record.exc_info[1], UserError)
+        from_user = record.exc_info is not None and isinstance(record.exc_info[1], UserError)
         record.exc_info = record.exc_text = None
-        return not ours and not record.getMessage().startswith(OWN_WORDS)
+        return not from_user and not record.getMessage().startswith(OWN_WORDS)
 
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(shorten)
@@ -153,7 +153,7 @@ def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
 
 
 def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = False) -> None:
-    """Print the summary of a pipeline run; with `as_json` all that is known of it, for other programs."""
+    """Print the summary of a pipeline run; with `as_json` all of its facts, for other programs."""
     if as_json:
         print_json(asdict(outcome) | {"harm": outcome.harm})
         return

@@ -54,7 +54,7 @@ def deploy(root: Path, pool: str = "", block: str = "") -> None:
         )
     named = yaml.safe_load((root / FILE).read_text().replace(PROJECT, project))
     with get_client(sync_client=True) as client:
-        names = [one["name"] for one in named["deployments"]]
+        names = [deployment["name"] for deployment in named["deployments"]]
         same = DeploymentFilter(name=DeploymentFilterName(any_=names))
         for other in client.read_deployments(deployment_filter=same):
             if mark not in other.tags:

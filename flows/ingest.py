@@ -1,4 +1,4 @@
-"""Ingest: new dialogues or task files become the next batch, and the retrainings are told; `sweetrl ingest` calls it.
+"""Ingest: new dialogues or task files become the next batch, and an event starts retrainings (`sweetrl ingest`).
 
 What is taken, put aside and remembered is in tasks/ingestion.py. The event goes out as long as a batch waits that no
 retraining has taken, so that one which was lost with a killed process goes out with the next run.
@@ -52,7 +52,7 @@ def main(
     as_json: opt.Json = False,
 ) -> None:
     """Make new dialogues or task files the next batch, and tell the retrainings."""
-    settings_for(Path.cwd(), source, kind or "")  # said before Prefect starts
+    settings_for(Path.cwd(), source, kind or "")  # mistakes are reported before Prefect starts
     done = ingest(".", source, kind or "", again, not no_push, not no_event)
     if as_json:
         print_json(asdict(done))

@@ -44,7 +44,7 @@ def check_iterations(root: Path) -> None:
 @program
 def main() -> None:
     """Train in iterations: collect and train again with the current policy."""
-    check_iterations(Path.cwd())  # said before Prefect starts
+    check_iterations(Path.cwd())  # mistakes are reported before Prefect starts
     for result in iterate():
         print(f"{result.stage}: {result.summary}")
 

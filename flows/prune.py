@@ -1,6 +1,6 @@
 """Prune: what is old and rests on no version that stays goes: versions, runs, branches, data, flow runs.
 
-What stays is said in tasks/pruning.py; `sweetrl prune` calls it, and the deployment `prune` does each week.
+tasks/pruning.py says what stays; `sweetrl prune` calls it, and the deployment `prune` does each week.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def flow_runs(client: SyncPrefectClient, root: Path, days: float) -> list[FlowRu
     """Return this project's flow runs that ended before `days`: at a server those of its deployments, else all."""
     ended = FlowRunFilter(end_time=FlowRunFilterEndTime(before_=datetime.now(UTC) - timedelta(days=days)))
     shared = bool(os.environ.get("PREFECT_API_URL"))
-    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[f"from:{origin(root)}"])) if shared else None
+    own = DeploymentFilter(tags=DeploymentFilterTags(all_=[f"from:{origin(root)}"])) if shared else None
     runs: list[FlowRun] = []
-    while page := client.read_flow_runs(flow_run_filter=ended, deployment_filter=ours, limit=PAGE, offset=len(runs)):
+    while page := client.read_flow_runs(flow_run_filter=ended, deployment_filter=own, limit=PAGE, offset=len(runs)):
         runs += page
     return runs
 

@@ -82,7 +82,7 @@ def main(
 
 
 def show_retrainings(done: list[Retraining], go_on: bool) -> None:
-    """Print what each retraining did; `go_on` says that no new batch was asked for."""
+    """Print what each retraining did; `go_on` says that no new batch was to be taken."""
     for retrained in done:
         show_outcome(retrained.outcome)
         print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))

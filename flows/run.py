@@ -77,7 +77,7 @@ def main(
     tree = with_changes(before, values, f"--profile {profile}")
     values |= parse_changes(changes or ())
     tree = with_changes(tree, values)
-    own_sources(parse_settings(tree, "params.yaml"))  # wrong options are said before hours of work, not behind them
+    own_sources(parse_settings(tree, "params.yaml"))  # wrong options are reported before hours of work, not behind them
     if dry_run:
         show_plan(plan(root, selection, tree if values else None), as_json)
         return

@@ -44,8 +44,8 @@ def make_share(stage: str, root: str, index: int, count: int, env: dict[str, str
     own = {**env, VARIABLE: str(Share(index, count)), "SWEETRL_TRACKING": "off"}
     command = [sys.executable, "-m", f"sweetrl.stages.{stage.replace('-', '_')}"]
     lines = run_command(stage, command, Path(root), stage_environment(Path(root), own), get_run_logger().info)
-    said = next((text for text in reversed(lines) if text), "")
-    return {"node": ray.get_runtime_context().get_node_id(), "said": said}
+    last_line = next((text for text in reversed(lines) if text), "")
+    return {"node": ray.get_runtime_context().get_node_id(), "said": last_line}
 
 
 @flow(name="spread", validate_parameters=False)

@@ -76,9 +76,9 @@ def metrics(status: ProjectStatus) -> str:
 
     def gauge(name: str, text: str, value: float, **labels: str) -> None:
         names = {"model": status.model} | labels
-        known = gauges.get(name) or Gauge(f"sweetrl_{name}", text, [*names], registry=registry)
-        gauges[name] = known
-        known.labels(**names).set(value)
+        metric = gauges.get(name) or Gauge(f"sweetrl_{name}", text, [*names], registry=registry)
+        gauges[name] = metric
+        metric.labels(**names).set(value)
 
     gauges: dict[str, Gauge] = {}
     if status.last_success is not None:

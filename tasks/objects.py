@@ -59,7 +59,7 @@ class Objects:
             store = repo.cloud.get_remote_odb(None, "prune") if remote else here
             needed = set(used)
             for name in (name for name in used if name.endswith(".dir")):
-                needed |= next((files for files in (_files(one, name) for one in (here, store)) if files), set())
+                needed |= next((files for files in (_files(odb, name) for odb in (here, store)) if files), set())
             unneeded = sorted(set(store.all()) - needed, key=lambda name: (not name.endswith(".dir"), name))
             for path in map(store.oid_to_path, unneeded):
                 facts = store.fs.info(path)

@@ -215,9 +215,9 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
 
 
 def drawing(settings: Settings, root: Path) -> str:
-    """Return what the whole sequence of test tasks is known by, from which `tasks.test_first` cuts its part.
+    """Return what identifies the sequence of all test tasks, from which `tasks.test_first` cuts its part.
 
-    A file of test tasks is known by its content: a batch may hold a copy of the one before under another name.
+    A file of test tasks is identified by its content: a batch may hold a copy of the one before under another name.
     """
     tasks = settings.tasks
     path = root / tasks.test_file
@@ -228,7 +228,7 @@ def drawing(settings: Settings, root: Path) -> str:
 def fresh_test_first(settings: Settings, root: Path) -> int:
     """Return the first test task that the next retraining is to use: today's, or those behind where `gate` says so.
 
-    What they have served for is known from the registry, so that all machines agree, also where the retraining that
+    What they have served for is in the registry, so that all machines agree, also where the retraining that
     took fresh ones has lost and its params.yaml was never merged. A registry that does not answer is a UserError.
     """
     rules, first = settings.gate, settings.tasks.test_first

@@ -124,20 +124,20 @@ class Pruning:
         self.prefixes = [f"refs/{place}/{OURS}" for place in ("heads", f"remotes/{self.origin}")]
         unfinished = {worktree_folder(home, record.branch) for record in self.unfinished}
         own, listed = home / SCRATCH / "worktrees", _worktrees(home)
-        ours = sorted({*own.glob("*"), *(tree for tree in listed if tree.is_relative_to(own))} - unfinished)
-        self.dead = [tree for tree in ours if not tree.is_dir() or _newest(tree) < since]
+        own_trees = sorted({*own.glob("*"), *(tree for tree in listed if tree.is_relative_to(own))} - unfinished)
+        self.dead = [tree for tree in own_trees if not tree.is_dir() or _newest(tree) < since]
         self.trees = [tree for tree in listed if tree.is_dir() and tree not in self.dead]  # others' share the cache
 
     def plan(self) -> Plan:
         """Return what goes."""
-        found = ((ref, ref.removeprefix(prefix)) for ref in self.refs for prefix in self.prefixes)
-        ours = {ref: OURS + name for ref, name in found if name != ref}
-        refs = {facts[0]: ref.partition("/")[2] for ref, facts in self.refs.items() if ref not in ours}
+        stripped = ((ref, ref.removeprefix(prefix)) for ref in self.refs for prefix in self.prefixes)
+        own_refs = {ref: OURS + name for ref, name in stripped if name != ref}
+        refs = {facts[0]: ref.partition("/")[2] for ref, facts in self.refs.items() if ref not in own_refs}
         tips = refs | {commit: tree.name for tree in self.trees if (commit := head(tree))}
         stays = self._versions_that_stay(tips)
-        kept = [one for one in self.versions if str(one.version) in stays]
-        branches = self._branches(ours, tips, {one.tags.get("git_commit", "") for one in kept})
-        used = [*tips, *(self.refs[ref][0] for ref in ours if ref not in branches)]
+        kept = [version for version in self.versions if str(version.version) in stays]
+        branches = self._branches(own_refs, tips, {version.tags.get("git_commit", "") for version in kept})
+        used = [*tips, *(self.refs[ref][0] for ref in own_refs if ref not in branches)]
         items = (
             *self._registered(stays, kept),
             *self._worktrees(),
@@ -162,7 +162,7 @@ class Pruning:
         rules = self.settings.gate
         if rules.fresh_after_comparisons or rules.fresh_after_days:
             stays = dict.fromkeys(retention.newest_comparisons(self.versions), "the gate counts its tests") | stays
-        stays = {number: stays[number] for one in self.versions if (number := str(one.version)) in stays}
+        stays = {number: stays[number] for version in self.versions if (number := str(version.version)) in stays}
         self.stays += [(f"version {number}", why) for number, why in stays.items()]
         return stays
 
@@ -186,7 +186,7 @@ class Pruning:
             yield Item("worktree", folder.name, _size(folder), partial(close_worktree, self.home, folder))
 
     def _branches(
-        self, ours: Mapping[str, str], tips: Iterable[str], lasting: Collection[str]
+        self, own_refs: Mapping[str, str], tips: Iterable[str], lasting: Collection[str]
     ) -> dict[str, Item | None]:
         """The refs of our branches that are not in use: what only they hold was made for no version that stays.
 
@@ -194,7 +194,7 @@ class Pruning:
         """
         branches, busy = dict[str, Item | None](), {record.branch for record in self.unfinished}
         busy |= {git(tree, "branch", "--show-current", check=False).stdout.strip() for tree in self.trees}
-        for ref, branch in ours.items():
+        for ref, branch in own_refs.items():
             commit, when = self.refs[ref]
             log = git(self.home, "log", "--format=%H %s", commit, "--not", *tips).stdout.splitlines()
             own = dict(line.split(" ", 1) for line in log)
@@ -289,7 +289,7 @@ def _worktrees(home: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
-    """What is known of each file below a folder; of a link, of itself."""
+    """The facts of each file below a folder; of a link, of itself."""
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):  # it has gone meanwhile

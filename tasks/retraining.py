@@ -7,7 +7,7 @@ What others see comes after what it rests on: nothing is registered before data 
 them, main is pushed before it moves here (a refusal leaves nothing to undo), and the alias moves last. Every step can
 be taken again, and is: who comes after a death goes through the whole sequence in the same worktree, where what is done
 takes no time (stages are skipped, the adapter is registered already, ...), and in the same MLflow run, which has the
-retraining's mark. The journal says what cannot be seen: which batch was taken, what the gate has said.
+retraining's mark. The journal says what cannot be seen: which batch was taken, what the gate has decided.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
     """Finish the retrainings of `home` that were left unfinished; other `changes` than theirs are a UserError."""
     done = []
     for journal in unfinished(home):
-        theirs = journal.order["changes"]
-        if changes and theirs != dict(changes) and not journal.last("waiting"):
-            raise UserError(f"{journal.branch} is unfinished ({_pairs(theirs)}): {CONTINUE}, or {WITHDRAW}.")
+        ordered = journal.order["changes"]
+        if changes and ordered != dict(changes) and not journal.last("waiting"):
+            raise UserError(f"{journal.branch} is unfinished ({_pairs(ordered)}): {CONTINUE}, or {WITHDRAW}.")
         steps.say(f"going on with {journal.branch}, which was left unfinished")
         if not journal.last("trained"):
             with promoting(home, steps.say):
@@ -129,10 +129,10 @@ def unfinished(home: Path) -> Iterator[Journal]:
             continue
         if not journal.last(DONE) and not journal.last("taken"):
             try:
-                ours = is_taken(home, order["remote"], order["commit"])
+                taken = is_taken(home, order["remote"], order["commit"])
             except UserError:  # the remote does not answer: it is found out another time
                 continue
-            journal.note("taken" if ours else DONE)
+            journal.note("taken" if taken else DONE)
         if not journal.last(DONE):
             yield journal
         elif worktree_folder(home, journal.branch).exists():
@@ -205,7 +205,7 @@ def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str,
 
 
 def carry_out(journal: Journal, steps: Steps) -> Retraining:
-    """Go through the whole sequence from where `journal` says it is; an error leaves it for the next one to finish."""
+    """Go through the sequence from where `journal` says it is; an error leaves it for the next call to finish."""
     order, branch = journal.order, journal.branch
     home = Path(order["home"])
     settings = load_settings(home / "params.yaml")
@@ -245,7 +245,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
 
 
 def prepare(journal: Journal) -> Path:
-    """Return the retraining's worktree: the one that was left, if it is whole, with its parameters set."""
+    """Return the retraining's worktree: the one that was left, if it is complete, with its parameters set."""
     order = journal.order
     home = Path(order["home"])
     tree = open_worktree(home, journal.branch, fresh=not journal.last("worktree"))
@@ -377,8 +377,8 @@ def withdraw(home: Path) -> list[str]:
         rest = " (the branch keeps what was trained)" if journal.last("trained") else ""
         again = {key: value for key, value in order["batch"].items() if "sources" in key} or order["batch"]
         command = f"`python -m flows.retrain {_pairs(again)}`"
-        said = "; ".join(filter(None, [f"{branch} is withdrawn{rest}", undone, f"{command} takes its batch again"]))
-        sentences.append(said)
+        sentence = "; ".join(filter(None, [f"{branch} is withdrawn{rest}", undone, f"{command} takes its batch again"]))
+        sentences.append(sentence)
     return sentences
 
 

@@ -1,6 +1,6 @@
 """What a person who is called at night has to know of a project: from the journals, the registry and the disk.
 
-Nothing is written. What does not answer is said, and the rest is there all the same.
+Nothing is written. What does not answer is named, and the rest is there all the same.
 """
 
 from __future__ import annotations

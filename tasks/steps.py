@@ -48,7 +48,7 @@ def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
 
 
 def _worth_another_try(task: Any, run: Any, state: Any) -> bool:
-    """Prefect's retry condition: not when the stage itself has said what is wrong."""
+    """Prefect's retry condition: not when the stage itself has reported what is wrong."""
     result = state.result(raise_on_failure=False)
     return not (isinstance(result, StageFailed) and result.explained)
 

@@ -112,7 +112,7 @@ def worktree_folder(home: Path, branch: str) -> Path:
 def open_worktree(home: Path, branch: str, fresh: bool = True) -> Path:
     """Return the folder of a second checkout on `branch` (made from HEAD if it is new), with DVC's cache in common.
 
-    With `fresh`, what lies there is removed first; without, it is used as it is, if it is whole. Two runs in one
+    With `fresh`, what lies there is removed first; without, it is used as it is, if it is complete. Two runs in one
     folder fail on DVC's lock; two worktrees with one cache do not, and share the run cache.
     """
     folder = worktree_folder(home, branch)
@@ -130,7 +130,7 @@ def open_worktree(home: Path, branch: str, fresh: bool = True) -> Path:
 
 
 def close_worktree(home: Path, folder: Path) -> None:
-    """Remove a worktree (not its branch), whole or half-made; it is no error if there is none."""
+    """Remove a worktree (not its branch), complete or not; it is no error if there is none."""
     git(home, "worktree", "unlock", str(folder), check=False)  # git locks it while making it
     git(home, "worktree", "remove", "--force", str(folder), check=False)
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,14 +148,14 @@ def share_dvc_settings(home: Path, folder: Path) -> None:
     local = folder / ".dvc" / Config.CONFIG_LOCAL
     local.parent.mkdir(exist_ok=True)
     local.unlink(missing_ok=True)
-    with open_repo(home) as repo, Config(str(local.parent), validate=False).edit("local") as theirs:
+    with open_repo(home) as repo, Config(str(local.parent), validate=False).edit("local") as local_config:
         for level in ("repo", "local"):
-            merge(theirs, Config(str(home / ".dvc"), validate=False).load_one(level))
-        theirs["cache"]["dir"] = repo.cache.local_cache_dir
+            merge(local_config, Config(str(home / ".dvc"), validate=False).load_one(level))
+        local_config["cache"]["dir"] = repo.cache.local_cache_dir
 
 
 def carry_accepted(source: Path, target: Path) -> None:
-    """Copy what the last accepted batches looked like from one checkout to another, if it is known."""
+    """Copy what the last accepted batches looked like from one checkout to another, if that is there."""
     for path in (ACCEPTED, QUALITY_HISTORY):
         if (source / path).exists():
             write_text(target / path, (source / path).read_text(encoding="utf-8"))
@@ -214,9 +214,9 @@ def commit_records(root: Path, message: str, code: Sequence[str] = ()) -> str:
 
 def identity(root: Path) -> list[str]:
     """Return git's options that name who commits, where git does not know it itself."""
-    ours = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
-    unknown = [key for key in ours if git(root, "config", key, check=False).returncode]
-    return [word for key in unknown for word in ("-c", f"{key}={ours[key]}")]
+    author = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
+    unknown = [key for key in author if git(root, "config", key, check=False).returncode]
+    return [word for key in unknown for word in ("-c", f"{key}={author[key]}")]
 
 
 def push(root: Path, branch: str | None = None) -> list[str]:

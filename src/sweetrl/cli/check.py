@@ -74,17 +74,17 @@ def rehearse(settings: Settings) -> Iterator[Check]:
         yield Check(step, "ok", f"{method.name}, and its settings fit" + (f"; your own code in {code}" if code else ""))
         step = "tasks"
         sizes = settings.tasks
-        ours = sizes.source == "synthetic" and not is_plugin("domains", settings.suite)  # alike: a few say enough
+        generated = sizes.source == "synthetic" and not is_plugin("domains", settings.suite)  # alike: a few say enough
         few = {f"tasks.{split}": min(getattr(sizes, split), TASKS // 4) for split in ("train", "validation", "test")}
-        splits = split_tasks(load_domain(with_values(settings, few)) if ours else domain)
-        if not ours:  # files may hold fewer than are asked for
+        splits = split_tasks(load_domain(with_values(settings, few)) if generated else domain)
+        if not generated:  # files may hold fewer than are asked for
             there = {"collect": len(splits["train"]), "evaluate": len(splits["test"])}
             fitting = {f"{name}.tasks": min(getattr(settings, name).tasks, count) for name, count in there.items()}
             settings = with_values(settings, fitting)
         train = _spread(batch_of(splits["train"], settings.collect.first, settings.collect.tasks), TASKS)
         looked_at = [*train, *_spread(splits["test"], TASKS)]
         seen = ", ".join(f"{len(tasks):,} {split}" for split, tasks in splits.items())
-        yield Check(step, "ok", f"the first {seen}" if ours else seen)
+        yield Check(step, "ok", f"the first {seen}" if generated else seen)
         yield _secrets(domain, looked_at, "critic" in method.needs and settings.critic.privileged)
         step = "references"
         with rollouts.opened(domain) as world:
@@ -109,7 +109,7 @@ def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
 
 
 def _secrets(domain: Domain, tasks: Sequence[Task], needed: bool) -> Check:
-    """Whether there is training-time information c, and none of it in what the agent is told at the beginning."""
+    """Whether there is training-time information c, and none of it in the agent's first prompt."""
     system = squeeze(domain.system_prompt(domain.settings.agent.prompt))
     faults: list[str] = []
     for task in tasks:
@@ -177,7 +177,7 @@ def _played(world: OpenEnvironment, settings: Settings, method: Method, tasks: S
 
 
 def _expected(domain: Domain, settings: Settings, dialogues: Sequence[Trajectory]) -> Check:
-    """What the stage `validate` asks of every dialogue, asked of these."""
+    """The checks that the stage `validate` makes of every dialogue, made of these."""
     table = TrajectoryTable(domain, settings.agent.max_turns, domain.system_prompt(settings.agent.prompt))
     places = [f"task {each.task.id}, attempt {each.attempt}" for each in dialogues]
     list(table.watch(dialogues, places))

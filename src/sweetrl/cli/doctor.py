@@ -230,7 +230,7 @@ def services() -> Iterator[Check]:
 
 
 def _settings() -> Settings:
-    """The project's settings, for checks of other things: what is wrong in params.yaml is said once, by `project`."""
+    """The project's settings, for other checks: what is wrong in params.yaml is reported once, by `project`."""
     try:
         return load_settings() if Path("params.yaml").exists() else Settings()
     except UserError:

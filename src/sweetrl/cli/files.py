@@ -132,7 +132,7 @@ def evaluate(
     result = evaluate_standalone(settings, tasks, out, limit, adapter, None if as_json else report, temperature or ())
     if as_json or "temperatures" not in result:
         rest = {name: value for name, value in result.items() if name not in ("success", "reward", "intervals")}
-        first = result.get("intervals", {})  # what one looks for first
+        first = result.get("intervals", {})  # the numbers to read first
         print_facts("evaluate", facts({**first, **rest}), result if as_json else None)
         return
     measured = [{**row, **row["intervals"]} for row in result["temperatures"]]

@@ -62,7 +62,7 @@ def _start_flow() -> None:
     """
     from importlib.util import find_spec
 
-    for package in EXTRAS["pipeline"]:  # said here: the flow's own imports would end in a traceback
+    for package in EXTRAS["pipeline"]:  # reported here: the flow's own imports would end in a traceback
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if not all(path.exists() for path in PROJECT):

@@ -83,17 +83,17 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
     number = 0
     for number, row in read_rows(path):
         where = f"{path}: line {number}"
-        found = read_as(AnswerRow, row, where)
-        index = found.index
+        parsed = read_as(AnswerRow, row, where)
+        index = parsed.index
         if index is not None:
             if not 0 <= index < len(tasks):
                 raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
-        elif found.task is not None:
-            index = by_content.get((found.task.problem_description, found.task.ground_truth))
+        elif parsed.task is not None:
+            index = by_content.get((parsed.task.problem_description, parsed.task.ground_truth))
             if index is None:
                 raise UserError(f"{where}: this task is not in {source}; give the trajectories' own task file.")
         else:
             raise UserError(f"{where}: neither `index` and `answer` nor an official trajectory with a `task`.")
-        yield index, found.answer
+        yield index, parsed.answer
     if not number:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

@@ -89,8 +89,8 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     hint = ""
     for row in islice(rows, limit):
         *cells, reward, success = row.values()
-        one = ["sweetrl", "show", row["task"], "--attempt", str(row["attempt"]), "--dialogues", str(source)]
-        hint = hint or f"to see the first: {shlex.join(one)}"
+        command = ["sweetrl", "show", row["task"], "--attempt", str(row["attempt"]), "--dialogues", str(source)]
+        hint = hint or f"to see the first: {shlex.join(command)}"
         table.add_row(*map(str, cells), "-" if reward is None else f"{reward:.2f}", style="green" if success else "")
     console.print(table)
     if rest := sum(1 for _ in rows):

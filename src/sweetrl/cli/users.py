@@ -52,7 +52,7 @@ def check(
         return
     names = [what for what, _ in seen[0].rates()]
     rows = []
-    for one in seen:
-        rates = [f"{rate.value:.1%} [{rate.low:.1%}, {rate.high:.1%}]" for _, rate in one.rates()]
-        rows.append((one.user, str(one.counts["asked"]), *rates))
+    for answers in seen:
+        rates = [f"{rate.value:.1%} [{rate.low:.1%}, {rate.high:.1%}]" for _, rate in answers.rates()]
+        rows.append((answers.user, str(answers.counts["asked"]), *rates))
     print_table(f"users, {seen[0].tasks} tasks", ("user", "questions", *names), rows)

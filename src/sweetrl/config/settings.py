@@ -307,7 +307,7 @@ class Settings(RankingSettings):
         if not isinstance(trainer, dict):
             return values
         own = {name: values.get(name, {}) for name in TRAINED}
-        return values | {name: overlaid(trainer, one) for name, one in own.items() if isinstance(one, dict)}
+        return values | {name: overlaid(trainer, fields) for name, fields in own.items() if isinstance(fields, dict)}
 
     @property
     def evaluated_agent(self) -> AgentSettings:

@@ -1,4 +1,4 @@
-"""What is said while work goes on: whether anything is, and what libraries say, which goes into a file.
+"""What is printed while work goes on: whether anything is, and what libraries log, which goes into a file.
 
 The terminal is for the project's own words (the logger "sweetrl"); warnings of libraries are about other code.
 """
@@ -51,7 +51,7 @@ def any_letters() -> None:
 
 
 def quiet() -> bool:
-    """Whether nothing but results and errors is wanted."""
+    """Whether nothing but results and errors is to be printed."""
     return os.environ.get(QUIET, "") not in ("", "0")
 
 
@@ -87,12 +87,12 @@ def own_words_only(command: str) -> Iterator[LibraryLog]:
     In a project the file is .scratch/logs/<command>.log; elsewhere it lies in the system's folder for such files.
     """
     folder = FOLDER if Path("params.yaml").exists() else Path(tempfile.gettempdir()) / f"sweetrl-{os.getuid()}"
-    aside, ours = LibraryLog(folder / f"{command}.log"), logging.StreamHandler(sys.stderr)
-    ours.setFormatter(logging.Formatter("%(message)s"))
+    aside, screen = LibraryLog(folder / f"{command}.log"), logging.StreamHandler(sys.stderr)
+    screen.setFormatter(logging.Formatter("%(message)s"))
     root, own = logging.getLogger(), logging.getLogger("sweetrl")
     level = own.level
     own.setLevel(logging.WARNING if quiet() else logging.INFO)
-    own.addHandler(ours)
+    own.addHandler(screen)
     root.addHandler(aside)
     with warnings.catch_warnings():
         logging.captureWarnings(True)
@@ -101,7 +101,7 @@ def own_words_only(command: str) -> Iterator[LibraryLog]:
         finally:
             logging.captureWarnings(False)
             root.removeHandler(aside)
-            own.removeHandler(ours)
+            own.removeHandler(screen)
             own.setLevel(level)
             if aside.used and not quiet():
                 print(f"warnings of libraries are in {aside.path}", file=sys.stderr)

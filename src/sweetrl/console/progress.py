@@ -38,7 +38,7 @@ def first_process() -> bool:
 def time_left(done: float, total: float, seconds: float) -> str:
     """Return in words how many minutes the rest takes, after `done` of `total` in `seconds`.
 
-    "" before a twentieth is done, and in the first 10 seconds: what begins slowly would be told as hours.
+    "" before a twentieth is done, and in the first 10 seconds: what begins slowly would be estimated at hours.
     """
     if not total / 20 <= done < total or seconds < 10:
         return ""

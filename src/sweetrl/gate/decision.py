@@ -115,8 +115,8 @@ def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings)
     tasks = sorted(champion.rewards.keys() & challenger.rewards.keys())
     if not tasks:
         raise UserError("there is no test task that champion and challenger both finished; evaluate both again.")
-    known = champion.tokens.keys() & challenger.tokens.keys() >= set(tasks)
-    if not known and rules.extra_tokens is not None:
+    counted = champion.tokens.keys() & challenger.tokens.keys() >= set(tasks)
+    if not counted and rules.extra_tokens is not None:
         raise UserError("params.yaml: tokens are not known for `gate.extra_tokens`; evaluate both.")
     before, after = ([version.rewards[task] for task in tasks] for version in (champion, challenger))
     return Pairing(champion, challenger, tasks, before, after)
@@ -259,7 +259,7 @@ def _cost_sentence(cost: CostDifference) -> str:
 
 
 def _refusals(parts: Sequence[Slice], costs: Sequence[CostDifference], rules: GateSettings) -> list[str]:
-    """Why a challenger that wins on the whole is not promoted."""
+    """Why a challenger that wins on all tasks together is not promoted."""
     refusals = []
     for status, sentence, asking in (
         ("loss", "it loses more than {:g} in {}", ("refuse-loss", "refuse-doubt")),
@@ -267,8 +267,8 @@ def _refusals(parts: Sequence[Slice], costs: Sequence[CostDifference], rules: Ga
     ):
         names = [part.name for part in parts if part.status == status]
         if names and rules.slice_rule in asking:
-            told = sentence.format(rules.slice_margin, slices.few(names))
-            refusals.append(f"{told} (gate.slice_rule: {rules.slice_rule})")
+            refusal = sentence.format(rules.slice_margin, slices.few(names))
+            refusals.append(f"{refusal} (gate.slice_rule: {rules.slice_rule})")
     return refusals + [
         f"it is not shown to take at most {cost.limit:g} more {cost.what} a dialogue (gate.extra_{cost.key})"
         for cost in costs

@@ -1,4 +1,4 @@
-"""Groups of tasks looked at apart: whoever wins on the whole may lose where few look, or where few tasks are.
+"""Groups of tasks looked at apart: whoever wins on all tasks together may lose in a group that has few of them.
 
 For each slice, with d_i the differences of its n tasks: the interval of their mean, made cautious by two tasks that
 nobody has seen. Half a task that was only won, half a task that was only lost and one without a difference are added,

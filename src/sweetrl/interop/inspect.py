@@ -64,7 +64,7 @@ def colbench(
     """
     settings = _with_prompt(settings or {}, prompt)
     world = _world(domain, params, settings)
-    world.domain.system_prompt(world.domain.settings.agent.prompt)  # what is wrong with it is said here
+    world.domain.system_prompt(world.domain.settings.agent.prompt)  # what is wrong with it is reported here
     tasks = world.tasks(split, count, seed)
     among = {"split": split, "count": len(tasks), "seed": world.domain.settings.seed if seed is None else seed}
     samples = [
@@ -94,7 +94,7 @@ def dialogue(domain: str = "backend", params: str | None = None, settings: dict[
         words: str | None = talk.request
         while words is not None:
             state = await generate(state)
-            words = await anyio.to_thread.run_sync(talk.say, _said(state.messages)[-1])
+            words = await anyio.to_thread.run_sync(talk.say, _replies(state.messages)[-1])
             if words is not None:
                 state.messages.append(ChatMessageUser(content=words))
         if talk.outcome == "lost":
@@ -169,7 +169,7 @@ def _score(world: World, state: TaskState) -> Trajectory:
     """Score the dialogue that a sample's messages are: by them alone, so that a log can be scored, too."""
     sample = _find(world, state)
     heard = [message.text for message in state.messages if isinstance(message, ChatMessageUser)][1:]
-    replies = _said(state.messages)
+    replies = _replies(state.messages)
     if _outcome(state) == BROKEN_OFF:
         replies = replies[: len(heard)]  # what nobody has replied to was not the end
 
@@ -195,5 +195,5 @@ def _outcome(state: TaskState) -> str:
     return str(end["outcome"])
 
 
-def _said(messages: Sequence[Any]) -> list[str]:
+def _replies(messages: Sequence[Any]) -> list[str]:
     return [message.text for message in messages if isinstance(message, ChatMessageAssistant)]

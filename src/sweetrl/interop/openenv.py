@@ -182,7 +182,7 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
 
     async def get_task(self, split: str, index: int) -> dict[str, Any]:
         """Return what anybody may know of a task; IndexError where there is none."""
-        await self.num_tasks(split)  # what is wrong with the split is said here
+        await self.num_tasks(split)  # what is wrong with the split is reported here
         try:
             return _public(split, index, self._world.task(index, split))
         except UserError as error:
@@ -221,7 +221,7 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
     if sessions < 1:
         raise UserError(f"sessions: {sessions} dialogues at a time are none; give at least 1.")
     domain = domain_named("create_app", domain, settings.pop("params", None), settings)
-    domain.system_prompt(domain.settings.agent.prompt)  # what is wrong with it is said here, not in every reset
+    domain.system_prompt(domain.settings.agent.prompt)  # what is wrong with it is reported here, not in every reset
     world = World(domain)
     app: Any = make_app(
         partial(DialogueEnvironment, world),

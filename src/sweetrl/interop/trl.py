@@ -140,8 +140,8 @@ class DialogueEnvironment:
                 )
         place = {name: row[name] for name in ("place", "split", "count", "seed")}
         request = self._world.task(**place).problem_description
-        if row.get("prompt") and request not in (said := str(row["prompt"][-1]["content"])):
-            request = said
+        if row.get("prompt") and request not in (prompt := str(row["prompt"][-1]["content"])):
+            request = prompt
         task = self._world.same_task(row["task"], request, **place)
         self._task, self._scored, self._failure = task, None, None
         self._talk = self._world.begin(task, row["seed"], agent="trl")

@@ -208,8 +208,8 @@ def spoken(segment: vf.Segment) -> str:
     """Return what the agent said last with its blanks, which Segment.last_reply strips; empty where it said nothing."""
     if segment.root_reply is not None:
         return str(segment.root_reply)
-    said = (one.content for one in reversed(segment.messages) if isinstance(one, vf.AssistantMessage))
-    return next(said, None) or ""
+    texts = (message.content for message in reversed(segment.messages) if isinstance(message, vf.AssistantMessage))
+    return next(texts, None) or ""
 
 
 def record(trace: vf.Trace, dialogue: Trajectory) -> None:
