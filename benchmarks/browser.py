@@ -125,19 +125,19 @@ class RoutedTab(Tab):
         return base64.b64decode(shot["data"])
 
     def _answer(self, paused: dict[str, Any]) -> None:
-        address, asked = paused["request"]["url"], {"requestId": paused["requestId"]}
+        address, request = paused["request"]["url"], {"requestId": paused["requestId"]}
         if address == "http://page.test/":
             body, kind = self.page, "text/html; charset=utf-8"
         elif "tailwind" in address:
             body, kind = self.css, "text/css"
-        elif (found := size(address)) is not None:
-            body, kind = base64.b64encode(picture(*found)).decode(), "image/svg+xml"
+        elif (dimensions := size(address)) is not None:
+            body, kind = base64.b64encode(picture(*dimensions)).decode(), "image/svg+xml"
         else:
-            self.browser.send("Fetch.failRequest", self._session, **asked, errorReason="Failed")
+            self.browser.send("Fetch.failRequest", self._session, **request, errorReason="Failed")
             return
         headers = [{"name": "Content-Type", "value": kind}]
         self.browser.send(
-            "Fetch.fulfillRequest", self._session, **asked, responseCode=200, responseHeaders=headers, body=body
+            "Fetch.fulfillRequest", self._session, **request, responseCode=200, responseHeaders=headers, body=body
         )
 
 
@@ -151,11 +151,11 @@ def playwright(pages: list[str], each: bool) -> dict[str, float] | None:
 
     def answer(route: Any) -> None:
         address = route.request.url
-        found = size(address)
+        dimensions = size(address)
         if "tailwind" in address:
             route.fulfill(body=css, content_type="text/css")
-        elif found is not None:
-            route.fulfill(body=picture(*found), content_type="image/svg+xml")
+        elif dimensions is not None:
+            route.fulfill(body=picture(*dimensions), content_type="image/svg+xml")
         else:
             route.abort()
 
@@ -188,7 +188,7 @@ def playwright(pages: list[str], each: bool) -> dict[str, float] | None:
 
 def soak(pages: list[str], count: int) -> list[dict[str, float]]:
     """Proportional memory of the browser (MiB) as pages go by; with the shipped settings."""
-    found: list[dict[str, float]] = []
+    samples: list[dict[str, float]] = []
 
     def endless() -> Iterator[str]:
         for at in range(count):
@@ -197,11 +197,10 @@ def soak(pages: list[str], count: int) -> list[dict[str, float]]:
     with Renderer(BrowserSettings(cache="")) as renderer:
         for at, _ in enumerate(renderer.render_many(endless()), 1):
             if at % 100 == 0:
-                found.append({"pages": at, "mib": round(memory(renderer), 1), "own_mib": round(own_memory(), 1)})
-                print(
-                    f"  {at} pages: browser {found[-1]['mib']} MiB, this process {found[-1]['own_mib']} MiB", flush=True
-                )
-    return found
+                samples.append({"pages": at, "mib": round(memory(renderer), 1), "own_mib": round(own_memory(), 1)})
+                sizes = f"browser {samples[-1]['mib']} MiB, this process {samples[-1]['own_mib']} MiB"
+                print(f"  {at} pages: {sizes}", flush=True)
+    return samples
 
 
 def memory(renderer: Renderer) -> float:
@@ -248,9 +247,9 @@ def main() -> None:
         results[name] = method()
         print(f"{name}: {results[name] or 'not installed, not compared'}", flush=True)
     base = min(results[name]["cpu_seconds"] for name in results if name.startswith("renderer"))
-    for name, found in results.items():
-        if found:
-            print(f"{found['cpu_seconds'] / base:6.1f} x the processor time of a page: {name}")
+    for name, numbers in results.items():
+        if numbers:
+            print(f"{numbers['cpu_seconds'] / base:6.1f} x the processor time of a page: {name}")
     if options.soak:
         results["memory"] = soak(loaded, options.soak)
         parts = [row["mib"] for row in results["memory"]]

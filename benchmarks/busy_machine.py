@@ -59,22 +59,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=8, help="training steps of each measurement")
     parser.add_argument("--busy", type=int, default=1, help="programs that only count")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     first: list[float] = []
     print(f"{'':28s} {'training step':>20s} {'decoding step':>20s}")
-    for busy in (0, asked.busy):
+    for busy in (0, options.busy):
         others = [
             subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(busy)
         ]
         try:
             for name, spins in (("libgomp's own", None), (f"GOMP_SPINCOUNT={SPINS}", SPINS)):
-                found = measure(asked.steps, spins)
-                first = first or found
-                cells = [f"{one:9.4f} s {one / base:6.2f} x" for one, base in zip(found, first, strict=True)]
+                seconds = measure(options.steps, spins)
+                first = first or seconds
+                cells = [f"{taken:9.4f} s {taken / base:6.2f} x" for taken, base in zip(seconds, first, strict=True)]
                 print(f"{name:22s} {'beside ' + str(busy) if busy else 'alone':8s} " + " ".join(cells), flush=True)
         finally:
-            for one in others:
-                one.kill()
+            for process in others:
+                process.kill()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from sweetrl.types import RankedState, Trajectory
 
 def main() -> None:
     data, *rows = map(Path, sys.argv[1:])
-    dialogues = {(one.task.id, one.attempt): one for one in TrajectoryStore(data / "trajectories").read()}
+    dialogues = {(each.task.id, each.attempt): each for each in TrajectoryStore(data / "trajectories").read()}
     print("| row | centred | greatest weight | spread of questions | shares of the weight |\n|---|---|---|---|---|")
     for row in rows:
         for reply_types in ("mean_centered", "median_centered"):

@@ -44,7 +44,7 @@ def main() -> None:
     domain = Backend()
     for name in sys.argv[1:]:
         tasks = list(read_tasks(Path(name), domain))
-        said, all_of, facts, leaks = Counter[str](), Counter[str](), [], 0
+        described, all_of, facts, leaks = Counter[str](), Counter[str](), [], 0
         for task in tasks:
             tree = ast.parse(task.ground_truth)
             describer = Describer(tree)
@@ -54,27 +54,27 @@ def main() -> None:
             for node in ast.walk(tree):
                 if isinstance(node, KINDS):
                     all_of[type(node).__name__] += 1
-                    said[type(node).__name__] += id(node) not in lost
+                    described[type(node).__name__] += id(node) not in lost
             fragments, request = domain.hidden_fragments(task), squeeze(task.problem_description)
             for fact in describer.facts:
                 quoted = told_fragment(fragments, squeeze(fact.text), [request])
                 leaks += domain.find_leak(task, fact.text) is not None or quoted is not None
-        user, told, answers, started = DescribedUser(domain.facts), Counter[str](), 0, time.monotonic()
+        user, answered, answers, started = DescribedUser(domain.facts), Counter[str](), 0, time.monotonic()
         for task in tasks:
-            known = domain.facts(task)
-            for fact in known:
+            task_facts = domain.facts(task)
+            for fact in task_facts:
                 subject = words_of(fact.about[0]) if fact.about else "it"
-                same = [other.text for other in known if other.question == fact.question]
+                same = [other.text for other in task_facts if other.question == fact.question]
                 for how, question in (("check", fact.question), ("other", OTHER_WORDS[fact.kind].format(subject))):
                     messages = (Message("user", task.problem_description), Message("assistant", question))
                     words = user.reply(task, messages, 7)
-                    told[how] += any(text in words for text in same)
+                    answered[how] += any(text in words for text in same)
                     answers += 1
         rate = answers / (time.monotonic() - started)
         mean = sum(facts) / len(tasks)
         print(f"{Path(name).stem}: {len(tasks)} tasks, {mean:.2f} facts a task, {facts.count(0)} tasks without")
-        print("  with a sentence: " + ", ".join(f"{kind} {said[kind]} of {all_of[kind]}" for kind in all_of))
-        shares = {how: count / sum(facts) for how, count in told.items()}
+        print("  with a sentence: " + ", ".join(f"{kind} {described[kind]} of {all_of[kind]}" for kind in all_of))
+        shares = {how: count / sum(facts) for how, count in answered.items()}
         print(f"  told when asked as `users check` does: {shares['check']:.1%}, in other words: {shares['other']:.1%}")
         print(f"  leaks: {leaks} in {sum(facts)} sentences; {rate:,.0f} answers a second")
 

@@ -109,15 +109,15 @@ def measure(engine: Any, chat: Any, tasks: list[Any], seed: int) -> dict[str, fl
     wall, processor = time.perf_counter(), time.process_time()
     agent = AgentSettings(max_turns=10, max_new_tokens=256)
     context = RolloutContext(Backend(), engine, chat, ScriptedSimulator(), Unscored(), agent)
-    found = rollout([(task, 0) for task in tasks], context, seed=seed, batch=len(tasks))
+    dialogues = rollout([(task, 0) for task in tasks], context, seed=seed, batch=len(tasks))
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     tokens = engine.usage().generated_tokens - before
     return {
-        "dialogues_per_second": len(found) / wall,
-        "dialogues_per_processor_second": len(found) / processor,
+        "dialogues_per_second": len(dialogues) / wall,
+        "dialogues_per_processor_second": len(dialogues) / processor,
         "tokens_per_second": tokens / wall,
-        "turns": sum(len(one.turns) for one in found) / len(found),
-        "tokens_per_dialogue": tokens / len(found),
+        "turns": sum(len(dialogue.turns) for dialogue in dialogues) / len(dialogues),
+        "tokens_per_dialogue": tokens / len(dialogues),
     }
 
 
@@ -142,14 +142,14 @@ def main() -> None:
         for name, peer in peers.items():
             runs[name].append(measure(peer, engine.chat, tasks, repeat))
     result = {
-        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+        name: {key: statistics.median(run[key] for run in some) for key in some[0]} for name, some in runs.items()
     }
     first = result["our engine, cache reused"]
     for name, numbers in result.items():
         numbers["ours_is_faster_by"] = first["dialogues_per_second"] / numbers["dialogues_per_second"]
         # On a busy machine the wall clock says little, the processor's time still something.
-        ours, theirs = first["dialogues_per_processor_second"], numbers["dialogues_per_processor_second"]
-        numbers["ours_needs_less_processor_by"] = ours / theirs
+        own, other = first["dialogues_per_processor_second"], numbers["dialogues_per_processor_second"]
+        numbers["ours_needs_less_processor_by"] = own / other
         print(
             f"{name:26s} {numbers['dialogues_per_second']:7.1f} dialogues/s"
             f"{numbers['tokens_per_second']:8.0f} tokens/s{numbers['turns']:5.1f} turns"

@@ -110,8 +110,8 @@ BY_CHANCE = (
     Part("brief-chance", BRIEF | CHANCE, LEARN, "brief", (TASKS,)),
 )
 WITHOUT_CHANCE = tuple(
-    Part(f"{one.name}-greedy", {**one.changes, **GREEDY}, ("evaluate",), one.name, (TASKS, BASE, POLICY))
-    for one in EXAMPLES
+    Part(f"{part.name}-greedy", {**part.changes, **GREEDY}, ("evaluate",), part.name, (TASKS, BASE, POLICY))
+    for part in EXAMPLES
 )
 
 
@@ -123,7 +123,7 @@ def chance(task: Task, dialogue: Trajectory) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in EXAMPLES], help="these examples")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in EXAMPLES], help="these examples")
     parser.add_argument("--control", action="store_true", help="also random rewards, and temperature 0")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="work here and leave everything; default: a temporary folder")
@@ -132,19 +132,19 @@ def main() -> None:
     if options.folder is not None and options.folder.exists() and any(options.folder.iterdir()):
         parser.error(f"--folder: {options.folder} is not empty")
     with tempfile.TemporaryDirectory(prefix="examples-") as scratch:
-        found = measured(options.folder or Path(scratch), wanted(options.only, options.control), options.seed)
+        measurements = measured(options.folder or Path(scratch), selected(options.only, options.control), options.seed)
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(measurements, indent=2) + "\n", encoding="utf-8")
 
 
-def wanted(only: Sequence[str] | None, control: bool) -> list[Part]:
+def selected(only: Sequence[str] | None, control: bool) -> list[Part]:
     """The parts to run, each after the one that it takes things from."""
     every = [*EXAMPLES, *(BY_CHANCE + WITHOUT_CHANCE if control else ())]
-    names = {one.name for one in every if only is None or one.name.partition("-")[0] in only}
-    for one in reversed(every):
-        if one.name in names and one.start:
-            names.add(one.start)
-    return [one for one in every if one.name in names]
+    names = {part.name for part in every if only is None or part.name.partition("-")[0] in only}
+    for part in reversed(every):
+        if part.name in names and part.start:
+            names.add(part.start)
+    return [part for part in every if part.name in names]
 
 
 def measured(folder: Path, parts: Sequence[Part], seed: int) -> dict[str, Any]:
@@ -153,10 +153,10 @@ def measured(folder: Path, parts: Sequence[Part], seed: int) -> dict[str, Any]:
         rows[part.name] = run(folder, part, seed)
     print("\n".join(table(rows)), flush=True)
     compared = [
-        against(folder, one.name, f"{one.name}-{control}", which)
-        for one in EXAMPLES
+        against(folder, part.name, f"{part.name}-{control}", which)
+        for part in EXAMPLES
         for control, which in (("chance", "trained"), ("greedy", "base"), ("greedy", "trained"))
-        if f"{one.name}-{control}" in rows
+        if f"{part.name}-{control}" in rows
     ]
     for line in compared:
         print(f"{line['trained']} minus {line['control']}: success {difference(line)}", flush=True)
@@ -190,11 +190,11 @@ def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
         if done.returncode:
             sys.exit(f"{part.name}: the stage {stage} failed\n{(done.stdout + done.stderr)[-3000:]}")
         print(f"{part.name}: {stage}, {seconds[stage]:.0f} s: {last_line(done.stdout)}", flush=True)
-    found = json.loads((place / "reports/evaluation.json").read_text(encoding="utf-8"))
+    evaluation = json.loads((place / "reports/evaluation.json").read_text(encoding="utf-8"))
     source = REPOSITORY / f"examples/{part.name}.py"
     return {
-        "tasks": found["tasks"],
-        **{name: measure(found, name) for name in ("success", "reward")},
+        "tasks": evaluation["tasks"],
+        **{name: measure(evaluation, name) for name in ("success", "reward")},
         "seconds": round(sum(seconds.values()), 1),
         "stages": seconds,
         "lines": len(source.read_text(encoding="utf-8").splitlines()) if source.exists() else None,
@@ -214,9 +214,9 @@ def parameters(changes: Mapping[str, Any]) -> str:
     return text
 
 
-def measure(found: Mapping[str, Any], name: str) -> dict[str, float]:
-    change = found["difference"][name]
-    both = {"before": found[f"{name}_before"], "after": found[f"{name}_after"]}
+def measure(evaluation: Mapping[str, Any], name: str) -> dict[str, float]:
+    change = evaluation["difference"][name]
+    both = {"before": evaluation[f"{name}_before"], "after": evaluation[f"{name}_after"]}
     return both | {key: change[key] for key in ("value", "low", "high", "p_value")}
 
 
@@ -231,7 +231,7 @@ def against(folder: Path, name: str, control: str, which: str) -> dict[str, Any]
 
     def wins(part: str, policy: str) -> dict[str, bool]:
         rows = read_results(folder / part / "reports/results.parquet")
-        return {one.task_id: one.success for one in rows if one.policy == policy and one.reward is not None}
+        return {row.task_id: row.success for row in rows if row.policy == policy and row.reward is not None}
 
     after, before = wins(name, AFTER), wins(control, which)
     shared = sorted(set(after) & set(before))
@@ -249,9 +249,9 @@ def against(folder: Path, name: str, control: str, which: str) -> dict[str, Any]
     }
 
 
-def difference(one: Mapping[str, float]) -> str:
-    p = "p < 0.001" if one["p_value"] < 0.001 else f"p = {one['p_value']:.3f}"
-    return f"{100 * one['value']:+.1f} [{100 * one['low']:+.1f}, {100 * one['high']:+.1f}], {p}".replace("-", "−")
+def difference(gap: Mapping[str, float]) -> str:
+    p = "p < 0.001" if gap["p_value"] < 0.001 else f"p = {gap['p_value']:.3f}"
+    return f"{100 * gap['value']:+.1f} [{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}], {p}".replace("-", "−")
 
 
 def table(rows: Mapping[str, Any]) -> list[str]:

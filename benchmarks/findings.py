@@ -65,9 +65,9 @@ def parsed(payload: bytes) -> str:
     from sweetrl.sandbox.claims import parse_frame
     from sweetrl.sandbox.compare import render
 
-    found = parse_frame(payload, 100_000)
-    render(found.tree).encode("utf-8")
-    return found.kind
+    frame = parse_frame(payload, 100_000)
+    render(frame.tree).encode("utf-8")
+    return frame.kind
 
 
 def peak() -> float:
@@ -194,7 +194,7 @@ def flags() -> str:
     look = "import fcntl\ndef f(): return fcntl.fcntl(0, fcntl.F_GETFL)"
     leave = "import fcntl, os\ndef f(): return fcntl.fcntl(0, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)"
     with Sandbox(workers=1) as sandbox:
-        seen = [sandbox.submit(Job((one,), ("f()",))).result().calls[0].tree for one in (look, leave, look)]
+        seen = [sandbox.submit(Job((program,), ("f()",))).result().calls[0].tree for program in (look, leave, look)]
     return "not seen" if seen[0] == seen[2] else "seen"
 
 
@@ -248,12 +248,12 @@ def counts() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("numbers", nargs="*", metavar="NUMBER", help="of findings; default: all")
-    wanted = parser.parse_args().numbers
+    numbers = parser.parse_args().numbers
     processor = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     print(f"{date.today()}, {processor[1] if processor else platform.machine()}, load {os.getloadavg()[0]:.1f}\n")
     print("| | what | before | after |\n|---|---|---|---|")
     for number, what, before, prove in PROOFS:
-        if wanted and number not in wanted:
+        if numbers and number not in numbers:
             continue
         try:
             after = prove()

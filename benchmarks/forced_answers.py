@@ -41,12 +41,13 @@ def main() -> None:
     with opened(load_domain(settings)) as world:
         for adapter in (None, *map(Path, adapters)):
             dialogues = play(world, Policy(settings.model, settings.engine, adapter), tasks, settings)
-            rewards = [one.reward or 0.0 for one in dialogues]
+            rewards = [dialogue.reward or 0.0 for dialogue in dialogues]
             base = base or rewards
             gap = paired_difference(base, rewards)
-            success, asked = fmean(bool(one.success) for one in dialogues), fmean(len(d.turns) - 1 for d in dialogues)
+            success = fmean(bool(dialogue.success) for dialogue in dialogues)
+            mean_questions = fmean(len(dialogue.turns) - 1 for dialogue in dialogues)
             print(
-                f"| {adapter or 'base'} | {success:.1%} | {fmean(rewards):.1%} | {asked:.1f} "
+                f"| {adapter or 'base'} | {success:.1%} | {fmean(rewards):.1%} | {mean_questions:.1f} "
                 f"| {100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}] |",
                 flush=True,
             )

@@ -59,7 +59,7 @@ def seconds_of(arguments: Sequence[str]) -> tuple[float, float]:
 def print_ratios(taken: Taken, least: str, digits: int) -> dict[str, list[float]]:
     """Print medians as a table, with the ratio of processor seconds to those of the row `least`; return the medians."""
     medians = {
-        name: [statistics.median(column) for column in zip(*found, strict=True)] for name, found in taken.items()
+        name: [statistics.median(column) for column in zip(*times, strict=True)] for name, times in taken.items()
     }
     print(f"| | seconds, median | processor seconds | times `{least}` |\n|---|---|---|---|")
     for name, (wall, processor) in medians.items():

@@ -167,16 +167,16 @@ def in_slots(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, words: 
     under_way: list[Any] = []
     while left or under_way:
         while left and len(under_way) < slots.rows:
-            prompt, said = left.pop()
-            under_way.append((prompt, said, slots.add(prompt, sampling)[0]))
+            prompt, user_words = left.pop()
+            under_way.append((prompt, user_words, slots.add(prompt, sampling)[0]))
         slots.step()
         over = [talk for talk in under_way if not talk[2].open]
         under_way = [talk for talk in under_way if talk[2].open]
-        for prompt, said, reply in over:
+        for prompt, user_words, reply in over:
             tokens += len(reply.ids)
-            if said:
-                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *said[0]))
-                under_way.append((prompt, said[1:], slots.add(prompt, sampling)[0]))
+            if user_words:
+                prompt = replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *user_words[0]))
+                under_way.append((prompt, user_words[1:], slots.add(prompt, sampling)[0]))
     return tokens
 
 
@@ -190,13 +190,13 @@ def in_lock_step(base: Any, how: Any, prompts: Sequence[Any], sampling: Any, wor
     decoder, tokens = Decoder(base, *how), 0
     for first in range(0, len(prompts), decoder.rows):
         batch, kept = list(prompts[first : first + decoder.rows]), PrefixCache(2**33)
-        for said in zip(*([*said, ()] for said in words[first : first + decoder.rows]), strict=True):
+        for turn_words in zip(*([*user_words, ()] for user_words in words[first : first + decoder.rows]), strict=True):
             with torch.inference_mode():
                 groups = decoder.generate(batch, sampling, kept)
             tokens += sum(len(reply.ids) for (reply,) in groups)
             batch = [
                 replace(prompt, token_ids=(*prompt.token_ids, *reply.ids, *more))
-                for prompt, (reply,), more in zip(batch, groups, said, strict=True)
+                for prompt, (reply,), more in zip(batch, groups, turn_words, strict=True)
             ]
     return tokens
 
@@ -283,23 +283,23 @@ def trl(shape: str) -> list[Line]:
     """TRL on the pairs of policy-SHAPE, all of them a second time; tokens are those that our flat batches compute."""
     import torch
 
-    data, found, pairs = data_of("policy", shape), None, 2 if shape == "llama-8b" else 16
+    data, line, pairs = data_of("policy", shape), None, 2 if shape == "llama-8b" else 16
     total = sum(sizes([data.rows[row] for row in pair], False) for pair in data.pairs)
 
     def second(pairs: int) -> Line:
         with model_of(shape) as model:
-            found = train_trl(model, data, pairs, checkpointing=False, epochs=2)
+            numbers = train_trl(model, data, pairs, checkpointing=False, epochs=2)
             work = training_multiply_adds(shape, total)
-            return {"steps": found["steps"] // 2} | figures(found["last_epoch"], float(total[0]), work)
+            return {"steps": numbers["steps"] // 2} | figures(numbers["last_epoch"], float(total[0]), work)
 
-    while found is None:
+    while line is None:
         pairs //= 2
         try:
-            found = second(pairs)
+            line = second(pairs)
         except torch.OutOfMemoryError:
             if pairs == 1:
                 raise
-    return [found | {"layout": "trl", "pairs": pairs, "gradient_checkpointing": False}]
+    return [line | {"layout": "trl", "pairs": pairs, "gradient_checkpointing": False}]
 
 
 def quarter(*part: str) -> list[Line]:
@@ -329,25 +329,25 @@ def prepare() -> None:
 
 def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     """Name -> (the minutes that a piece may take, what measures it)."""
-    found: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {}
+    functions: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {}
     for name, shape in MODELS.items():
         long = 2.0 if name == "8b" else 1.0
         for rows in (64, 256, 1024):
-            found[f"sampling-{name}-{rows}"] = 2 * long, partial(sample, shape, rows, in_slots)
-            found[f"sampling-{name}-{rows}-lock-step"] = 3 * long, partial(sample, shape, rows, in_lock_step)
+            functions[f"sampling-{name}-{rows}"] = 2 * long, partial(sample, shape, rows, in_slots)
+            functions[f"sampling-{name}-{rows}-lock-step"] = 3 * long, partial(sample, shape, rows, in_lock_step)
         for kind in KINDS:
             work = partial(rank, shape) if kind == "ranking" else partial(train, kind, shape)
-            found[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
+            functions[f"{kind}-{name}"] = (1.5 if kind == "ranking" else 3.0) * long, work
         if name != "8b":  # 16 bytes a number are more than one card has
-            found[f"policy-{name}-full"] = 3.0 * long, partial(train, "policy", shape, full=True)
-        found[f"policy-{name}-trl"] = 2.5 * long, partial(trl, shape)
+            functions[f"policy-{name}-full"] = 3.0 * long, partial(train, "policy", shape, full=True)
+        functions[f"policy-{name}-trl"] = 2.5 * long, partial(trl, shape)
     seed = str(SEED)
     parts = [("warm-start",), ("seed-data", seed)]
     parts += [(what, name, seed) for name in VARIANTS for what in ("variant", "measure")]
     for part in parts:
         name = "-".join(word for word in part if word != seed)
-        found[f"quarter-{name}"] = 9.0, partial(quarter, *part)
-    return found
+        functions[f"quarter-{name}"] = 9.0, partial(quarter, *part)
+    return functions
 
 
 def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
@@ -363,13 +363,13 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
             shutil.rmtree(QUARTER)
         return [{"variants": variants}]
 
-    found: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {
+    functions: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {
         "sampling": (1, partial(sample, "tiny", 3, in_slots, 4)),
         "sampling-lock-step": (1, partial(sample, "tiny", 3, in_lock_step, 4)),
     }
-    found |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
-    found["full"] = 1, partial(train, "policy", "tiny", 1, full=True)
-    return found | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
+    functions |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
+    functions["full"] = 1, partial(train, "policy", "tiny", 1, full=True)
+    return functions | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
 
 
 def device() -> Line:
@@ -396,8 +396,8 @@ def measure(chosen: dict[str, tuple[float, Callable[[], Iterable[Line]]]], out: 
             for line in work():
                 lines.append(line)  # what was measured before a failure is kept
         except Exception as error:  # the others are measured nevertheless
-            said = str(error).splitlines()[0] if str(error) else ""
-            lines.append({"failed": f"{type(error).__name__}: {said}"})
+            cause = str(error).splitlines()[0] if str(error) else ""
+            lines.append({"failed": f"{type(error).__name__}: {cause}"})
         with out.open("a", encoding="utf-8") as file:
             for line in lines:
                 print(text := json.dumps({"piece": name} | device() | line), flush=True)

@@ -53,23 +53,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     settings = settings_of(options.profile)
-    wanted = settings.tasks.model_copy(update={"train": max(1, options.dialogues), "validation": options.tasks})
-    domain = load_domain(settings.model_copy(update={"tasks": wanted}))
+    sizes = settings.tasks.model_copy(update={"train": max(1, options.dialogues), "validation": options.tasks})
+    domain = load_domain(settings.model_copy(update={"tasks": sizes}))
     tasks = split_tasks(domain)
     base = Policy(settings.model, settings.engine)
-    rows = [line(f"base, T = {one:g}", at(domain, base, tasks["validation"], one)) for one in options.temperatures]
+    rows = [line(f"base, T = {t:g}", at(domain, base, tasks["validation"], t)) for t in options.temperatures]
     if options.attempts:
         often = at(domain, base, tasks["validation"][:FOUND], 1.0, options.attempts)
-        solved = {one.task.id for one in often if one.success}
-        rows.append(row(f"base, one of {options.attempts}", len(solved), len({one.task.id for one in often})))
+        solved = {dialogue.task.id for dialogue in often if dialogue.success}
+        rows.append(row(f"base, one of {options.attempts}", len(solved), len({dialogue.task.id for dialogue in often})))
     for name, agent in scripted(domain).items():
-        rows.append(line(f"scripted: {name}", told(domain, agent, tasks["validation"])))
+        rows.append(line(f"scripted: {name}", played(domain, agent, tasks["validation"])))
     if options.dialogues:
         with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
             trained = imitated(domain, base, tasks["train"], Path(folder))
-            rows += [
-                line(f"imitation, T = {one:g}", at(domain, trained, tasks["validation"], one)) for one in (0.0, 1.0)
-            ]
+            rows += [line(f"imitation, T = {t:g}", at(domain, trained, tasks["validation"], t)) for t in (0.0, 1.0)]
     if options.json is not None:
         options.json.write_text(json.dumps({"tasks": options.tasks, "rows": rows}, indent=2) + "\n", encoding="utf-8")
 
@@ -78,21 +76,21 @@ def settings_of(profile: str) -> Settings:
     """The settings of params.yaml, or of a profile of reproduce/; the base's folder wherever this is run."""
     tree = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     if profile:
-        said = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
-        tree = merged(tree, said["settings"])
+        profile_tree = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
+        tree = merged(tree, profile_tree["settings"])
     return parse_settings(merged(tree, {"model.base": str(ROOT / tree["model"]["base"])}))
 
 
 def line(name: str, dialogues: Sequence[Trajectory]) -> dict[str, Any]:
     """Print a row of as many attempts as dialogues, and return it."""
-    return row(name, sum(one.success for one in dialogues), len(dialogues))
+    return row(name, sum(dialogue.success for dialogue in dialogues), len(dialogues))
 
 
 def row(name: str, solved: int, tasks: int) -> dict[str, Any]:
     """Print a row, and return it."""
-    found = wilson_interval(solved, tasks)
-    print(f"{name:<24}{found.value:6.1%} [{found.low:.1%}, {found.high:.1%}]", flush=True)
-    return {"name": name, "solved": solved, "tasks": tasks, "low": found.low, "high": found.high}
+    share = wilson_interval(solved, tasks)
+    print(f"{name:<24}{share.value:6.1%} [{share.low:.1%}, {share.high:.1%}]", flush=True)
+    return {"name": name, "solved": solved, "tasks": tasks, "low": share.low, "high": share.high}
 
 
 def at(
@@ -121,16 +119,16 @@ def reader(domain: Domain, rng: random.Random) -> programs.Demonstrator | pages.
     return programs.Demonstrator(turns, rng, heed=1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
 
 
-def told(domain: Domain, act: Act, tasks: Sequence[Task]) -> list[Trajectory]:
+def played(domain: Domain, act: Act, tasks: Sequence[Task]) -> list[Trajectory]:
     """Let an agent of code attempt each task once."""
-    found = []
+    dialogues = []
     with sweetrl.opened(domain) as world:
         for task in tasks:
             talk = world.begin(task, seed=domain.settings.seed)
             while not talk.done:
                 talk.say(act(task, talk.messages))
-            found.append(talk.score())
-    return found
+            dialogues.append(talk.score())
+    return dialogues
 
 
 def imitated(domain: Domain, base: Policy, tasks: Sequence[Task], folder: Path) -> Policy:
@@ -140,12 +138,11 @@ def imitated(domain: Domain, base: Policy, tasks: Sequence[Task], folder: Path) 
     def act(task: Task, messages: Sequence[Message]) -> str:
         return reader(domain, random.Random(f"{seed}-{task.id}-{len(messages)}")).act(task, messages)
 
-    dialogues = told(domain, act, tasks)
-    print(
-        f"{sum(one.success for one in dialogues)} of {len(dialogues)} dialogues to imitate are successful", flush=True
-    )
-    wanted = domain.settings.rft.model_dump()
-    return sweetrl.train("rft", domain, base, dialogues=dialogues, out=folder / "policy", **wanted)
+    dialogues = played(domain, act, tasks)
+    successes = sum(dialogue.success for dialogue in dialogues)
+    print(f"{successes} of {len(dialogues)} dialogues to imitate are successful", flush=True)
+    options = domain.settings.rft.model_dump()
+    return sweetrl.train("rft", domain, base, dialogues=dialogues, out=folder / "policy", **options)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ ROWS = {
 def main() -> None:
     options = Options(__doc__, processes=9).read()
     rows = {name: ["-c", code] for name, code in ROWS.items() if installed(code)}
-    taken = {name: [wall for wall, _ in found] for name, found in rounds(rows, options.processes).items()}
+    taken = {name: [wall for wall, _ in seconds] for name, seconds in rounds(rows, options.processes).items()}
     print("| | seconds, median | least | most |\n|---|---|---|---|")
-    for name, found in taken.items():
-        print(f"| {name} | {statistics.median(found):.2f} | {min(found):.2f} | {max(found):.2f} |")
-    write_numbers(options.json, {name: statistics.median(found) for name, found in taken.items()}, taken)
+    for name, seconds in taken.items():
+        print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
+    write_numbers(options.json, {name: statistics.median(seconds) for name, seconds in taken.items()}, taken)
 
 
 def installed(code: str) -> bool:

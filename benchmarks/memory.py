@@ -91,7 +91,7 @@ def measure(stage: str, project: Path, size: int) -> dict[str, Any]:
 def keep(path: Path, row: dict[str, Any]) -> None:
     """Put a row into the file, in the place of an older one for the same stage and size."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    rows = [one for one in rows if (one["stage"], one["dialogues"]) != (row["stage"], row["dialogues"])]
+    rows = [old for old in rows if (old["stage"], old["dialogues"]) != (row["stage"], row["dialogues"])]
     path.write_text(json.dumps([*rows, row], indent=1) + "\n", encoding="utf-8")
 
 
@@ -122,8 +122,8 @@ def make_model(folder: Path) -> None:
     source = Path(__file__).resolve().parents[1] / "models/base"
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "recipe.json"))
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    known = LlamaConfig.from_pretrained(source).to_dict()
-    config = LlamaConfig(**known | shape | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32768})
+    base = LlamaConfig.from_pretrained(source).to_dict()
+    config = LlamaConfig(**base | shape | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 32768})
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
@@ -164,7 +164,7 @@ def phrases(base: Path) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
 def dialogue(task: Task, attempt: int, base: Path) -> Trajectory:
     """One attempt; its reward is a multiple of 0.1, and a third of them succeed."""
     chat = chat_of(base)
-    chance, said = random.Random(f"{task.id} {attempt}"), phrases(base)
+    chance, phrases_by_kind = random.Random(f"{task.id} {attempt}"), phrases(base)
     messages, turns = [Message("user", task.problem_description)], []
 
     def speak(text: str, ids: tuple[int, ...]) -> None:
@@ -172,9 +172,9 @@ def dialogue(task: Task, attempt: int, base: Path) -> Trajectory:
         messages.append(Message("assistant", text))
 
     for _ in range(chance.randint(*TURNS) - 1):
-        speak(*chance.choice(said["question"]))
-        messages.append(Message("user", chance.choice(said["reply"])[0]))
-    answer = f"\n```python\n{task.ground_truth}\n# {chance.choice(said['comment'])[0]}\n```"
+        speak(*chance.choice(phrases_by_kind["question"]))
+        messages.append(Message("user", chance.choice(phrases_by_kind["reply"])[0]))
+    answer = f"\n```python\n{task.ground_truth}\n# {chance.choice(phrases_by_kind['comment'])[0]}\n```"
     last = f"I WANT TO ANSWER:{answer}"
     speak(last, chat.reply(last))
     passed = 10 if chance.random() < 1 / 3 else chance.randint(0, 9)
@@ -215,7 +215,7 @@ def child(stage: str) -> None:
     import sweetrl.sweet.trainer  # noqa: F401
     from sweetrl.stages import rank, train_critic, train_policy, validate
 
-    wanted: dict[str, Any] = {
+    tree: dict[str, Any] = {
         "suite": "backend",
         "model": {"base": "models/base", "device": "cpu", "threads": 1},
         "agent": {"max_turns": 10},
@@ -226,8 +226,8 @@ def child(stage: str) -> None:
         "multi_turn_dpo": {"sft_replay": 0.2},
     }
     for key, value in POLICIES.get(stage, {}).items():
-        wanted[key] = wanted.get(key, {}) | value if isinstance(value, dict) else value
-    settings = parse_settings(wanted)
+        tree[key] = tree.get(key, {}) | value if isinstance(value, dict) else value
+    settings = parse_settings(tree)
     held = load_base(ModelSettings(base="models/base", device="cpu"))
     stand_in()
     run = {"validate": validate.validate, "train-critic": train_critic.train_critic, "rank": rank.rank}.get(
@@ -270,14 +270,14 @@ def stand_in() -> None:
         return [{"loss": 0.0, "tokens_per_second": 0.0}]
 
     def sampled(rows: Any, engine: Any, sampling: Any, seed: int) -> list[Any]:
-        known = phrases(Path("models/base"))
-        found = []
-        for one, row in rows:
-            chance = random.Random(f"{one.task.id} {one.attempt}")
-            replies = [*known["question"], *known["comment"][: PHRASES // 8]]
+        phrases_by_kind = phrases(Path("models/base"))
+        candidates_of = []
+        for dialogue, row in rows:
+            chance = random.Random(f"{dialogue.task.id} {dialogue.attempt}")
+            replies = [*phrases_by_kind["question"], *phrases_by_kind["comment"][: PHRASES // 8]]
             turns = [chance.sample(replies, sampling.n) for _ in row.spans]
-            found.append([tuple(Candidate(ids, text, 1) for text, ids in some) for some in turns])
-        return found
+            candidates_of.append([tuple(Candidate(ids, text, 1) for text, ids in some) for some in turns])
+        return candidates_of
 
     reference._computed = computed
     PreferenceTrainer.fit = fit  # type: ignore[method-assign]
@@ -299,7 +299,7 @@ def plot(rows: list[dict[str, Any]]) -> str:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for stage in STAGES:
-        points = sorted((one["dialogues"], one["above"]) for one in rows if one["stage"] == stage)
+        points = sorted((row["dialogues"], row["above"]) for row in rows if row["stage"] == stage)
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=stage)
     axes.axhline(2048, color="grey", linestyle="--", linewidth=1, label="2 GiB")

@@ -102,9 +102,9 @@ def dialogues(tasks: list[Task], attempts: int, seed: int) -> Iterator[Trajector
         for attempt in range(attempts):
             messages, turns = [Message("user", task.problem_description)], []
             for _ in range(chance.randint(*TURNS) - 1):
-                asked = sentence(chance, *QUESTION) + "?"
-                turns.append(AgentTurn(len(messages), asked))
-                messages += [Message("assistant", asked), Message("user", sentence(chance, *REPLY))]
+                question = sentence(chance, *QUESTION) + "?"
+                turns.append(AgentTurn(len(messages), question))
+                messages += [Message("assistant", question), Message("user", sentence(chance, *REPLY))]
             right = (attempt + int(task.id[-1], 36)) % 2 == 0
             program = task.ground_truth if right else f"{task.ground_truth.splitlines()[0]}\n    return None"
             answer = f"\n```python\n{program}\n```"

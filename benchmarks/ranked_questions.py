@@ -47,7 +47,7 @@ COLUMNS: dict[str, Callable[[Rated, Rated], bool]] = {
 
 def main() -> None:
     data, *rows = map(Path, sys.argv[1:])
-    dialogues = {(one.task.id, one.attempt): one for one in TrajectoryStore(data / "trajectories").read()}
+    dialogues = {(each.task.id, each.attempt): each for each in TrajectoryStore(data / "trajectories").read()}
     print_dialogues(list(dialogues.values()))
     print(f"| row | states | {' | '.join(COLUMNS)} |\n|---|---{'|---' * len(COLUMNS)}|")
     for row in rows:
@@ -58,8 +58,8 @@ def main() -> None:
 
 def print_dialogues(dialogues: Sequence[Trajectory]) -> None:
     """Say how often dialogues succeeded: all, those in which no fact was told, and at least one of a task's."""
-    told = [any(m.content not in UNKNOWN for m in d.messages[2:] if m.role == "user") for d in dialogues]
-    without = [dialogue.success for dialogue, any_fact in zip(dialogues, told, strict=True) if not any_fact]
+    answered = [any(m.content not in UNKNOWN for m in d.messages[2:] if m.role == "user") for d in dialogues]
+    without = [dialogue.success for dialogue, any_fact in zip(dialogues, answered, strict=True) if not any_fact]
     tasks = {dialogue.task.id: False for dialogue in dialogues}
     for dialogue in dialogues:
         tasks[dialogue.task.id] |= bool(dialogue.success)

@@ -83,40 +83,40 @@ class WaitingUser:
 
 
 def asynchronous(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
-    found: dict[int, Trajectory] = {}
+    closed: dict[int, Trajectory] = {}
     places: dict[int, int] = {}
 
     def begun() -> Iterator[Dialogue]:
-        for one in attempts:
-            ((at, dialogue),) = begin([one], user)
+        for attempt in attempts:
+            ((at, dialogue),) = begin([attempt], user)
             places[id(dialogue)] = at
             yield dialogue
 
     def ended(dialogue: Dialogue) -> None:
-        found[places[id(dialogue)]] = dialogue.close("")
+        closed[places[id(dialogue)]] = dialogue.close("")
 
     advance_each(begun(), WaitingEngine(), user, Sampling(64), ended, concurrent)
-    return found
+    return closed
 
 
 def lock_step(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
-    found: dict[int, Trajectory] = {}
+    closed: dict[int, Trajectory] = {}
     for start in range(0, len(attempts), concurrent):
         active = begin(attempts[start : start + concurrent], user)
         while active:
-            active = wait(one_turn(active, user, found))
-    return found
+            active = wait(one_turn(active, user, closed))
+    return closed
 
 
 def refilled(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
-    found: dict[int, Trajectory] = {}
+    closed: dict[int, Trajectory] = {}
     waiting, active = list(attempts), []
     while waiting or active:
         room = concurrent - len(active)
         active += begin(waiting[:room], user)
         waiting = waiting[room:]
-        active = wait(one_turn(active, user, found))
-    return found
+        active = wait(one_turn(active, user, closed))
+    return closed
 
 
 def begin(attempts: Sequence[Attempt], user: WaitingUser) -> list[tuple[int, Dialogue]]:
@@ -127,16 +127,16 @@ def begin(attempts: Sequence[Attempt], user: WaitingUser) -> list[tuple[int, Dia
 
 
 async def one_turn(
-    active: list[tuple[int, Dialogue]], user: WaitingUser, found: dict[int, Trajectory]
+    active: list[tuple[int, Dialogue]], user: WaitingUser, closed: dict[int, Trajectory]
 ) -> list[tuple[int, Dialogue]]:
     """All agents, then all users; return the dialogues that go on."""
     engine = WaitingEngine()
-    replies = await asyncio.gather(*(engine.ask(one.prompt(), Sampling(64)) for _, one in active))
-    for (_, one), (completion,) in zip(active, replies, strict=True):
-        one.take(completion)
-    await asyncio.gather(*(one.ask_async(user) for _, one in active if not one.done))
-    found.update({at: one.close("") for at, one in active if one.done})
-    return [(at, one) for at, one in active if not one.done]
+    replies = await asyncio.gather(*(engine.ask(dialogue.prompt(), Sampling(64)) for _, dialogue in active))
+    for (_, dialogue), (completion,) in zip(active, replies, strict=True):
+        dialogue.take(completion)
+    await asyncio.gather(*(dialogue.ask_async(user) for _, dialogue in active if not dialogue.done))
+    closed.update({at: dialogue.close("") for at, dialogue in active if dialogue.done})
+    return [(at, dialogue) for at, dialogue in active if not dialogue.done]
 
 
 def measure(
@@ -148,16 +148,16 @@ def measure(
     attempts = [(n, Task(f"t-{run}-{n}", f"I want function {run} {n}.", "def f(): ..."), 0) for n in range(count)]
     user = WaitingUser()
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    found = scheme(attempts, user, concurrent)
+    dialogues = scheme(attempts, user, concurrent)
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     numbers = {
         "dialogues_per_second": count / seconds,
         "seconds": seconds,
         "processor_ms_per_dialogue": 1000 * processor / count,
-        "turns": statistics.mean(len(one.turns) for one in found.values()),
+        "turns": statistics.mean(len(dialogue.turns) for dialogue in dialogues.values()),
     }
-    return numbers, found, user.waits
+    return numbers, dialogues, user.waits
 
 
 def main() -> None:
@@ -173,14 +173,14 @@ def main() -> None:
     for repeat in range(options.repeats):
         results = []
         for name, scheme in schemes.items():
-            numbers, found, waited = measure(scheme, options.dialogues, options.concurrent, repeat)
+            numbers, dialogues, waited = measure(scheme, options.dialogues, options.concurrent, repeat)
             runs[name].append(numbers)
-            results.append(found)
+            results.append(dialogues)
             print(f"run {repeat + 1}, {name}: {numbers['seconds']:.1f} s", flush=True)
             waits += waited
-        assert all(one == results[0] for one in results), "the schemes must have the same dialogues"
+        assert all(result == results[0] for result in results), "the schemes must have the same dialogues"
     result = {
-        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+        name: {key: statistics.median(run[key] for run in some) for key in some[0]} for name, some in runs.items()
     }
     first = result["asynchronous"]["dialogues_per_second"]
     cuts = statistics.quantiles(waits, n=20)

@@ -136,8 +136,8 @@ def main() -> None:
             f" each  {good} good"
         )
     base = rows["official scheme, in process"]["cpu"] / options.solutions
-    mine = rows["sandbox"]["cpu"] / options.solutions
-    print(f"CPU: {mine / base:.2f} times the official scheme")
+    own = rows["sandbox"]["cpu"] / options.solutions
+    print(f"CPU: {own / base:.2f} times the official scheme")
     speed = options.solutions / rows["sandbox"]["wall"]
     for name in ("official scheme, in process", "fresh interpreter each", "bubblewrap each"):
         if name in rows:

@@ -93,9 +93,9 @@ class Soak:
         hostile = renderer.render(self.random.choice(PAGES))
         page = renderer.render(HONEST_PAGE.format(self.number))
         self.seen["pages"] += 2
-        told = any("unseen" in element.text for element in hostile.elements)
+        leaked = any("unseen" in element.text for element in hostile.elements)
         whole = page.status == "ok" and [element.text for element in page.elements] == [f"Page {self.number}"]
-        self.seen["wrong pages"] += told or not whole
+        self.seen["wrong pages"] += leaked or not whole
 
 
 def mount_points() -> list[str]:

@@ -89,20 +89,20 @@ def rank(model: Any, dialogues: Sequence[Sequence[Row]], how: str, tokens: int) 
             passes = pack(rows, tokens)
         else:
             passes = length_batches(rows, tokens)
-        found = [0.0] * len(rows)
+        dialogue_sums = [0.0] * len(rows)
         for indices in passes:
             chosen = [rows[index] for index in indices]
             batch = flat.collate(chosen) if how == "padded" else collate_trees(chosen, backend, merge=how == "trees")
             batch = to_device(batch, device)
             computed += batch["input_ids"].numel()
             with torch.no_grad():
-                ours = reply_logprobs(model, batch)
+                adapted = reply_logprobs(model, batch)
                 with model.disable_adapter():
                     reference = reply_logprobs(model, batch)
-            differences = (ours.double() - reference.double()).split([row.reply_tokens for row in chosen])
-            for index, one in zip(indices, differences, strict=True):
-                found[index] = one.sum().item()
-        sums += found
+            differences = (adapted.double() - reference.double()).split([row.reply_tokens for row in chosen])
+            for index, difference in zip(indices, differences, strict=True):
+                dialogue_sums[index] = difference.sum().item()
+        sums += dialogue_sums
     return {"tokens": computed, "sums": sums}
 
 
@@ -151,12 +151,12 @@ def train(
 
         def counted(step: MicroBatch) -> list[dict[str, Any]]:
             passes: list[dict[str, Any]] = make(step)
-            trained[0] += sum(one["rows"]["input_ids"].numel() for one in passes)
+            trained[0] += sum(batch["rows"]["input_ids"].numel() for batch in passes)
             return passes
 
         trainer.make_micro_batches = counted
         steps = len(trainer.fit())
-    cut = [[data.rows[index] for index in one] for one in layout_.cut_rows(data.rows)]
+    cut = [[data.rows[index] for index in indices] for indices in layout_.cut_rows(data.rows)]
     reference = sum(sizes(rows, layout_.backend is not None) for rows in cut)
     return {
         "steps": steps,
@@ -170,24 +170,24 @@ def train(
 # --- the comparison -------------------------------------------------------------------------------------------------
 
 
-def compare(ours: dict[str, Any], peers: dict[str, dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
+def compare(trees: dict[str, Any], peers: dict[str, dict[str, Any]], more: dict[str, Any]) -> dict[str, Any]:
     """Ours against each peer (with its `ideal`): speed-up, the ratio of tokens, and what share of that is reached."""
-    result: dict[str, Any] = {"trees": ours} | more
+    result: dict[str, Any] = {"trees": trees} | more
     for name, numbers in peers.items():
-        speed = numbers["cost"] / ours["cost"]
+        speed = numbers["cost"] / trees["cost"]
         result[name] = numbers | {"speed_up": speed, "share": speed / numbers["ideal"]}
         arithmetic = numbers.get("arithmetic", more.get("arithmetic"))
         bound = f", {arithmetic:.1f} times less arithmetic" if arithmetic else ""
         print(
             f"  trees against {name}: {speed:.1f} times faster ({numbers['ideal']:.1f} times fewer tokens{bound}: "
-            f"{100 * speed / numbers['ideal']:.0f} % of the ideal), peak memory {ours['peak_mib']:.0f} against "
-            f"{numbers['peak_mib']:.0f} MiB, {ours['cost']:.1f} against {numbers['cost']:.1f} s",
+            f"{100 * speed / numbers['ideal']:.0f} % of the ideal), peak memory {trees['peak_mib']:.0f} against "
+            f"{numbers['peak_mib']:.0f} MiB, {trees['cost']:.1f} against {numbers['cost']:.1f} s",
             flush=True,
         )
     return result
 
 
-def wanted(options: argparse.Namespace, *names: str) -> list[str]:
+def selected(options: argparse.Namespace, *names: str) -> list[str]:
     return [name for name in names if options.peers == "all" or name in options.peers.split(",")]
 
 
@@ -203,11 +203,11 @@ def formula(options: argparse.Namespace) -> dict[str, float]:
     """What the formulas say of the ranking, for all shapes; nothing is measured."""
     dialogues = ranked_dialogues(options)
     tree, alone = (sum(sizes(rows, merge) for rows in dialogues) for merge in (True, False))
-    found = {shape: multiply_adds(shape, alone) / multiply_adds(shape, tree) for shape in SHAPES}
+    ratios = {shape: multiply_adds(shape, alone) / multiply_adds(shape, tree) for shape in SHAPES}
     turns = [len(rows) // 16 for rows in dialogues]
     print(f"dialogues of {turns} turns: {alone[0]} tokens, {tree[0]} distinct, {alone[0] / tree[0]:.1f} times fewer")
-    print("times fewer multiply-adds:", ", ".join(f"{shape} {times:.1f}" for shape, times in found.items()))
-    return found | {"tokens": float(alone[0] / tree[0])}
+    print("times fewer multiply-adds:", ", ".join(f"{shape} {times:.1f}" for shape, times in ratios.items()))
+    return ratios | {"tokens": float(alone[0] / tree[0])}
 
 
 def ranking(options: argparse.Namespace) -> dict[str, Any]:
@@ -215,14 +215,14 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
     # What peers compute fills one pass at least, so that their peak memory is that of all.
     every = max(1, min(options.sample, sum(fed(row) for rows in dialogues for row in rows) // options.tokens))
     sampled = [rows[every // 2 :: every] for rows in dialogues]
-    everything, some = ([row for rows in one for row in rows] for one in (dialogues, sampled))
+    everything, some = ([row for rows in sample for row in rows] for sample in (dialogues, sampled))
     tree, alone = sum(sizes(rows, True) for rows in dialogues), sizes(everything, False)
     print(f"ranking: {len(everything)} candidates, {alone[0]} tokens one at a time, {tree[0]} distinct", flush=True)
     given = (rank, dialogues, "trees", options.tokens)
-    ours = measure(options, *given, moved=True, warm=given[1:])
-    expected = dict(zip(map(id, everything), ours.pop("sums"), strict=True))
+    trees = measure(options, *given, moved=True, warm=given[1:])
+    expected = dict(zip(map(id, everything), trees.pop("sums"), strict=True))
     peers = {}
-    for name in wanted(options, "packed", "padded", *(["vllm"] if options.vllm else [])):
+    for name in selected(options, "packed", "padded", *(["vllm"] if options.vllm else [])):
         try:
             if name == "vllm":
                 numbers = measure(options, rank_vllm, some, options.vllm, options.threads, moved=True)
@@ -232,7 +232,7 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
         except Unavailable as reason:
             print(f"  {name} is left out: {reason}", flush=True)
             continue
-        error = max(abs(one - expected[id(row)]) for one, row in zip(numbers.pop("sums"), some, strict=True))
+        error = max(abs(value - expected[id(row)]) for value, row in zip(numbers.pop("sums"), some, strict=True))
         # Whole replies' log-ratios; in bfloat16 each of their tokens' log-probs is rounded.
         allowed = 0.1 if options.shape == "llama-8b" else 1e-3
         assert error <= allowed * max(1.0, *map(abs, expected.values())), (name, error)
@@ -241,25 +241,25 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
         peers[name] = numbers | {"ideal": float(alone[0] / tree[0]), "sampled": share, "error": error}
     work = {way: 4.0 * multiply_adds(options.shape, counts) for way, counts in (("tree", tree), ("alone", alone))}
     more = {"tree_sizes": tree.tolist(), "alone_sizes": alone.tolist(), "arithmetic": work["alone"] / work["tree"]}
-    for numbers, way in ((ours, "tree"), *((one, "alone") for one in peers.values())):
+    for numbers, way in ((trees, "tree"), *((peer, "alone") for peer in peers.values())):
         numbers["flops"] = work[way] / numbers["cost"]
         numbers["tokens_per_second"] = float(alone[0] if way == "alone" else tree[0]) / numbers["cost"]
-    more["ceiling"] = say_utilisation(options, {"trees": ours, **peers})
-    return compare(ours, peers, more)
+    more["ceiling"] = say_utilisation(options, {"trees": trees, **peers})
+    return compare(trees, peers, more)
 
 
-def say_utilisation(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> float:
+def say_utilisation(options: argparse.Namespace, measured: dict[str, dict[str, Any]]) -> float:
     """Add `utilisation` to each, and `mfu` where the data sheet is known; return the measured ceiling."""
     ceiling = float(measure(options, matrix_products, warm=())["flops"])
-    for numbers in found.values():
+    for numbers in measured.values():
         numbers["utilisation"] = numbers["flops"] / ceiling
         if on_cuda(options) and options.shape == "llama-8b":
             numbers["mfu"] = numbers["flops"] / HOPPER
     shares = ", ".join(
-        f"{name} {100 * one['utilisation']:.0f} %"
-        + (f" (MFU {100 * one['mfu']:.0f} %)" if "mfu" in one else "")
-        + f", {one['tokens_per_second']:.0f} tokens/s"
-        for name, one in found.items()
+        f"{name} {100 * row['utilisation']:.0f} %"
+        + (f" (MFU {100 * row['mfu']:.0f} %)" if "mfu" in row else "")
+        + f", {row['tokens_per_second']:.0f} tokens/s"
+        for name, row in measured.items()
     )
     print(f"  of the {ceiling / 1e9:.0f} GFLOP/s of large matrix products: {shares}", flush=True)
     return ceiling
@@ -274,7 +274,7 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
         # Trees of all sizes are compiled before; flat batches have nothing to compile.
         return measure(options, train, kind, data, *more, warm=(kind, data if layout == "trees" else few, *more))
 
-    ours = ours_or("trees")
+    trees = ours_or("trees")
     peers = {}
     for name in names:
         if name == "trl":
@@ -290,19 +290,19 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
             numbers["sizes"] = {"training": counts, "reference": counts}
         else:
             numbers = ours_or("flat", 1 if name == "pairs" else 8)
-        peers[name] = numbers | {"ideal": numbers["tokens"] / ours["tokens"]}
-    for numbers in (ours, *peers.values()):
+        peers[name] = numbers | {"ideal": numbers["tokens"] / trees["tokens"]}
+    for numbers in (trees, *peers.values()):
         counts = numbers["sizes"]
         work = training_multiply_adds(options.shape, counts["training"])
         work += multiply_adds(options.shape, counts["reference"])
         numbers["work"] = 2.0 * work
         numbers["flops"] = numbers["work"] / numbers["cost"]
         numbers["tokens_per_second"] = (counts["training"][0] + counts["reference"][0]) / numbers["cost"]
-    ceiling = say_utilisation(options, {"trees": ours, **peers})
+    ceiling = say_utilisation(options, {"trees": trees, **peers})
     more = {"pairs_of_rows": len(data.pairs), "ceiling": ceiling}
     for numbers in peers.values():
-        numbers["arithmetic"] = numbers["work"] / ours["work"]
-    return compare(ours, peers, more)
+        numbers["arithmetic"] = numbers["work"] / trees["work"]
+    return compare(trees, peers, more)
 
 
 def first_steps(data: PreferenceData) -> PreferenceData:
@@ -312,7 +312,7 @@ def first_steps(data: PreferenceData) -> PreferenceData:
     place = {index: number for number, index in enumerate(kept)}
     return PreferenceData(
         tuple(data.rows[index] for index in kept),
-        tuple((place[one], place[other]) for one, other in pairs),
+        tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
         (),
         tuple(data.groups[index] for index in kept),
     )
@@ -322,7 +322,7 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = SHAPES[options.shape]["vocab_size"]
     chance = random.Random(options.seed)
     dialogues = [dialogue(chance, vocabulary, options.turns) for _ in range(options.dialogues)]
-    names = wanted(options, "trl", "flat")
+    names = selected(options, "trl", "flat")
     if "trl" in names:
         try:
             import trl
@@ -338,16 +338,16 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
 def critic(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = SHAPES[options.shape]["vocab_size"]
     data = critic_data(options.dialogues, vocabulary, options.seed, options.turns)
-    return training(options, "critic", data, wanted(options, "pairs", "flat"))
+    return training(options, "critic", data, selected(options, "pairs", "flat"))
 
 
 def cost_against_size(options: argparse.Namespace) -> list[dict[str, Any]]:
     from trees_sweep import plot, sweep
 
-    def one(rows: Sequence[Row], how: str) -> dict[str, Any]:
+    def cost_of(rows: Sequence[Row], how: str) -> dict[str, Any]:
         return measure(options, rank, [rows], how, options.tokens, moved=True, warm=([rows], how, options.tokens))
 
-    points = sweep(options, one)
+    points = sweep(options, cost_of)
     if options.plot:
         title = f"Ranking, shape {options.shape}, {options.threads} thread" + "s" * (options.threads > 1)
         plot(points, options.plot, title)

@@ -72,12 +72,12 @@ def policy_data(dialogues: Sequence[Row], vocabulary: int, seed: int) -> Prefere
     pairs: list[tuple[int, int]] = []
     groups: list[int] = []
     for number, trunk in enumerate(dialogues):
-        found = candidates(chance, trunk, vocabulary)
+        replies = candidates(chance, trunk, vocabulary)
         for turn in range(len(trunk.spans)):
             here = list(range(16 * turn, 16 * turn + 16))
             for good, bad in zip(chance.sample(here[:8], 4), chance.sample(here[8:], 4), strict=True):
                 pairs.append((len(rows), len(rows) + 1))
-                rows += [found[good], found[bad]]
+                rows += [replies[good], replies[bad]]
                 groups += [number, number]
     return PreferenceData(tuple(rows), tuple(pairs), (), tuple(groups))
 
@@ -90,9 +90,9 @@ def critic_data(tasks: int, vocabulary: int, seed: int, turns: int | None = None
     for task in range(tasks):
         shared = some(chance, vocabulary, 300, 1000)
         for _ in range(4):
-            one = dialogue(chance, vocabulary, turns, prefix=0)
-            moved = tuple((start + len(shared), end + len(shared)) for start, end in one.spans)
-            rows.append(Row((*shared, *one.token_ids), moved))
+            attempt = dialogue(chance, vocabulary, turns, prefix=0)
+            moved = tuple((start + len(shared), end + len(shared)) for start, end in attempt.spans)
+            rows.append(Row((*shared, *attempt.token_ids), moved))
         pairs += [(4 * task + i, 4 * task + j) for i in range(4) for j in range(i + 1, 4)]
     return PreferenceData(tuple(rows), tuple(pairs), (), tuple(index // 4 for index in range(len(rows))))
 
@@ -113,11 +113,12 @@ def sum_of_replies(rows: Sequence[Row]) -> int:
 
 def multiply_adds(shape: str, counts: Any) -> float:
     """Of one forward pass over `counts` as `sizes` gives them: linear layers, attention, head; no adapter."""
-    one = SHAPES[shape]
-    hidden, width = one["hidden_size"], one["hidden_size"] // one["num_attention_heads"]
-    keys = one["num_key_value_heads"] * width
-    layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * one["intermediate_size"]
-    each = [one["num_hidden_layers"] * layer, one["num_hidden_layers"] * 2 * hidden, hidden * one["vocab_size"]]
+    config = SHAPES[shape]
+    hidden, width = config["hidden_size"], config["hidden_size"] // config["num_attention_heads"]
+    keys = config["num_key_value_heads"] * width
+    layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * config["intermediate_size"]
+    layers = config["num_hidden_layers"]
+    each = [layers * layer, layers * 2 * hidden, hidden * config["vocab_size"]]
     return float(np.dot(np.asarray(each, dtype=float), counts))
 
 

@@ -104,12 +104,12 @@ def own_process(
     process.start()
     send.close()
     try:
-        found = receive.recv()
+        result = receive.recv()
     finally:
         process.join()
-    if isinstance(found, Unavailable):
-        raise found
-    return found
+    if isinstance(result, Unavailable):
+        raise result
+    return result
 
 
 def matrix_products(model: Any) -> dict[str, Any]:
@@ -118,14 +118,14 @@ def matrix_products(model: Any) -> dict[str, Any]:
 
     device, dtype = next(model.parameters()).device, next(model.get_base_model().parameters()).dtype
     size, times = (8192, 20) if device.type == "cuda" else (2048, 3)
-    one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     for count in (1, times):  # once to warm up
         if device.type == "cuda":
             torch.cuda.synchronize()
         start = clock()
         for _ in range(count):
-            torch.mm(one, other)
+            torch.mm(left, right)
         if device.type == "cuda":
             torch.cuda.synchronize()
         spent = clock() - start

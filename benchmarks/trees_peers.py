@@ -90,8 +90,8 @@ def train_trl(
             peft_config=lora,
             callbacks=[Clock()],
         )
-        found = trainer.train()
-    return {"steps": found.global_step} | ({"last_epoch": ends[-1] - ends[-2]} if epochs > 1 else {})
+        result = trainer.train()
+    return {"steps": result.global_step} | ({"last_epoch": ends[-1] - ends[-2]} if epochs > 1 else {})
 
 
 def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> dict[str, Any]:
@@ -140,6 +140,6 @@ def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> di
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
             errors = [line for line in lines if "Error" in line] or lines[-1:]  # the first one is the cause
             raise Unavailable(f"it ended with {done.returncode}: {errors[0]}")
-        found = json.loads((here / "out.json").read_text())
-    found["tokens"] = sum(len(row.token_ids) for row in rows)
-    return found | {"cost": found["seconds" if torch.cuda.is_available() else "processor_seconds"]}
+        result = json.loads((here / "out.json").read_text())
+    result["tokens"] = sum(len(row.token_ids) for row in rows)
+    return result | {"cost": result["seconds" if torch.cuda.is_available() else "processor_seconds"]}

@@ -23,9 +23,9 @@ def sweep(options: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -
     One sequence at a time is measured on an even sample of them and multiplied up by the formula's tokens.
     """
     vocabulary = SHAPES[options.shape]["vocab_size"]
-    points = [("turns", value) for value in TURNS] + [("candidates", value) for value in COUNTS]
-    found = []
-    for axis, value in points + [("prefix", value) for value in PREFIXES]:
+    axes = [("turns", value) for value in TURNS] + [("candidates", value) for value in COUNTS]
+    points = []
+    for axis, value in axes + [("prefix", value) for value in PREFIXES]:
         chance, at = random.Random(options.seed), USUAL | {axis: value}
         trunk = dialogue(chance, vocabulary, at["turns"], at["prefix"])
         rows = candidates(chance, trunk, vocabulary, at["candidates"])
@@ -36,14 +36,14 @@ def sweep(options: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -
         part = sizes(sample, False)
         point = {"axis": axis, "tree": tree.tolist(), "alone": alone.tolist(), "sample": part.tolist()} | at
         point |= {"tree_cost": costs[0], "sample_cost": costs[1], "alone_cost": costs[1] * float(alone[0] / part[0])}
-        found.append(point)
+        points.append(point)
         print(
             f"{axis} {value}: {tree[0]} of {alone[0]} tokens ({alone[0] / tree[0]:.1f} times fewer), trees "
             f"{costs[0]:.1f} s, one at a time {point['alone_cost']:.1f} s (from {len(sample)} of {len(rows)}), "
             f"{point['alone_cost'] / costs[0]:.1f} times faster",
             flush=True,
         )
-    return found
+    return points
 
 
 def fit(points: Sequence[dict[str, Any]]) -> Any:

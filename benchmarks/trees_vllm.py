@@ -21,10 +21,10 @@ def spent() -> tuple[float, float]:
 
     own = psutil.Process()
     seconds = memory = 0.0
-    for one in (own, *own.children(recursive=True)):
-        times = one.cpu_times()
+    for process in (own, *own.children(recursive=True)):
+        times = process.cpu_times()
         seconds += times.user + times.system
-        memory += one.memory_info().rss / 2**20
+        memory += process.memory_info().rss / 2**20
     return seconds, memory
 
 
@@ -49,22 +49,20 @@ def main() -> None:
     # One token has to be sampled; its cost is that of one more position.
     sampling = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1, detokenize=False)
     adapter = LoRARequest("adapter", 1, job["adapter"])
-    prompts = [{"prompt_token_ids": one["ids"]} for one in job["sequences"]]
+    replies = [(sequence["ids"], sequence["start"]) for sequence in job["sequences"]]
+    prompts = [{"prompt_token_ids": ids} for ids, _ in replies]
 
     def sums(lora: LoRARequest | None) -> list[float]:
-        found = engine.generate(prompts, sampling, lora_request=lora, use_tqdm=False)
+        outputs = engine.generate(prompts, sampling, lora_request=lora, use_tqdm=False)
         return [
-            sum(
-                given[token].logprob
-                for token, given in zip(one["ids"][one["start"] :], output.prompt_logprobs[one["start"] :], strict=True)
-            )
-            for one, output in zip(job["sequences"], found, strict=True)
+            sum(given[token].logprob for token, given in zip(ids[start:], output.prompt_logprobs[start:], strict=True))
+            for (ids, start), output in zip(replies, outputs, strict=True)
         ]
 
     for lora in (adapter, None):
         engine.generate([{"prompt_token_ids": list(range(10, 40))}], sampling, lora_request=lora, use_tqdm=False)
     (before, resting), start = spent(), time.perf_counter()
-    differences = [ours - base for ours, base in zip(sums(adapter), sums(None), strict=True)]
+    differences = [tuned - base for tuned, base in zip(sums(adapter), sums(None), strict=True)]
     wall, (after, busy) = time.perf_counter() - start, spent()
     result = {"version": vllm.__version__, "seconds": wall, "processor_seconds": after - before, "sums": differences}
     Path(sys.argv[2]).write_text(json.dumps(result | {"peak_mib": busy - resting}))

@@ -53,12 +53,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sweetrl-base-") as name:
-        found = measure(Path(name), int(options.gib * 2**30))
+        measured = measure(Path(name), int(options.gib * 2**30))
     print(f"| MiB read of {options.gib:g} GiB (seconds) | new | unchanged | touched |\n|---|---|---|---|")
-    for row, values in found.items():
+    for row, values in measured.items():
         print(f"| {row} | " + " | ".join(f"{mib:,.0f} ({seconds:.1f})" for mib, seconds in values) + " |")
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
 def measure(project: Path, size: int) -> dict[str, list[tuple[float, float]]]:
@@ -72,15 +72,15 @@ def measure(project: Path, size: int) -> dict[str, list[tuple[float, float]]]:
     (project / "params.yaml").touch()
     run(project, "dvc", "init", "--no-scm", "-q")
     run(project, "dvc", "repro", "-q")
-    found: dict[str, list[tuple[float, float]]] = {row: [] for row in ROWS}
+    taken: dict[str, list[tuple[float, float]]] = {row: [] for row in ROWS}
     for touched in (True, False, True):
         if touched:
             os.utime(weights)
             time.sleep(2.5)  # a file that was just written is not trusted yet
         for row, code in ROWS.items():
             done = run(project, "-c", MEASURE.format(row=code))
-            found[row].append(tuple(json.loads(done.splitlines()[-1])))
-    return found
+            taken[row].append(tuple(json.loads(done.splitlines()[-1])))
+    return taken
 
 
 def run(project: Path, *arguments: str) -> str:

@@ -62,9 +62,9 @@ def make(folder: Path, count: int) -> None:
     for policy in ("base", "trained"):
         store = TrajectoryStore(folder / "data/evaluation" / policy)
         tasks = islice(generate("test", count // 2, 7, 3), count // 2)
-        found = [evaluated(number, task, policy) for number, task in enumerate(tasks)]
-        for shard, start in enumerate(range(0, len(found), 256)):
-            store.write_shard(shard, found[start : start + 256])
+        dialogues = [evaluated(number, task, policy) for number, task in enumerate(tasks)]
+        for shard, start in enumerate(range(0, len(dialogues), 256)):
+            store.write_shard(shard, dialogues[start : start + 256])
 
 
 def first_paint(browser: Chromium, address: str) -> float:
@@ -73,9 +73,9 @@ def first_paint(browser: Chromium, address: str) -> float:
     tab.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
     tab.call("Page.navigate", url=address)
     tab.until("window.painted > 0")
-    found = tab.js("window.painted")
+    painted = tab.js("window.painted")
     tab.close()
-    return float(found)
+    return float(painted)
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
@@ -89,9 +89,9 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         paints: dict[str, list[float]] = {"bare": [], "list": []}
         for number in range(rounds + 1):
             for name, address in pages.items():
-                found = first_paint(browser, address)
+                milliseconds = first_paint(browser, address)
                 if number:  # the first one warms the browser
-                    paints[name].append(found)
+                    paints[name].append(milliseconds)
         bare = browser.tab()
         bare.call("Page.navigate", url=pages["bare"])
         bare.until("!!document.querySelector('p')")
@@ -126,8 +126,8 @@ def timed(tab: Any, change: str) -> float:
 def pictures(folder: Path, out: Path) -> None:
     """Write pictures of the pages of the project in `folder`, light and dark, at three widths."""
     with tempfile.TemporaryDirectory() as links, tempfile.TemporaryDirectory(dir="/tmp") as place:
-        found = open_viewer(str(folder), load_settings(folder / "params.yaml"), Path(links))
-        viewer = replace(found, target=replace(found.target, title="the main job"))
+        opened = open_viewer(str(folder), load_settings(folder / "params.yaml"), Path(links))
+        viewer = replace(opened, target=replace(opened.target, title="the main job"))
         export(viewer, Path(place) / "out", 0)
         shutil.copy(folder / "reports" / "data-quality.html", place)
         for path in [Path(place), *Path(place).rglob("*")]:
@@ -197,17 +197,17 @@ def main() -> None:
         export(viewer, root / "out", 0)
         written = time.monotonic() - started - indexed
         root.chmod(0o755)
-        found = measure(root / "out", options.rounds)
-        found |= {"dialogues": viewer.dialogues.catalogue.count, "index_seconds": indexed, "export_seconds": written}
-        found["bytes"] = sum(path.stat().st_size for path in (root / "out").rglob("*") if path.is_file())
+        numbers = measure(root / "out", options.rounds)
+        numbers |= {"dialogues": viewer.dialogues.catalogue.count, "index_seconds": indexed, "export_seconds": written}
+        numbers["bytes"] = sum(path.stat().st_size for path in (root / "out").rglob("*") if path.is_file())
     for what, unit in (("first_paint", "first paint"), ("filters", "filter")):
-        bare = found[what]["bare"]
-        for name, value in found[what].items():
+        bare = numbers[what]["bare"]
+        for name, value in numbers[what].items():
             print(f"{unit:12} {name:44} {value:8.1f} ms  {value / bare:6.2f} times the bare page")
-    cost = f"indexed in {indexed:.1f} s, exported in {written:.1f} s, {found['bytes'] / 1e6:.0f} MB"
-    print(f"{found['dialogues']:,} dialogues: {cost}")
+    cost = f"indexed in {indexed:.1f} s, exported in {written:.1f} s, {numbers['bytes'] / 1e6:.0f} MB"
+    print(f"{numbers['dialogues']:,} dialogues: {cost}")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(numbers, indent=2) + "\n")
 
 
 if __name__ == "__main__":
