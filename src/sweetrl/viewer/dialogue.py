@@ -67,6 +67,7 @@ class Dialogues:
 
 def plain(dialogue: Trajectory, domain: Domain) -> dict[str, Any]:
     """Return a dialogue as plain values, without what critics thought of it."""
+    calls = dict(dialogue.task.test_cases)
     return {
         "task": _task(dialogue.task, domain),
         "attempt": dialogue.attempt,
@@ -81,9 +82,7 @@ def plain(dialogue: Trajectory, domain: Domain) -> dict[str, Any]:
         "answer": dialogue.answer,
         "messages": [_message(message, domain) for message in dialogue.messages],
         "turns": _turns(dialogue, domain),
-        "tests": [
-            asdict(test) | {"call": dict(dialogue.task.test_cases).get(test.name, "")} for test in dialogue.tests
-        ],
+        "tests": [asdict(test) | {"call": calls.get(test.name, "")} for test in dialogue.tests],
         "can_run": can_run(dialogue),
         "has_pages": any(pages_of(dialogue, domain)),
         "extra": dict(dialogue.extra),
@@ -226,6 +225,4 @@ def finite(value: float | None) -> float | None:
 
 def _address(png: bytes | None) -> str | None:
     """A picture as a data address."""
-    if png is None:
-        return None
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+    return None if png is None else "data:image/png;base64," + base64.b64encode(png).decode()

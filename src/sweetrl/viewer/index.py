@@ -265,8 +265,7 @@ def open_index(source: Source, domains: Domains) -> Index:
     hashes = [[path.name, content] for path, content in seen]
     description = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
     key = digest(FORMAT, KINDS, description, source.kind, hashes, domains.key)
-    folder = cache_folder()
-    table = folder / f"{key}.parquet"
+    table = cache_folder() / f"{key}.parquet"
     if not table.exists():
         rankings = [path for ranking in source.rankings for path in ranked_files(ranking.folder)]
         tables = dict.fromkeys([*source.files, *rankings])

@@ -14,7 +14,6 @@ from sweetrl.types import Preference, RankedState, TokenRatios
 
 _LOCK = threading.Lock()  # a Parquet file that two threads read at once ends the process
 
-
 Row = TypeVar("Row")
 
 

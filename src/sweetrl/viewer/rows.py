@@ -39,7 +39,6 @@ KINDS = {
 NO_FAULT = "none"
 NEEDED = "needed"  # the verdict on a question that the task needs
 
-
 # How often the critic ranks the better kind of reply higher, over pairs of candidates at one state: by "better/worse"
 # the number of pairs in the right order, where ties count half, and of all.
 Contrasts = dict[str, list[float]]

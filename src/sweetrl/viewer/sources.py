@@ -257,9 +257,7 @@ def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
         raise UserError(f"{name}: it names no dialogues; give a version that `sweetrl run` has registered.")
     for path, content_hash in hashes.items():
         content = _cached(content_hash, f"{name}: {path}")
-        files = [("", content_hash)]
-        if content_hash.endswith(".dir"):
-            files = _listed(content, f"{name}: {path}")
+        files = _listed(content, f"{name}: {path}") if content_hash.endswith(".dir") else [("", content_hash)]
         for below, md5 in files:
             target = scratch / path / below
             target.parent.mkdir(parents=True, exist_ok=True)
