@@ -20,11 +20,11 @@ Ends = tuple[float, float, float]
 
 def against_base(**measures: Ends) -> dict[str, Any]:
     """An evaluation.json with the low end, high end and p of each measure's difference."""
-    known = {
+    differences = {
         name: {"value": (low + high) / 2, "low": low, "high": high, "p_value": p, "test": "a test"}
         for name, (low, high, p) in measures.items()
     }
-    return {"tasks": 300, "confidence": 0.95, "difference": known}
+    return {"tasks": 300, "confidence": 0.95, "difference": differences}
 
 
 SAME, BETTER, WORSE = (-0.1, 0.1, 0.9), (0.1, 0.2, 0.001), (-0.2, -0.1, 0.001)
@@ -35,7 +35,7 @@ AFTER = [1.0] * 34 + [0.0] * 16 + [0.5] * 250
 
 
 def measured(values: Iterable[float], **more: Iterable[float]) -> Measured:
-    return Measured(by_task(values), **{name: by_task(one) for name, one in more.items()}, evaluation=LEARNT)
+    return Measured(by_task(values), **{name: by_task(numbers) for name, numbers in more.items()}, evaluation=LEARNT)
 
 
 def by_task(values: Iterable[float]) -> dict[str, float]:
@@ -152,11 +152,11 @@ def sliced(rules: GateSettings) -> Decision:
 
 
 def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:
-    told = sliced(GateSettings(slices=["topic"]))
-    assert told.promote
-    assert "In 1 of 3 slices it loses more than 0.1: topic boat (-0.300 on 40 tasks" in told.verdict
-    assert "In 1 of 3 slices there are too few tasks to rule out a loss of more than 0.1: topic rare" in told.verdict
-    assert "In 1 of 3 slices the interval rules out a loss of more than 0.1." in told.verdict
+    kept = sliced(GateSettings(slices=["topic"]))
+    assert kept.promote
+    assert "In 1 of 3 slices it loses more than 0.1: topic boat (-0.300 on 40 tasks" in kept.verdict
+    assert "In 1 of 3 slices there are too few tasks to rule out a loss of more than 0.1: topic rare" in kept.verdict
+    assert "In 1 of 3 slices the interval rules out a loss of more than 0.1." in kept.verdict
     refused = sliced(GateSettings(slices=["topic"], slice_rule="refuse-loss"))
     assert not refused.promote and refused.reason.startswith("not promoted: the challenger beats the champion on the")
     assert refused.reason.endswith("but it loses more than 0.1 in topic boat (gate.slice_rule: refuse-loss).")
@@ -172,9 +172,9 @@ def test_costs_are_told_and_refused_where_asked() -> None:
         rules = PLAIN.model_copy(update=changes)
         return decide(pair_versions(*sides, rules), rules)
 
-    told = decided()
-    assert told.promote
-    assert "A dialogue takes 4.50 agent turns, +0.50 against the champion." in told.verdict
+    decision = decided()
+    assert decision.promote
+    assert "A dialogue takes 4.50 agent turns, +0.50 against the champion." in decision.verdict
     assert decided(extra_turns=0.6).promote
     refused = decided(extra_turns=0.52)
     assert not refused.promote, "0.5 more, but it may be 0.56"

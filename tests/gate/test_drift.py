@@ -16,8 +16,8 @@ def looked(first: np.ndarray, now: np.ndarray, number: int = 1, resamples: int =
 def test_a_drop_is_found_and_asks_for_a_retraining() -> None:
     rng = np.random.default_rng(1)
     first = (rng.random(400) < 0.8).astype(float)
-    found = looked(first, first * (rng.random(400) < 0.85), 4)
-    assert found.drifted and "look 4" in found.sentence and "Retrain now: `python -m flows.retrain`." in found.sentence
+    worse = looked(first, first * (rng.random(400) < 0.85), 4)
+    assert worse.drifted and "look 4" in worse.sentence and "Retrain now: `python -m flows.retrain`." in worse.sentence
     better = looked(first * (rng.random(400) < 0.85), first)
     assert not better.drifted and "has got better without training" in better.sentence
 
@@ -25,7 +25,5 @@ def test_a_drop_is_found_and_asks_for_a_retraining() -> None:
 def test_what_could_not_be_seen_is_said() -> None:
     rng = np.random.default_rng(3)
     first, now = (rng.random(200) < 0.5).astype(float), (rng.random(200) < 0.5).astype(float)
-    found = looked(first, now)
-    assert (
-        "is not shown to have changed" in found.sentence and "or more is seen with a chance of 80 %" in found.sentence
-    )
+    same = looked(first, now)
+    assert "is not shown to have changed" in same.sentence and "or more is seen with a chance of 80 %" in same.sentence

@@ -27,13 +27,13 @@ def test_the_textbooks_number() -> None:
 @pytest.mark.parametrize(("mean", "discordance", "power"), [(0.1, 0.2, 0.8), (0.1, 0.4, 0.8), (0.06, 0.15, 0.9)])
 def test_so_many_tasks_show_the_difference_so_often(mean: float, discordance: float, power: float) -> None:
     count, rng = required_tasks(mean, discordance, 0.05, power), np.random.default_rng(1)
-    known: dict[tuple[int, int], float] = {}
+    p_values: dict[tuple[int, int], float] = {}
     seen = 0
     for _ in range(2000):
-        found = differences(rng, count, mean, discordance)
-        pair = int(np.sum(found > 0)), int(np.sum(found != 0))
-        known[pair] = known[pair] if pair in known else binomtest(*pair, 0.5).pvalue
-        seen += pair[0] > pair[1] / 2 and known[pair] < 0.05
+        gaps = differences(rng, count, mean, discordance)
+        pair = int(np.sum(gaps > 0)), int(np.sum(gaps != 0))
+        p_values[pair] = p_values[pair] if pair in p_values else binomtest(*pair, 0.5).pvalue
+        seen += pair[0] > pair[1] / 2 and p_values[pair] < 0.05
     assert seen / 2000 == pytest.approx(power, abs=0.04)
 
 
@@ -43,7 +43,7 @@ def test_rewards_between_0_and_1_are_seen_as_often() -> None:
     mean, discordance = float(values @ shares), float(values**2 @ shares)
     count = required_tasks(mean, discordance, 0.05, 0.8)
     trials = [rng.choice(values, count, p=shares) for _ in range(150)]
-    seen = sum(paired_p_value(np.zeros(count), found, resamples=499) < 0.05 for found in trials)
+    seen = sum(paired_p_value(np.zeros(count), gaps, resamples=499) < 0.05 for gaps in trials)
     assert seen / len(trials) == pytest.approx(0.8, abs=0.08)
 
 
@@ -67,5 +67,5 @@ def test_so_many_tasks_of_a_slice_rule_a_loss_out() -> None:
             task: float(value)
             for task, value in zip(groups["topic"], differences(rng, 2 * count, 0.0, 0.2), strict=True)
         }
-        safe += [one.status == "safe" for one in compare_slices(values, groups, rules, 0.95)]
+        safe += [part.status == "safe" for part in compare_slices(values, groups, rules, 0.95)]
     assert np.mean(safe) == pytest.approx(rules.power, abs=0.05)

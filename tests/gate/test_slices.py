@@ -13,7 +13,7 @@ RULES = GateSettings(slices=["topic"])
 
 
 def slices_of(groups: dict[str, list[float]], rules: GateSettings = RULES):
-    values = {f"{name}-{number}": value for name, found in groups.items() for number, value in enumerate(found)}
+    values = {f"{name}-{number}": value for name, gaps in groups.items() for number, value in enumerate(gaps)}
     return compare_slices(values, {"topic": {task: task.split("-")[0] for task in values}}, rules, 0.95)
 
 
@@ -24,8 +24,8 @@ def test_a_small_slice_without_any_difference_cannot_be_told(count: int, status:
     assert small.low < 0.0 < small.high
     if status == "unclear":
         assert count < small.needed == 19
-        said = sentences([small, large], 0.1)
-        assert said[0].startswith(
+        words = sentences([small, large], 0.1)
+        assert words[0].startswith(
             "In 1 of 2 slices there are too few tasks to rule out a loss of more than 0.1: topic a"
         )
 
@@ -43,7 +43,7 @@ def test_many_slices_of_equal_versions_raise_an_alarm_as_rarely_as_one() -> None
     alarms = 0
     for _ in range(100):
         groups = {f"s{number}": rng.choice([-1.0, 0.0, 1.0], 40, p=[0.2, 0.6, 0.2]).tolist() for number in range(30)}
-        alarms += any(one.status == "loss" for one in slices_of(groups))
+        alarms += any(part.status == "loss" for part in slices_of(groups))
     assert alarms / 100 <= 0.05
 
 

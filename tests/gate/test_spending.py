@@ -56,9 +56,9 @@ def test_the_interval_is_of_the_level_that_it_is_said_to_have() -> None:
     """With the resamples of the first comparison its ends were those of another level."""
     before, after = [0.0] * 45 + [1.0] * 30 + [0.5] * 225, [1.0] * 45 + [0.0] * 30 + [0.5] * 225
     alpha = level(GateSettings(), 0.95, 20)
-    found, _ = compare_means(before, after, alpha, 1000, 0)
+    difference, _ = compare_means(before, after, alpha, 1000, 0)
     reach = norm.isf(alpha / 2) * np.std(np.subtract(after, before)) / math.sqrt(300)
-    assert found.high - found.low == pytest.approx(2 * reach, rel=0.05)
+    assert difference.high - difference.low == pytest.approx(2 * reach, rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +68,13 @@ def promoted() -> dict[str, float]:
     Each task has a chance of its own. Who lies well below what the limit asks of the normal approximation cannot be
     promoted, nor can who is not without the guard: they are not decided.
     """
-    rng, found = np.random.default_rng(4), {"none": 0, "inverse-square": 0}
+    rng, promotions = np.random.default_rng(4), {"none": 0, "inverse-square": 0}
     names = [f"t{number:03d}" for number in range(TASKS)]
     trials = 120
     for _ in range(trials):
         chance = rng.uniform(0.2, 0.9, TASKS)
         champion = (rng.random(TASKS) < chance).astype(float)
-        wins = dict.fromkeys(found, False)
+        wins = dict.fromkeys(promotions, False)
         for number in range(1, TRIES + 1):
             challenger = (rng.random(TASKS) < chance).astype(float)
             gaps = challenger - champion
@@ -83,7 +83,7 @@ def promoted() -> dict[str, float]:
                 Measured(dict(zip(names, side.tolist(), strict=True)), evaluation=LEARNT)
                 for side in (champion, challenger)
             ]
-            for spending in found:  # first without the guard
+            for spending in promotions:  # first without the guard
                 rules = GateSettings(spending=spending, slices=[])  # type: ignore[arg-type]
                 if errors < 0.92 * norm.isf(level(rules, 1 - ALPHA, number) / 2):
                     break
@@ -92,8 +92,8 @@ def promoted() -> dict[str, float]:
                     break
                 wins[spending] = True
         for spending, won in wins.items():
-            found[spending] += won
-    return {spending: count / trials for spending, count in found.items()}
+            promotions[spending] += won
+    return {spending: count / trials for spending, count in promotions.items()}
 
 
 def test_without_the_guard_luck_wins_in_the_end(promoted: dict[str, float]) -> None:

@@ -123,18 +123,18 @@ class Tab:
 
     def js(self, expression: str) -> Any:
         """Evaluate an expression; what it throws is an error here."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in found:
-            raise AssertionError(found["exceptionDetails"].get("exception", {}).get("description", found))
-        return found["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in reply:
+            raise AssertionError(reply["exceptionDetails"].get("exception", {}).get("description", reply))
+        return reply["result"].get("value")
 
     def until(self, expression: str, seconds: float = 20.0) -> Any:
         """Wait for an expression to be true, and return its value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            found = self.js(expression)
-            if found:
-                return found
+            value = self.js(expression)
+            if value:
+                return value
             time.sleep(0.03)
         raise AssertionError(
             f"never true: {expression}\n{self.errors}\n{self.js('document.body.innerText.slice(0, 800)')}"
@@ -181,8 +181,8 @@ def wait_for(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Wait until `holds` gives something."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := holds():
-            return found
+        if value := holds():
+            return value
         time.sleep(0.03)
     raise AssertionError("never true")
 

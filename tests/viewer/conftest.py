@@ -53,17 +53,17 @@ def rows(viewer: Viewer) -> list[dict[str, Any]]:
     """All rows of the table with their words and their numbers."""
     catalogue = viewer.dialogues.catalogue
     columns = catalogue.rows(0)
-    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    for number, row in enumerate(found):
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    for number, row in enumerate(rows):
         row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
         row["row"] = number
-    return found
+    return rows
 
 
 @pytest.fixture(scope="session")
 def address(viewer: Viewer) -> Iterator[str]:
-    with serving(viewer) as found:
-        yield found
+    with serving(viewer) as served:
+        yield served
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +79,6 @@ def folder(viewer: Viewer) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def chromium(browser: None) -> Iterator[Chromium]:
-    found = Chromium(find_browser(), 0)
-    yield found
-    found.close()
+    running = Chromium(find_browser(), 0)
+    yield running
+    running.close()

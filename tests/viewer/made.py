@@ -48,18 +48,18 @@ def answer(program: str) -> str:
     return f"I WANT TO ANSWER:\n```python\n{program}\n```"
 
 
-def dialogue(task: Task, asked: Sequence[str], program: str, passed: int, policy: str, attempt: int = 0) -> Trajectory:
+def dialogue(task: Task, kinds: Sequence[str], program: str, passed: int, policy: str, attempt: int = 0) -> Trajectory:
     """A dialogue in which the agent asks about kinds of detail (or says what stands there), then answers."""
     user = ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
-    for kind in asked:
+    for kind in kinds:
         messages.append(Message("assistant", BY_NAME[kind].questions[0] if kind in BY_NAME else kind))
         messages.append(Message("user", user.reply(task, messages, 0)))
     messages.append(Message("assistant", answer(program)))
     turns = tuple(
-        AgentTurn(index, one.content, ids(one.content), (-0.5,) * 6, "stop")
-        for index, one in enumerate(messages)
-        if one.role == "assistant"
+        AgentTurn(index, message.content, ids(message.content), (-0.5,) * 6, "stop")
+        for index, message in enumerate(messages)
+        if message.role == "assistant"
     )
     tests = tuple(
         TestResult(name, True, "passed") if number < passed else TestResult(name, False, "wrong", "returned 1")
@@ -85,32 +85,32 @@ def evaluated(number: int, task: Task, policy: str) -> Trajectory:
     kinds = list(facts)
     if policy == "trained":
         solved = number % 6 != 5
-        asked = [*kinds, kinds[0]] if number % 4 == 3 else kinds
+        questions = [*kinds, kinds[0]] if number % 4 == 3 else kinds
         if number % 5 == 2:
-            asked = [*[kind for kind in BY_NAME if kind not in facts][:3], *asked]
+            questions = [*[kind for kind in BY_NAME if kind not in facts][:3], *questions]
         program = task.ground_truth
         for values in () if solved else facts.values():
             for value in values:
                 program = program.replace(f"= {value}\n", f"= {value}1\n")
-        return dialogue(task, asked, program, count if solved else 4, policy)
+        return dialogue(task, questions, program, count if solved else 4, policy)
     solved = number % 4 == 0
     program = task.ground_truth if solved else f"{task.ground_truth.splitlines()[0]}\n    return 1"
     return dialogue(task, kinds if solved else kinds[:1], program, count if solved else number % 3, policy)
 
 
-def ranked(one: Trajectory, number: int) -> tuple[list[RankedState], list[Preference]]:
+def ranked(spoken: Trajectory, number: int) -> tuple[list[RankedState], list[Preference]]:
     """Candidates at every turn: what was said and two others; at one state the needed question comes last."""
     states, pairs = [], []
-    kinds = list(read_facts(one.task.hidden_information))
-    for turn, said in enumerate(one.turns):
+    kinds = list(read_facts(spoken.task.hidden_information))
+    for turn, reply in enumerate(spoken.turns):
         worst = -0.4 if number == 2 and turn == 0 else 0.2
-        texts = [(said.raw, worst), ("Zero: is that a number at all?", 0.1 - turn / 10), (answer("y = 2"), -0.3)]
+        texts = [(reply.raw, worst), ("Zero: is that a number at all?", 0.1 - turn / 10), (answer("y = 2"), -0.3)]
         if kinds and turn == 0:
             texts.append((BY_NAME[kinds[-1]].questions[1], worst - 0.01))
         candidates = tuple(
             Candidate(ids(text), text, 1 + place, value) for place, (text, value) in enumerate(dict(texts).items())
         )
-        key = (one.task.id, one.attempt, turn)
+        key = (spoken.task.id, spoken.attempt, turn)
         states.append(RankedState(*key, (1, 2, 3), candidates))
         best, least = candidates[0], candidates[2]
         pairs.append(Preference(*key, (1, 2, 3), best.token_ids, least.token_ids, best.advantage, least.advantage))
@@ -128,12 +128,12 @@ def explained(state: RankedState) -> TokenRatios:
 def make_project(root: Path) -> Path:
     """Write the project's folder."""
     for policy in ("base", "trained"):
-        found = [evaluated(number, task, policy) for number, task in enumerate(TESTS)]
+        dialogues = [evaluated(number, task, policy) for number, task in enumerate(TESTS)]
         if policy == "trained":
-            found[3] = with_words(found[3], HOSTILE)
+            dialogues[3] = with_words(dialogues[3], HOSTILE)
         store = TrajectoryStore(root / "data/evaluation" / policy)
-        store.write_shard(0, found[:20])
-        store.write_shard(1, found[20:])
+        store.write_shard(0, dialogues[:20])
+        store.write_shard(1, dialogues[20:])
     collected = []
     for number, task in enumerate(TRAINING):
         kinds = list(read_facts(task.hidden_information))
@@ -141,7 +141,7 @@ def make_project(root: Path) -> Path:
         collected.append(dialogue(task, kinds[:1], "x = 1", number, "models/base", 1))
     collected[-1] = replace(collected[-1], outcome="lost", reward=None, tests=(), error="the user could not reply")
     TrajectoryStore(root / "data/trajectories").write_shard(0, collected)
-    both = [ranked(one, number) for number, one in enumerate(collected[:6])]
+    both = [ranked(spoken, number) for number, spoken in enumerate(collected[:6])]
     write_table(root / "data/preferences" / CANDIDATES, RankedState, [state for states, _ in both for state in states])
     write_table(root / "data/preferences" / PREFERENCES, Preference, [pair for _, pairs in both for pair in pairs])
     sample = [explained(state) for states, _ in both[:EXPLAINED] for state in states]
@@ -154,14 +154,14 @@ def make_project(root: Path) -> Path:
     return root
 
 
-def with_words(one: Trajectory, words: str) -> Trajectory:
+def with_words(spoken: Trajectory, words: str) -> Trajectory:
     """The same dialogue, in which the user's first reply and the agent's raw words are others, and prompts are kept."""
-    messages = list(one.messages)
+    messages = list(spoken.messages)
     messages[2] = Message("user", words)
-    raw = f"<think>{words}</think>{words} OUTPUT: {one.messages[1].content}"
+    raw = f"<think>{words}</think>{words} OUTPUT: {spoken.messages[1].content}"
     turns = (
-        replace(one.turns[0], raw=raw, prompt_ids=(7, 8)),
-        replace(one.turns[1], prompt_kept=2, prompt_ids=(9, 10, 11)),
-        *one.turns[2:],
+        replace(spoken.turns[0], raw=raw, prompt_ids=(7, 8)),
+        replace(spoken.turns[1], prompt_kept=2, prompt_ids=(9, 10, 11)),
+        *spoken.turns[2:],
     )
-    return replace(one, messages=tuple(messages), turns=turns)
+    return replace(spoken, messages=tuple(messages), turns=turns)

@@ -37,9 +37,9 @@ def fragment(catalogue: Catalogue, row: int, beside: int | None = None) -> str:
     """The address of a dialogue in the page."""
 
     def part(number: int) -> str:
-        source, task, one = catalogue.read(number)
-        assert one is not None
-        return "/".join(quote(word, safe="") for word in (source.name, task, str(one.attempt)))
+        source, task, spoken = catalogue.read(number)
+        assert spoken is not None
+        return "/".join(quote(word, safe="") for word in (source.name, task, str(spoken.attempt)))
 
     return f"#/dialogue/{part(row)}" + ("" if beside is None else f"?with={quote(part(beside), safe='')}")
 
@@ -50,8 +50,8 @@ def ready(tab: Tab, address: str) -> None:
     tab.call("Page.navigate", url=address)
 
     def whole() -> Any:
-        asked = "document.body && document.body.dataset.ready"
-        return tab.browser.call("Runtime.evaluate", tab.session, 5.0, expression=asked)["result"].get("value")
+        expression = "document.body && document.body.dataset.ready"
+        return tab.browser.call("Runtime.evaluate", tab.session, 5.0, expression=expression)["result"].get("value")
 
     wait_for(whole, 60)
 
@@ -156,7 +156,7 @@ def test_rows_of_one_ranking_are_read_by_one_thread_at_a_time(project: Path, mon
         inside -= 1
 
     ranked = Ranked(project / "data/preferences")
-    keys = [(one.task.id, one.attempt) for one in TrajectoryStore(project / "data/trajectories")][:6]
+    keys = [(spoken.task.id, spoken.attempt) for spoken in TrajectoryStore(project / "data/trajectories")][:6]
     monkeypatch.setattr(Table, "item", item)
     threads = [threading.Thread(target=ask, args=key) for key in keys for ask in (ranked.states.of, ranked.pairs.of)]
     for thread in threads:
@@ -177,8 +177,8 @@ class Mine(sweetrl.Domain):
 
 def test_rows_are_made_again_when_the_code_of_an_own_domain_changes(own_code: Any, tmp_path: Path) -> None:
     settings = Settings(suite="mine:Mine")
-    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
-    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, task=replace(one.task, suite="mine:Mine"))])
+    spoken = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(spoken, task=replace(spoken.task, suite="mine:Mine"))])
 
     def first_fault(verdict: str) -> list[str]:
         own_code(tmp_path, OWN.replace("{verdict}", verdict))
@@ -198,8 +198,8 @@ def test_a_batch_as_it_was_ingested_does_not_hide_the_rest(
     write_trajectories(batch, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
     batch.write_text(batch.read_text() + '{"messages": []}\n')
     assert open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues.catalogue.count == 48
-    said = " ".join(capsys.readouterr().err.split())
-    assert "left out: " in said and "line 4: the key `task` is missing" in said
+    notes = " ".join(capsys.readouterr().err.split())
+    assert "left out: " in notes and "line 4: the key `task` is missing" in notes
     with pytest.raises(UserError, match="line 4: the key `task` is missing"):
         open_viewer(str(batch), settings, tmp_path / "links")
 
@@ -216,13 +216,13 @@ def test_a_file_that_cannot_be_read_is_named(project: Path, settings: Settings, 
 
 def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Settings, tmp_path: Path) -> None:
     """vLLM writes -9999 for a token that it has sampled although its probability is none."""
-    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
-    made_up = replace(one.turns[0], logprobs=(-0.1, -9999.0))
-    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, turns=(made_up, *one.turns[1:]))])
+    spoken = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    made_up = replace(spoken.turns[0], logprobs=(-0.1, -9999.0))
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(spoken, turns=(made_up, *spoken.turns[1:]))])
     console = Screen(file=io.StringIO(), width=120)
     domain = Domains(settings).of("backend")
     show.show_trajectory(console, show.find(tmp_path / "some", domain, "0", 0), domain, privileged=False)
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert said.count("perplexity 1.65") == said.count("perplexity") == 1
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert printed.count("perplexity 1.65") == printed.count("perplexity") == 1
     turns = open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.describe(0)["turns"]
     assert [turn["perplexity"] is None for turn in turns] == [True, False]

@@ -52,34 +52,34 @@ def critic(tiny_model: Path, write_adapter: Callable[..., Path], tmp_path_factor
 def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_model: Path, critic: Path) -> None:
     chosen = small(settings, tiny_model)
     heat = Heat(Domains(chosen), critic)
-    one = dialogue(TESTS[0], ["zero", "rate"], TESTS[0].ground_truth, 3, "base")
-    turns = tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns)  # imported: without ids
-    one = type(one)(**{**one.__dict__, "turns": turns})
-    found = heat.ratios(one)
-    means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
-    expected = TrainedCritic.load(load_domain(chosen), critic).advantages(one)
+    spoken = dialogue(TESTS[0], ["zero", "rate"], TESTS[0].ground_truth, 3, "base")
+    turns = tuple(AgentTurn(turn.message_index, turn.raw) for turn in spoken.turns)  # imported: without ids
+    spoken = type(spoken)(**{**spoken.__dict__, "turns": turns})
+    ratios = heat.ratios(spoken)
+    means = [sum(ratio for _, ratio in turn) / len(turn) for turn in ratios]
+    expected = TrainedCritic.load(load_domain(chosen), critic).advantages(spoken)
     assert means == pytest.approx(expected, abs=2e-5) and max(map(abs, means)) > 1e-3
-    assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
-    assert heat.ratios(one) == found
+    assert "".join(text for text, _ in ratios[0]).startswith(spoken.turns[0].raw)
+    assert heat.ratios(spoken) == ratios
     with pytest.raises(UserError, match="no trained log-ratio critic"):
-        Heat(Domains(chosen), critic / "nowhere").ratios(one)
+        Heat(Domains(chosen), critic / "nowhere").ratios(spoken)
 
 
 def test_prompts_are_shown_as_they_were_sent(settings: Settings, tiny_model: Path, tmp_path: Path) -> None:
     chosen, tokenizer = small(settings, tiny_model), load_tokenizer(tiny_model)
-    one = dialogue(TESTS[0], ["zero", "rate", "rate"], TESTS[0].ground_truth, 3, "base")
+    spoken = dialogue(TESTS[0], ["zero", "rate", "rate"], TESTS[0].ground_truth, 3, "base")
     texts = ["<|user|>What is the rate?<|end|>", "<|user|>7.<|end|>", " rate", "<|end|><|user|>7.<|end|>"]
     new = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     turns, read = [], 0  # the second goes on, the third leaves out the last reply, the fourth ends it with another id
-    for turn, ids, lost in zip(one.turns, new, (0, 0, len(one.turns[1].token_ids), 1), strict=True):
+    for turn, ids, lost in zip(spoken.turns, new, (0, 0, len(spoken.turns[1].token_ids), 1), strict=True):
         turns.append(replace(turn, prompt_kept=read - lost, prompt_ids=ids))
         read += len(ids) - lost + len(turn.token_ids)
-    shown = [turn["prompt"] for turn in plain(replace(one, turns=tuple(turns)), load_domain(chosen))["turns"]]
+    shown = [turn["prompt"] for turn in plain(replace(spoken, turns=tuple(turns)), load_domain(chosen))["turns"]]
     assert [each["new"] for each in shown] == [len(ids) for ids in new]
     assert [each["anew"] for each in shown] == [False, False, True, False]
     assert shown[-1]["tokens"] + len(turns[-1].token_ids) == read
-    assert Heat(Domains(chosen), tmp_path).prompts(replace(one, turns=tuple(turns))) == texts
-    assert plain(one, load_domain(chosen))["turns"][0]["prompt"] is None, "not recorded"
+    assert Heat(Domains(chosen), tmp_path).prompts(replace(spoken, turns=tuple(turns))) == texts
+    assert plain(spoken, load_domain(chosen))["turns"][0]["prompt"] is None, "not recorded"
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(
@@ -99,15 +99,15 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
         files = {path: keep(path, path.read_bytes()) for path in sorted((project / name).rglob("*.parquet"))}
         rows = [{"md5": key, "relpath": str(path.relative_to(project / name))} for path, key in files.items()]
         data[name] = keep(project / name, json.dumps(rows).encode())
-    known = SimpleNamespace(data=data, stages=(SimpleNamespace(name="rank", run_id="1"),), model="agent", version="3")
-    monkeypatch.setattr(lineage_module, "lineage", lambda name, tracking: known)
+    version = SimpleNamespace(data=data, stages=(SimpleNamespace(name="rank", run_id="1"),), model="agent", version="3")
+    monkeypatch.setattr(lineage_module, "lineage", lambda name, tracking: version)
     viewer = open_viewer("agent@champion", settings, tmp_path / "links")
     assert viewer.target.title == "agent version 3" and viewer.target.runs == {"rank": "1"}
     assert viewer.dialogues.catalogue.count == 64
     assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
     listing = cached(data["data/trajectories"])
     (row,) = json.loads(whole := listing.read_text())
-    odd = [[row | {"relpath": one}] for one in ("../../out.parquet", "/out", "", 7)]
+    odd = [[row | {"relpath": relative}] for relative in ("../../out.parquet", "/out", "", 7)]
     for broken in (*odd, [row | {"md5": None}], [7], {}):
         listing.write_text(json.dumps(broken))
         with pytest.raises(UserError, match=r"listing .* is damaged"):
@@ -128,7 +128,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     made["rank"] = RunFacts("a" * 32, "rank", "FINISHED", parent="c" * 32)
     for run_id in ("a" * 32, "c" * 32):
         assert find_target(run_id, settings, tmp_path) == Target(Path(), f"run {run_id[:8]}", {"rank": "a" * 32})
-    known.data = {"models/base": "x"}
+    version.data = {"models/base": "x"}
     with pytest.raises(UserError, match="names no dialogues"):
         find_target("agent/3", settings, tmp_path / "once more")
     with pytest.raises(UserError, match="no such folder"):
@@ -136,15 +136,15 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
 
 
 def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    read: list[str] = []
 
     def histories(run_id: str, names: tuple[str, ...]) -> dict[str, list[tuple[int, float]]]:
-        asked.append(run_id)
+        read.append(run_id)
         return {"loss": [(step, 1.0 / (step + 1)) for step in range(1000)], "accuracy": [(0, 0.5)]}
 
     monkeypatch.setattr(lineage_module, "Records", lambda tracking: SimpleNamespace(histories=histories))
-    (one,) = TrackedRuns(settings, Target(Path(), "", {"train-policy": "a", "rank": "b"})).curves()
-    assert asked == ["a"] and one["metric"] == "loss" and 100 < len(one["points"]) <= 240
+    (curve,) = TrackedRuns(settings, Target(Path(), "", {"train-policy": "a", "rank": "b"})).curves()
+    assert read == ["a"] and curve["metric"] == "loss" and 100 < len(curve["points"]) <= 240
 
 
 def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
@@ -152,18 +152,18 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
 ) -> None:
     domain, written = load_domain(small(settings, tiny_model)), io.StringIO()
     console = Screen(file=written, width=160)
-    one = show.find(project / "data/evaluation/base", domain, TESTS[1].id, 0)
-    more = show.known_more(one, domain, critic, True)
-    show.show_trajectory(console, one, domain, False, more)
+    spoken = show.find(project / "data/evaluation/base", domain, TESTS[1].id, 0)
+    more = show.known_more(spoken, domain, critic, True)
+    show.show_trajectory(console, spoken, domain, False, more)
     text = written.getvalue()
-    assert len(more["advantages"]) == len(one.turns)
+    assert len(more["advantages"]) == len(spoken.turns)
     assert all(f"advantage {value:+.3f}" in text for value in more["advantages"])
     assert "expected" in text and all(run["expected"] in text for run in more["runs"]) and len(more["runs"]) == 10
-    assert show.known_more(one, domain, None, False) == {}
+    assert show.known_more(spoken, domain, None, False) == {}
     with pytest.raises(UserError, match="no peft adapter here"):
         TrainedCritic.load(domain, tmp_path)
     user = show.TerminalUser(console, domain, tmp_path, TrainedCritic.load(domain, critic))
     user.task = TESTS[1]
-    said = user.advantage([one.messages[0], Message("assistant", "Rate: how high is it?")])
-    assert said is not None and abs(said) > 1e-6
-    assert show.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None
+    advantage = user.advantage([spoken.messages[0], Message("assistant", "Rate: how high is it?")])
+    assert advantage is not None and abs(advantage) > 1e-6
+    assert show.TerminalUser(console, domain, tmp_path).advantage(spoken.messages) is None

@@ -34,22 +34,22 @@ Row = dict[str, Any]
 
 
 def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
-    found = {one.name: one for one in find_sources(project)}
-    assert list(found) == ["data/evaluation/base", "data/evaluation/trained", "data/trajectories"]
-    assert [one.stage for one in found.values()] == ["evaluate", "evaluate", "collect"]
-    assert [one.method for one in found.values()] == ["base", "trained", ""]
-    assert [len(one.rankings) for one in found.values()] == [0, 0, 1]
+    sources = {source.name: source for source in find_sources(project)}
+    assert list(sources) == ["data/evaluation/base", "data/evaluation/trained", "data/trajectories"]
+    assert [source.stage for source in sources.values()] == ["evaluate", "evaluate", "collect"]
+    assert [source.method for source in sources.values()] == ["base", "trained", ""]
+    assert [len(source.rankings) for source in sources.values()] == [0, 0, 1]
 
 
 def test_rows_say_what_the_results_of_an_evaluation_say(
     viewer: Viewer, rows: list[Row], settings: Settings, project: Path
 ) -> None:
     domain = load_domain(settings)
-    known = {(row["source"], row["task"], row["attempt"]): row for row in rows}
-    assert len(known) == len(rows) == viewer.dialogues.catalogue.count == 64
+    row_of = {(row["source"], row["task"], row["attempt"]): row for row in rows}
+    assert len(row_of) == len(rows) == viewer.dialogues.catalogue.count == 64
     for policy in ("base", "trained"):
-        for one in TrajectoryStore(project / "data/evaluation" / policy):
-            row, result = known[f"data/evaluation/{policy}", one.task.id, 0], result_of(one, policy, domain, 7)
+        for spoken in TrajectoryStore(project / "data/evaluation" / policy):
+            row, result = row_of[f"data/evaluation/{policy}", spoken.task.id, 0], result_of(spoken, policy, domain, 7)
             assert (row["success"], row["reward"], row["turns"]) == (result.success, result.reward, result.turns)
             assert (row["topic"], row["method"], row["stage"]) == (result.topic, policy, "evaluate")
             for fault in ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken"):
@@ -68,21 +68,21 @@ def test_what_the_critic_thought_is_in_the_rows(viewer: Viewer, rows: list[Row])
     assert [row["needed_last"] for row in rows[:3]] == [0, 0, 1]
     assert rows[0]["advantage"] == pytest.approx(0.2) and rows[0]["pairs"] == rows[0]["turns"]
     assert rows[2]["least_advantage"] == pytest.approx(-0.4)
-    contrasts = {(one["better"], one["worse"]): one for one in viewer.dialogues.catalogue.contrasts()}
-    found = contrasts["needed", "premature"]
-    assert found["ranking"] == "the ranking" and 0.5 < found["share"] < 1 and found["pairs"] > 8
+    contrasts = {(row["better"], row["worse"]): row for row in viewer.dialogues.catalogue.contrasts()}
+    needed = contrasts["needed", "premature"]
+    assert needed["ranking"] == "the ranking" and 0.5 < needed["share"] < 1 and needed["pairs"] > 8
 
 
 def test_searching_finds_words_in_any_case_and_phrases(viewer: Viewer) -> None:
     catalogue = viewer.dialogues.catalogue
     assert terms('  Free "a Pack of" x') == ["free", "a pack of", "x"]
     words = [
-        "\n".join([one.task.id, *(message.content for message in one.messages)]).lower()
-        for _, one, _ in viewer.dialogues.every()
-        if one is not None
+        "\n".join([spoken.task.id, *(message.content for message in spoken.messages)]).lower()
+        for _, spoken, _ in viewer.dialogues.every()
+        if spoken is not None
     ]
     for query in ("RATE", '"is there one"', TESTS[2].id, "nowhere-to-be-found"):
-        hits = [row for row, said in enumerate(words) if all(term in said for term in terms(query))]
+        hits = [row for row, text in enumerate(words) if all(term in text for term in terms(query))]
         assert catalogue.search(query) == hits, query
     assert catalogue.search("onerror") == [27]
     assert catalogue.search("") == list(range(64))
@@ -125,17 +125,17 @@ def test_official_files_are_read_by_the_place_of_their_lines(settings: Settings,
     catalogue = open_catalogue(find_sources(path), Domains(settings))
     dialogues = Dialogues(catalogue, TrackedRuns(settings, Target(Path(), "", {})))
     assert catalogue.count == 5 and catalogue.names["method"] == ["their dialogues"]
-    for row, one in enumerate(spoken):
-        found = dialogues.read(row)[0]
-        assert (found.task, found.messages, found.reward) == (one.task, one.messages, one.reward)
-    assert [shown["task"]["id"] for _, _, shown in dialogues.every()] == [one.task.id for one in spoken]
+    for row, written in enumerate(spoken):
+        read = dialogues.read(row)[0]
+        assert (read.task, read.messages, read.reward) == (written.task, written.messages, written.reward)
+    assert [shown["task"]["id"] for _, _, shown in dialogues.every()] == [written.task.id for written in spoken]
 
 
 def study(root: Path, spoken: list[Trajectory], settings: Settings) -> Path:
     domain = load_domain(settings)
     for method in ("grpo", "sweet"):
         folder = root / "measured" / method / "11"
-        results = [result_of(one, "trained", domain, 7) for one in spoken]
+        results = [result_of(each, "trained", domain, 7) for each in spoken]
         for name in ("t0", "t1", "t0-terse"):
             write_results(folder / f"{name}.parquet", results)
         says = [("t0", 0.0, ""), ("t1", 1.0, ""), ("t0-terse", 0.0, "terse")]
@@ -170,41 +170,41 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer, rows: list[Row]) -> None:
-    row = next(one["row"] for one in rows if one["needed_last"])
-    found = viewer.dialogues.describe(row)
-    json.dumps(found, allow_nan=False)
-    state = found["turns"][0]["rankings"]["the ranking"]
-    advantages = [one["advantage"] for one in state["candidates"]]
+    row = next(row["row"] for row in rows if row["needed_last"])
+    description = viewer.dialogues.describe(row)
+    json.dumps(description, allow_nan=False)
+    state = description["turns"][0]["rankings"]["the ranking"]
+    advantages = [reply["advantage"] for reply in state["candidates"]]
     assert advantages == sorted(advantages, reverse=True)
-    said = next(one for one in state["candidates"] if one["said"])
-    assert said["verdict"] == "needed" and said["advantage"] == pytest.approx(-0.4) and said["chosen"] == 1
+    chosen = next(reply for reply in state["candidates"] if reply["said"])
+    assert chosen["verdict"] == "needed" and chosen["advantage"] == pytest.approx(-0.4) and chosen["chosen"] == 1
     ((good, bad, margin),) = state["pairs"]
     assert state["candidates"][good]["said"] and state["candidates"][bad]["rejected"] == 1
-    assert margin == pytest.approx(said["advantage"] - state["candidates"][bad]["advantage"])
-    assert found["turns"][0]["perplexity"] == pytest.approx(1.6487, abs=1e-4)
-    assert found["seed"] == str(2**62 + 1), "a number of JavaScript would round it"
+    assert margin == pytest.approx(chosen["advantage"] - state["candidates"][bad]["advantage"])
+    assert description["turns"][0]["perplexity"] == pytest.approx(1.6487, abs=1e-4)
+    assert description["seed"] == str(2**62 + 1), "a number of JavaScript would round it"
     assert viewer.dialogues.describe(27)["messages"][2]["pieces"] == [("", HOSTILE)]
 
 
 def test_token_ratios_are_told_where_they_are_stored(
     viewer: Viewer, rows: list[Row], settings: Settings, project: Path, tmp_path: Path
 ) -> None:
-    collected = [one["row"] for one in rows if one["stage"] == "collect"]
+    collected = [row["row"] for row in rows if row["stage"] == "collect"]
     for number in (0, EXPLAINED):
-        for one in viewer.dialogues.describe(collected[number])["turns"][0]["rankings"]["the ranking"]["candidates"]:
-            assert (one["heat"] is not None) == (number < EXPLAINED)
-            if one["heat"]:
-                assert one["heat"][0][0] == HOSTILE and len(one["heat"]) == 6
-                assert sum(ratio for _, ratio in one["heat"]) / 6 == pytest.approx(one["advantage"], abs=1e-5)
+        for reply in viewer.dialogues.describe(collected[number])["turns"][0]["rankings"]["the ranking"]["candidates"]:
+            assert (reply["heat"] is not None) == (number < EXPLAINED)
+            if reply["heat"]:
+                assert reply["heat"][0][0] == HOSTILE and len(reply["heat"]) == 6
+                assert sum(ratio for _, ratio in reply["heat"]) / 6 == pytest.approx(reply["advantage"], abs=1e-5)
     other = tmp_path / "project"
     shutil.copytree(project, other)
     path = other / "data/preferences" / TOKEN_RATIOS
     stored = list(Table(path, TokenRatios))
-    write_table(path, TokenRatios, [replace(one, replies=one.replies[1:]) for one in stored])
+    write_table(path, TokenRatios, [replace(ratios, replies=ratios.replies[1:]) for ratios in stored])
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     with pytest.raises(UserError, match=r"token_ratios\.parquet: this is of other candidates; run the stage `rank`"):
         shown.describe(collected[0])
     path.unlink()  # as rankings were before
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     (turn, *_) = shown.describe(collected[0])["turns"]
-    assert all(one["heat"] is None for one in turn["rankings"]["the ranking"]["candidates"])
+    assert all(reply["heat"] is None for reply in turn["rankings"]["the ranking"]["candidates"])

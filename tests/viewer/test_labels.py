@@ -37,14 +37,14 @@ def own(project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def client(own: Viewer) -> Iterator[httpx.Client]:
-    with serving(own) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as found:
-        yield found
+    with serving(own) as address, httpx.Client(base_url=address, trust_env=False, timeout=60) as http:
+        yield http
 
 
 def row_of(viewer: Viewer, task: str, attempt: int = 0, source: str = "data/trajectories") -> int:
-    shown = viewer.dialogues.every()
-    found = (row for row, one, said in shown if said["source"] == source and one and one.task.id == task)
-    return list(found)[attempt]
+    every = viewer.dialogues.every()
+    rows = (row for row, spoken, shown in every if shown["source"] == source and spoken and spoken.task.id == task)
+    return list(rows)[attempt]
 
 
 def said(reward: float | None = None, note: str = "") -> dict[str, Any]:
@@ -78,10 +78,10 @@ def test_a_label_given_in_the_page_arrives_through_an_import_as_the_reward(
     labels = Path("data/labels/labels.jsonl")
     counts = import_standalone(settings, [labels], Path("taken"), [Path("data/tasks/test.parquet")])
     assert (counts["dialogues"], counts["held_out"], counts["bad_rows"]) == (2, 1, 0)
-    known = list(TrajectoryStore("data/trajectories"))[:2]
-    for one, before, reward in zip(TrajectoryStore("taken"), known, (0.25, 1.0), strict=True):
-        assert (one.reward, one.messages) == (reward, before.messages) and before.reward != 0.25
-        assert one.task.ground_truth == before.task.ground_truth and one.policy == "models/base"
+    collected = list(TrajectoryStore("data/trajectories"))[:2]
+    for imported, before, reward in zip(TrajectoryStore("taken"), collected, (0.25, 1.0), strict=True):
+        assert (imported.reward, imported.messages) == (reward, before.messages) and before.reward != 0.25
+        assert imported.task.ground_truth == before.task.ground_truth and imported.policy == "models/base"
     checks = DialogueChecks(settings, Path(), Path("docs"))
     assert checks.faults([labels])[0] == {(0, 3): HELD_OUT}, "nor does an ingest take it"
     assert [json.loads(line)["consent"] for line in labels.read_text().splitlines()] == [True] * 3, "of a script"
@@ -98,15 +98,15 @@ def test_of_two_people_nobody_overwrites_what_they_have_not_seen(own: Viewer, cl
     assert client.get("/api/meta").json()["labels"] == {str(row): [1.0, "fine"]}
     rows = [row_of(own, task.id, attempt) for task in TRAINING[1:6] for attempt in (0, 1)]
 
-    def post(one: int) -> None:
-        client.post(f"/api/label/{one}", json={**said(0.5), "before": said()})
+    def post(number: int) -> None:
+        client.post(f"/api/label/{number}", json={**said(0.5), "before": said()})
 
-    threads = [threading.Thread(target=post, args=(one,)) for one in rows]
+    threads = [threading.Thread(target=post, args=(number,)) for number in rows]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert client.get("/api/meta").json()["labels"].keys() == {str(one) for one in (row, *rows)}
+    assert client.get("/api/meta").json()["labels"].keys() == {str(number) for number in (row, *rows)}
     assert client.post(f"/api/label/{row}", json={**said(), "before": said(1, "fine")}).json() == {str(row): [None, ""]}
     assert str(row) not in client.get("/api/meta").json()["labels"], "taken back"
 
@@ -135,14 +135,14 @@ def test_labels_have_a_place_and_an_end(own: Viewer, monkeypatch: pytest.MonkeyP
     read = own.dialogues.read
     change = labels_module.Change(reward=1.0, before=labels_module.Label())
     own.labels.put(*read(row_of(own, TRAINING[0].id)), change)
-    one, domain = read(row_of(own, TRAINING[1].id))
+    spoken, domain = read(row_of(own, TRAINING[1].id))
     with pytest.raises(UserError, match="needs a request of the user and a reply of the assistant"):
-        own.labels.put(replace(one, messages=one.messages[:1]), domain, change)
+        own.labels.put(replace(spoken, messages=spoken.messages[:1]), domain, change)
     with pytest.raises(UserError, match="of frontend, the project of backend"):
-        own.labels.put(replace(one, task=replace(one.task, suite="frontend")), domain, change)
+        own.labels.put(replace(spoken, task=replace(spoken.task, suite="frontend")), domain, change)
     monkeypatch.setattr(labels_module, "MOST", 1)
     with pytest.raises(UserError, match="there are 1 labels"):
-        own.labels.put(one, domain, change)
+        own.labels.put(spoken, domain, change)
     assert len(own.labels.all()) == 1
     (Path("data/labels/labels.jsonl")).write_text('{"messages": 3}\n')
     with pytest.raises(UserError, match=r"labels\.jsonl: line 1: `messages` must be a valid list"):

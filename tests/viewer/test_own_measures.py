@@ -38,13 +38,13 @@ def settings(own_code: Any, tmp_path: Path) -> Settings:
         made = [dialogue(task, ["zero"], "x = 1", 0, policy) for task in TESTS[:12]]
         spoken[policy] = [
             replace(
-                one,
-                task=replace(one.task, suite="mine:Table"),
+                each,
+                task=replace(each.task, suite="mine:Table"),
                 tests=(),
                 reward=0.25 - cost * place,
                 parts={"food": 0.5, "price": -0.25 - cost * place},
             )
-            for place, one in enumerate(made)
+            for place, each in enumerate(made)
         ]
         TrajectoryStore(tmp_path / "data/evaluation" / policy).write_shard(0, spoken[policy])
     domain = find_domain("mine:Table")
@@ -72,9 +72,9 @@ def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Pa
         tab.js("document.querySelector('.overviewhead select').dispatchEvent(new Event('change')); 0")
         tab.until("document.querySelector('.charts')?.innerText.includes('price by method')")
         points = tab.js("[...document.querySelectorAll('.dots .estimate')].map(one => one.title)")
-        assert any(one.startswith("trained: -30.5\u00a0% [-32.") for one in points)
+        assert any(title.startswith("trained: -30.5\u00a0% [-32.") for title in points)
         ends = "[...document.querySelectorAll('.estimate')].map(one => Number(one.style.getPropertyValue('--low')))"
-        assert all(0 <= one <= 1 for one in tab.js(ends)), "on the scale"
+        assert all(0 <= place <= 1 for place in tab.js(ends)), "on the scale"
         tab.to("#/dialogues?part+price=..-0.26&sort=part+food&columns=task,reward,part+price")
         tab.until("document.querySelectorAll('.inner .row').length === 11")
         assert "Happiness" in tab.text(".head") and "price" in tab.text(".head")

@@ -22,8 +22,8 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module", params=["server", "disk"])
 def tab(request: pytest.FixtureRequest, chromium: Chromium, address: str, folder: Path) -> Iterator[Tab]:
     """The page, opened from the server and from a disk, which logs no error."""
-    with chromium.looking(address if request.param == "server" else f"file://{folder}/index.html") as found:
-        yield found
+    with chromium.looking(address if request.param == "server" else f"file://{folder}/index.html") as opened:
+        yield opened
 
 
 def listed(tab: Tab, fragment: str) -> list[int]:
@@ -31,10 +31,10 @@ def listed(tab: Tab, fragment: str) -> list[int]:
     tab.js(f"sweetrl.list.rows = null; sweetrl.go({json.dumps(fragment)}, true); 0")
     tab.until("sweetrl.list.rows !== null && !!document.querySelector('.told')")
     tab.settle()
-    found: list[int] = tab.js("[...sweetrl.list.rows]")
+    numbers: list[int] = tab.js("[...sweetrl.list.rows]")
     shown = tab.text(".told").replace(",", "").split()[0]
-    assert int(shown) == len(found)
-    return found
+    assert int(shown) == len(numbers)
+    return numbers
 
 
 FILTERS: dict[str, Callable[[Row], Any]] = {
@@ -75,9 +75,9 @@ def test_every_filter_lists_the_rows_that_are_like_that(tab: Tab, rows: list[Row
 def test_every_order(tab: Tab, rows: list[Row]) -> None:
     for key in ("task", "reward", "passed", "turns", "questions", "advantage", "least_advantage", "tokens"):
         for sign, down in (("", False), ("-", True)):
-            found = [rows[row][key] for row in listed(tab, f"#/dialogues?sort={sign}{key}")]
-            known = [value for value in found if value is not None]
-            assert known == sorted(known, reverse=down) and found[: len(known)] == known, f"{sign}{key}"
+            values = [rows[row][key] for row in listed(tab, f"#/dialogues?sort={sign}{key}")]
+            numbers = [value for value in values if value is not None]
+            assert numbers == sorted(numbers, reverse=down) and values[: len(numbers)] == numbers, f"{sign}{key}"
     most = listed(tab, "#/dialogues?sort=-faults")
     sums = [sum(rows[row][name] or 0 for name in FAULTS) for row in most]
     assert sums == sorted(sums, reverse=True)
@@ -85,8 +85,8 @@ def test_every_order(tab: Tab, rows: list[Row]) -> None:
 
 def test_searching_is_the_same_as_the_server_says(tab: Tab, viewer: Viewer) -> None:
     for query in ("RATE", '"is there one"', "onerror", TESTS[2].id, "nowhere-to-be-found", "free pack"):
-        found = listed(tab, f"#/dialogues?{urlencode({'q': query})}")
-        assert found == viewer.dialogues.catalogue.search(query), query
+        numbers = listed(tab, f"#/dialogues?{urlencode({'q': query})}")
+        assert numbers == viewer.dialogues.catalogue.search(query), query
 
 
 def test_won_by_one_and_lost_by_the_other(tab: Tab, rows: list[Row]) -> None:
@@ -112,11 +112,11 @@ def test_counts_beside_filters_are_what_choosing_them_would_list(tab: Tab, rows:
         "Object.fromEntries([...document.querySelectorAll('#filters [type=checkbox]')]"
         ".map(one => [one.dataset.key, Number(one.parentElement.querySelector('.many').textContent.replace(',', ''))]))"
     )
-    mine = [row for row in rows if row["method"] == "trained"]
-    assert counts["success yes"] == sum(row["success"] for row in mine)
-    assert counts["fault repeated"] == sum(row["repeated"] > 0 for row in mine)
+    of_trained = [row for row in rows if row["method"] == "trained"]
+    assert counts["success yes"] == sum(row["success"] for row in of_trained)
+    assert counts["fault repeated"] == sum(row["repeated"] > 0 for row in of_trained)
     assert counts["method base"] == sum(row["method"] == "base" for row in rows)
-    assert counts["stage evaluate"] == len(mine)
+    assert counts["stage evaluate"] == len(of_trained)
 
 
 def test_clicks_change_the_address_and_keep_the_focus(tab: Tab) -> None:
@@ -180,7 +180,7 @@ def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: l
         tab.js(f"{button}.click(); 0")
         tab.until(f"document.querySelectorAll('.heatplace .heat').length == {len(turns)}")
         first = turns[0]["rankings"]["the ranking"]["candidates"]
-        mean = next(one["advantage"] for one in first if one["said"])
+        mean = next(reply["advantage"] for reply in first if reply["said"])
         assert "Stored by rank:" in tab.text(".heatplace") and f"{mean:+.3f}" in tab.text(".heatplace")
         assert tab.js("document.querySelector('.heatplace .heat span').title") == f"{mean + 0.25:+.3f} nats"
         assert tab.js("document.querySelectorAll('.heat img, .heat script').length") == 0
@@ -223,15 +223,15 @@ def test_the_overview_says_what_the_rows_say(tab: Tab, rows: list[Row]) -> None:
     assert "From the first fault to the outcome" in text and "What the critic knows" in text
     tab.js("document.querySelectorAll('figure details').forEach(one => one.open = true); 0")
     table = tab.js("[...document.querySelectorAll('figure')][0].querySelector('tbody').innerText.split('\\n')")
-    known = wilson_interval(sum(trained), len(trained))
-    shares = "\t".join(f"{100 * value:.1f}\u00a0%" for value in (known.value, known.low, known.high))
+    share = wilson_interval(sum(trained), len(trained))
+    shares = "\t".join(f"{100 * value:.1f}\u00a0%" for value in (share.value, share.low, share.high))
     assert f"trained\t{shares}\t24" in table
     link = tab.js("document.querySelector('.flow a').getAttribute('href')")
     assert "first_fault=" in link and listed(tab, link)
 
 
 def test_the_keyboard_is_enough(tab: Tab) -> None:
-    found = listed(tab, "#/dialogues?method=trained&success=no")
+    numbers = listed(tab, "#/dialogues?method=trained&success=no")
     tab.js("document.activeElement.blur(); 0")
     for key in ("j", "j", "ArrowUp", "j", "k", "j"):
         tab.key(key)
@@ -239,11 +239,11 @@ def test_the_keyboard_is_enough(tab: Tab) -> None:
     tab.key("Enter")
     tab.until("document.body.dataset.page === 'dialogue' && !!document.querySelector('.message')")
     names = tab.js("sweetrl.data.tasks")
-    assert tab.text("h1") == names[found[1]]
+    assert tab.text("h1") == names[numbers[1]]
     tab.key("j")
-    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[found[2]])}")
+    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[numbers[2]])}")
     tab.key("k")
-    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[found[1]])}")
+    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[numbers[1]])}")
     tab.key("n")
     tab.key("n")
     assert "turn 2" in tab.js("document.activeElement.innerText")

@@ -40,8 +40,8 @@ def taken(folder: Path, name: str) -> str:
 
 def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
     def heads() -> list[str]:
-        found: list[str] = tab.js("[...document.querySelectorAll('.head .cell')].map(one => one.textContent)")
-        return found
+        titles: list[str] = tab.js("[...document.querySelectorAll('.head .cell')].map(one => one.textContent)")
+        return titles
 
     tab.size(1280, 900)
     listed(tab, "#/dialogues?method=trained")
@@ -75,13 +75,13 @@ def test_names_of_tasks_are_whole_and_a_narrow_page_keeps_its_columns(tab: Tab) 
 
 
 def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Path) -> None:
-    found = listed(tab, "#/dialogues?method=base&sort=-turns")
+    numbers = listed(tab, "#/dialogues?method=base&sort=-turns")
     tab.js(
         "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('CSV')).click()"
     )
     written = list(csv.DictReader(io.StringIO(taken(downloads, "dialogues.csv"))))
-    assert list(written[0]) == list(KINDS) and len(written) == len(found)
-    for line, number in zip(written, found, strict=True):
+    assert list(written[0]) == list(KINDS) and len(written) == len(numbers)
+    for line, number in zip(written, numbers, strict=True):
         row = rows[number]
         assert line["task"] == row["task"] and line["method"] == "base"
         assert line["success"] == str(bool(row["success"])).lower()
@@ -93,12 +93,12 @@ def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Pa
 
 
 def test_dialogues_are_written_whole(tab: Tab, viewer: Viewer, downloads: Path) -> None:
-    found = listed(tab, "#/dialogues?outcome=lost&columns=task,tokens")
+    numbers = listed(tab, "#/dialogues?outcome=lost&columns=task,tokens")
     tab.js(
         "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('JSON')).click()"
     )
     (line,) = taken(downloads, "dialogues.jsonl").splitlines()
-    expected = viewer.dialogues.describe(found[0])
+    expected = viewer.dialogues.describe(numbers[0])
     del expected["row"]
     assert json.loads(line) == json.loads(json.dumps(expected))
     tab.to(DIALOGUE)

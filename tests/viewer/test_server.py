@@ -80,13 +80,13 @@ def test_the_table_dialogues_and_searches_are_json(client: httpx.Client, viewer:
 
 
 def test_tests_are_run_again_with_every_value(client: httpx.Client, viewer: Viewer) -> None:
-    told = viewer.dialogues.describe(1)  # base: a program that returns 1
-    found = client.post("/api/dialogue/1/run", json={}).json()
-    assert [one["call"] for one in found] == [one["call"] for one in told["task"]["tests"]]
-    assert all(one["got"] == "1" for one in found) and all(one["seconds"] > 0 for one in found)
-    assert {one["passed"] for one in found} <= {one["expected"] == "1" for one in found} | {False}
+    description = viewer.dialogues.describe(1)  # base: a program that returns 1
+    runs = client.post("/api/dialogue/1/run", json={}).json()
+    assert [run["call"] for run in runs] == [run["call"] for run in description["task"]["tests"]]
+    assert all(run["got"] == "1" for run in runs) and all(run["seconds"] > 0 for run in runs)
+    assert {run["passed"] for run in runs} <= {run["expected"] == "1" for run in runs} | {False}
     right = client.post("/api/dialogue/0/run", json={}).json()
-    assert all(one["passed"] and one["got"] == one["expected"] for one in right)
+    assert all(run["passed"] and run["got"] == run["expected"] for run in right)
 
 
 def test_what_cannot_be_had_is_said(client: httpx.Client) -> None:
@@ -107,8 +107,8 @@ def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: p
     monkeypatch.setattr(type(domain), "picture", lambda self, content: shades["one" if "one" in content else "wanted"])
     (task,) = domain.tasks("test", 1, 1, 2)
     messages = (Message("user", "a page"), Message("assistant", "<html><body>one</body></html>"))
-    found = pictures(Trajectory(replace(task, ground_truth="<html>wanted</html>"), 0, messages), domain)
-    assert set(found["pages"]) == {"1"} and found["reference"].startswith("data:image/png;base64,")
+    drawn = pictures(Trajectory(replace(task, ground_truth="<html>wanted</html>"), 0, messages), domain)
+    assert set(drawn["pages"]) == {"1"} and drawn["reference"].startswith("data:image/png;base64,")
     change = difference(shades["one"], shades["wanted"])
     with Image.open(io.BytesIO(change)) as image:
         assert image.size == (40, 50) and image.getpixel((5, 5)) == 0 and image.getpixel((5, 45)) == 255
@@ -116,9 +116,9 @@ def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: p
 
 def take(path: Path) -> Any:
     """What a script of an exported folder hands to the page."""
-    found = re.fullmatch(r'sweetrl\.take\("[\w-]+",(.*)\);\n', path.read_text(encoding="ascii"), re.S)
-    assert found, path
-    return json.loads(found[1])
+    call = re.fullmatch(r'sweetrl\.take\("[\w-]+",(.*)\);\n', path.read_text(encoding="ascii"), re.S)
+    assert call, path
+    return json.loads(call[1])
 
 
 def rankings_of(shown: Any) -> list[Any]:
@@ -130,12 +130,12 @@ def test_a_folder_holds_what_the_server_says(folder: Path, viewer: Viewer) -> No
     assert take(folder / "data/meta.js")["count"] == 64
     assert take(folder / "data/rows-0.js") == json.loads(json.dumps(catalogue.rows(0)))
     assert take(folder / "data/words-0.js") == catalogue.words(0, 64)
-    shown = [one for part in (0, 1) for one in take(folder / f"data/dialogues-{part}.js")]
-    computed = [one.pop("computed", None) for one in shown]
+    shown = [entry for part in (0, 1) for entry in take(folder / f"data/dialogues-{part}.js")]
+    computed = [entry.pop("computed", None) for entry in shown]
     assert shown == [json.loads(json.dumps(viewer.dialogues.describe(row))) for row in range(64)]
-    stored = [one for one in shown if any(state["candidates"][0]["heat"] for state in rankings_of(one))]
+    stored = [entry for entry in shown if any(state["candidates"][0]["heat"] for state in rankings_of(entry))]
     assert len(stored) == EXPLAINED and not viewer.heat.there, "tokens of what `rank` has stored, without a model"
-    assert [row for row, one in enumerate(computed) if one] == [0, 21, 42] and "run" in computed[0]
+    assert [row for row, entry in enumerate(computed) if entry] == [0, 21, 42] and "run" in computed[0]
     page = (folder / "index.html").read_text()
     assert "Content-Security-Policy" in page
     assert 'href="index.html"' in (folder / "report.html").read_text()

@@ -53,30 +53,30 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    found = Store(tmp_path)
-    monkeypatch.setattr(lineage_module, "Records", lambda tracking: found)
-    return found
+    records = Store(tmp_path)
+    monkeypatch.setattr(lineage_module, "Records", lambda tracking: records)
+    return records
 
 
 @pytest.fixture
 def counted(project: Path, settings: Settings, tmp_path: Path) -> Viewer:
-    found = open_viewer(str(project), settings, tmp_path / "links")
-    found.dialogues.tracked = TrackedRuns(settings, Target(project, "", RUNS))
-    return found
+    viewer = open_viewer(str(project), settings, tmp_path / "links")
+    viewer.dialogues.tracked = TrackedRuns(settings, Target(project, "", RUNS))
+    return viewer
 
 
 def test_a_dialogue_has_the_cost_of_its_last_attempt(store: Store, counted: Viewer) -> None:
-    found: dict[Any, Any] = {}
+    costs: dict[Any, Any] = {}
     for row in range(counted.dialogues.catalogue.count):
-        told = counted.dialogues.describe(row)
-        if told["cost"]:
-            found[told["source"], told["task"]["id"]] = told["cost"]
-    assert set(found) == {(f"data/evaluation/{name}", task.id) for name in ("base", "trained") for task in TESTS[:2]}, (
+        description = counted.dialogues.describe(row)
+        if description["cost"]:
+            costs[description["source"], description["task"]["id"]] = description["cost"]
+    assert set(costs) == {(f"data/evaluation/{name}", task.id) for name in ("base", "trained") for task in TESTS[:2]}, (
         "the collection's run has noted none"
     )
     names = "prompt_tokens", "cached_tokens", "generated_tokens", "seconds", "busy_seconds"
     expected = dict(zip(names, (800, 720, 80, 2.5, 0.25), strict=True))
-    assert found["data/evaluation/trained", TESTS[0].id] == expected
+    assert costs["data/evaluation/trained", TESTS[0].id] == expected
     assert store.asked == [], "only the files of a run are looked at"
 
 
