@@ -24,12 +24,12 @@ from sweetrl.console.printing import note
 def commands(app: Any = main.app, before: str = "") -> dict[str, set[str]]:
     """Every command's words -> the names of its options."""
     group = get_command(app)
-    found: dict[str, set[str]] = {}
-    for name, one in group.commands.items():  # type: ignore[attr-defined]
-        inner = getattr(one, "commands", None)
-        for word, command in inner.items() if inner else ((name, one),):
-            found[f"{name} {word}" if inner else name] = {option for param in command.params for option in param.opts}
-    return found
+    options: dict[str, set[str]] = {}
+    for name, group_or_command in group.commands.items():  # type: ignore[attr-defined]
+        inner = getattr(group_or_command, "commands", None)
+        for word, command in inner.items() if inner else ((name, group_or_command),):
+            options[f"{name} {word}" if inner else name] = {option for param in command.params for option in param.opts}
+    return options
 
 
 @pytest.mark.parametrize("command", commands())
@@ -42,9 +42,9 @@ def test_every_command_explains_itself(command: str) -> None:
 
 def test_the_same_things_have_the_same_names() -> None:
     """And every command that prints a result prints it as JSON, too."""
-    found = commands()
-    assert {name for name, options in found.items() if "--json" not in options} == {"serve"}  # it has no result
-    assert not any({"--policy", "--source", "--trajectories", "--save"} & options for options in found.values())
+    options_of = commands()
+    assert {name for name, options in options_of.items() if "--json" not in options} == {"serve"}  # it has no result
+    assert not any({"--policy", "--source", "--trajectories", "--save"} & options for options in options_of.values())
 
 
 def test_version() -> None:
@@ -78,12 +78,12 @@ def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").touch()
-    told = "half done\nloading\nwarnings of libraries are in .scratch/logs/work.log\n"
-    for words, said in (([], told), (["-q"], "")):
+    progress = "half done\nloading\nwarnings of libraries are in .scratch/logs/work.log\n"
+    for words, expected in (([], progress), (["-q"], "")):
         monkeypatch.setattr(sys, "argv", ["sweetrl", *words])
         assert command_line.run_app(app) == 0
         printed = capsys.readouterr()
-        assert (printed.out, printed.err) == ("the result\n", said)
+        assert (printed.out, printed.err) == ("the result\n", expected)
     kept = (tmp_path / ".scratch/logs/work.log").read_text()
     assert kept.count("an old call") == 2 and "an old name" in kept and "half done" not in kept
 
@@ -97,19 +97,19 @@ def test_an_interruption_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(sys, "argv", ["sweetrl"])
     assert command_line.run_app(app) == 130
-    said = "interrupted; finished rows are kept: give the same command again to go on.\n"
-    assert capsys.readouterr().err == said
+    expected = "interrupted; finished rows are kept: give the same command again to go on.\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_parameters_are_set_for_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 3\n")
     words = ["tasks", "--split", "test", "--count", "1", "--json", "--out"]
-    found = [
+    tasks = [
         json.loads(CliRunner().invoke(main.app, [*words, name, *more]).stdout)
         for name, more in (("a.jsonl", []), ("b.parquet", ["--set", "seed=4", "--set", "tasks.difficulty=2"]))
     ]
-    assert [(one["seed"], one["difficulty"]) for one in found] == [(3, 3), (4, 2)]
+    assert [(task["seed"], task["difficulty"]) for task in tasks] == [(3, 3), (4, 2)]
     assert (tmp_path / "params.yaml").read_text() == "seed: 3\n"
 
 

@@ -40,7 +40,7 @@ def never_right(body: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Any, fake_server: Any) -> Callable[..., Any]:
+def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Any, fake_server: Any) -> Callable[..., Any]:
     """A function that checks a project of own tasks, with these tasks and settings, and a base that replies so."""
     monkeypatch.chdir(tmp_path)
 
@@ -57,13 +57,13 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Any, fak
                 "validate": {"minimum_pairs": 5},
             }
             settings: Settings = with_values(parse_settings(tree), {"model.base": str(BASE), **changes})
-            return {one.name: one for one in check.rehearse(settings)}
+            return {row.name: row for row in check.rehearse(settings)}
 
     return look
 
 
-def test_a_sound_project_is_ok_throughout(found: Callable[..., Any]) -> None:
-    rows = found()
+def test_a_sound_project_is_ok_throughout(tried: Callable[..., Any]) -> None:
+    rows = tried()
     assert {row.status for row in rows.values()} == {"ok"}, rows
     assert list(rows) == ["method", "tasks", "c", "references", "dialogues", "base", "rewards", "pairs", "room"]
     assert rows["tasks"].seen == "9 train, 1 validation, 2 test"
@@ -93,7 +93,7 @@ HARMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "nothing to compare": ({"collect.attempts": 1}, "pairs", "warn", "0 at 0 of 9 tasks.* nothing can be compared"),
     "c in the request": (
-        {"tasks": [replace(one, problem_description=f"Write {one.ground_truth}") for one in TASKS]},
+        {"tasks": [replace(task, problem_description=f"Write {task.ground_truth}") for task in TASKS]},
         *("c", "fail", "11 of 11: the request of task mine-0 holds line 2 of the reference"),
     ),
     "c in the system prompt": (
@@ -121,20 +121,20 @@ def same(task, dialogue):
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_makes_a_run_useless_is_named_before_it(
-    harm: str, found: Callable[..., Any], own_code: Callable[[Path, str], Path], tmp_path: Path
+    harm: str, tried: Callable[..., Any], own_code: Callable[[Path, str], Path], tmp_path: Path
 ) -> None:
     own_code(tmp_path, OWN)
     (tmp_path / "prompt.txt").write_text("Help. For example: scaled = x * 3")
     (tmp_path / "copies").mkdir()
     (tmp_path / "copies/recipe.json").write_text(json.dumps({"copied_values": 0.23}))
     given, name, status, words = HARMS[harm]
-    row = found(**given)[name]
+    row = tried(**given)[name]
     assert re.fullmatch(status, row.status), row
     assert row.advice and re.search(words, f"{row.seen} {row.advice}"), row
 
 
-def test_a_server_that_is_not_there_fails(found: Callable[..., Any]) -> None:
-    row = found(**{"engine.urls": "http://127.0.0.1:9", "engine.attempts": 1})["dialogues"]
+def test_a_server_that_is_not_there_fails(tried: Callable[..., Any]) -> None:
+    row = tried(**{"engine.urls": "http://127.0.0.1:9", "engine.attempts": 1})["dialogues"]
     assert row.status == "fail" and "127.0.0.1:9" in row.seen
 
 

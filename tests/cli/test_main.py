@@ -90,8 +90,8 @@ def test_run_without_the_pipelines_packages_names_the_extra(tmp_path: Path, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "prefect" else name)
     monkeypatch.setattr(os, "execv", lambda *arguments: pytest.fail("the flow was started"))
     result = CliRunner().invoke(main.app, ["run"])
-    said = missing_extra(result.exception) if isinstance(result.exception, ImportError) else None
-    assert str(said) == "prefect is not installed; it comes with an extra: pip install 'sweetrl[pipeline]'."
+    message = missing_extra(result.exception) if isinstance(result.exception, ImportError) else None
+    assert str(message) == "prefect is not installed; it comes with an extra: pip install 'sweetrl[pipeline]'."
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def missing(module: str) -> ModuleNotFoundError:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (OSError(28, "No space left on device", "data/x"), "data/x: no space left on the disk; free some"),
         (PermissionError(13, "Permission denied", "data/x"), "data/x: permission denied"),
@@ -114,7 +114,7 @@ def missing(module: str) -> ModuleNotFoundError:
     ids=str,
 )
 def test_what_the_machine_refuses_or_lacks_is_one_sentence(
-    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    error: OSError, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     def fail(**options: Any) -> None:
         raise error
@@ -123,7 +123,7 @@ def test_what_the_machine_refuses_or_lacks_is_one_sentence(
     with pytest.raises(SystemExit) as left:
         main.main()
     assert left.value.code == 1
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_an_import_that_no_extra_brings_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +182,8 @@ def test_show_prints_one_trajectory(folder: Path) -> None:
 def test_show_finds_by_number_and_policy_and_says_what_is_missing(folder: Path) -> None:
     assert show.find(folder, BACKEND, "1", 0).task.id == "t-2"
     assert show.find(folder, BACKEND, "0", 0, policy="policy").task.id == "t-2"
-    for task, attempt, said in (("t-1", 7, "attempts 0, 1"), ("nobody", 0, "lists what there is"), ("9", 0, "'9'")):
-        with pytest.raises(UserError, match=said):
+    for task, attempt, expected in (("t-1", 7, "attempts 0, 1"), ("nobody", 0, "lists what there is"), ("9", 0, "'9'")):
+        with pytest.raises(UserError, match=expected):
             show.find(folder, BACKEND, task, attempt)
 
 
@@ -194,8 +194,8 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any) ->
     def play_it(replies: tuple[str, ...], typed: str) -> tuple[Trajectory, str]:
         monkeypatch.setattr(sys, "stdin", StringIO(typed))
         user = show.TerminalUser(wide(), BACKEND, tmp_path)
-        said = iter(replies)
-        with fake_server(reply=lambda body: next(said)) as server:
+        remaining = iter(replies)
+        with fake_server(reply=lambda body: next(remaining)) as server:
             return show.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0), printed(user.console)
 
     return play_it

@@ -18,8 +18,8 @@ TREE: dict[str, Any] = read_yaml(ROOT / "params.yaml")
 def test_values_are_as_the_settings_read_them_and_the_tree_stays() -> None:
     pairs = ["rank.candidates=32", "critic.learning_rate=1e-3", "suite_options.deep=[1]", "validate.lost_share=0.1"]
     changed = with_changes(TREE, parse_changes(pairs))
-    found = {key: (before, after) for key, before, after in differences(TREE, changed)}
-    assert found == {
+    changes = {key: (before, after) for key, before, after in differences(TREE, changed)}
+    assert changes == {
         "rank.candidates": (TREE["rank"]["candidates"], 32),
         "critic.learning_rate": (TREE["critic"]["learning_rate"], 0.001),
         "suite_options.deep": (None, [1]),
@@ -29,16 +29,16 @@ def test_values_are_as_the_settings_read_them_and_the_tree_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "said"),
+    ("pair", "expected"),
     [
         ("candidates=3", "unknown parameter `candidates` (did you mean `rank.candidates`?)"),
         ("seed=[", "this is not YAML"),
     ],
 )
-def test_a_mistake_is_answered_with_what_was_meant(pair: str, said: str) -> None:
+def test_a_mistake_is_answered_with_what_was_meant(pair: str, expected: str) -> None:
     with pytest.raises(UserError) as raised:
         with_changes(TREE, parse_changes([pair]))
-    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert expected in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_one_key_twice_is_refused() -> None:

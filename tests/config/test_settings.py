@@ -27,7 +27,7 @@ def keys(tree: object, prefix: str = "") -> set[str]:
 
 def sections(tree: type[BaseModel] = Settings) -> list[type[BaseModel]]:
     inner = (field.annotation for field in tree.model_fields.values())
-    return [tree, *(found for kind in inner if is_section(kind) for found in sections(kind))]
+    return [tree, *(section for kind in inner if is_section(kind) for section in sections(kind))]
 
 
 def test_the_projects_parameters_spell_out_every_key() -> None:
@@ -84,7 +84,7 @@ def test_the_parameters_page_names_every_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("critic: {lora: {rnk: 3}}\n", "unknown parameter `critic.lora.rnk`"),
         ("trainer: {epoch: 3}\n", "unknown parameter `trainer.epoch` (did you mean `trainer.epochs`?)"),
@@ -93,13 +93,13 @@ def test_the_parameters_page_names_every_key() -> None:
         ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
     ],
 )
-def test_a_mistake_is_one_sentence_with_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_one_sentence_with_the_file_and_the_key(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
         load_settings(path)
     message = str(raised.value)
-    assert message.startswith(str(path)) and said in message and "\n" not in message
+    assert message.startswith(str(path)) and expected in message and "\n" not in message
 
 
 def test_a_missing_file_says_where_to_run(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from sweetrl.validation.suites import Table, Verdict
 
 def chat(number: int = 0, **values: Any) -> dict[str, Any]:
     """A logged dialogue with consent; every number is another one."""
-    said = [
+    messages = [
         {"role": "user", "content": f"I want a function that adds {number} to x."},
         {"role": "assistant", "content": f"I WANT TO ANSWER:\ndef add(x): return x + {number}"},
     ]
-    return {"messages": said, "reward": 1.0, "consent": True} | values
+    return {"messages": messages, "reward": 1.0, "consent": True} | values
 
 
 def write(path: Path, *rows: Any) -> Path:

@@ -28,11 +28,11 @@ from tests.ingest.made import chat, check_plainly, write
 class Intake:
     """A source, a state and the batches so far, as tasks/ingestion.py would keep them."""
 
-    def __init__(self, root: Path, **wanted: Any) -> None:
+    def __init__(self, root: Path, **settings: Any) -> None:
         self.root, self.source = root, root / "in"
         self.source.mkdir(exist_ok=True)
         self.state, self.made = State(root / "state"), list[Made]()
-        self.settings = parse_settings({"method": "rft", "ingest": wanted, "tasks": {"validation": 1}})
+        self.settings = parse_settings({"method": "rft", "ingest": settings, "tasks": {"validation": 1}})
 
     def set(self, **sections: dict[str, Any]) -> None:
         tree = self.settings.model_dump(mode="json", by_alias=True)
@@ -58,7 +58,7 @@ class Intake:
         return made
 
     def earlier(self) -> list[Path]:
-        last = next((one for one in reversed(self.made) if one.batch), None)
+        last = next((batch for batch in reversed(self.made) if batch.batch), None)
         return [] if last is None else [self.folder(last.batch) / f"{name}.jsonl" for name in last.holds]
 
     def rows(self, batch: str, name: str = "") -> list[Any]:
@@ -115,8 +115,8 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
     made = intake.take()
     assert made is not None and (made.rows, made.bad) == (3, 8)
     assert intake.rows(made.batch) == [chat(1), chat(6, task_id="one"), chat(7, task_id="one")]
-    aside = {one["line"]: one for one in intake.aside("000001")}
-    assert {one["file"] for one in aside.values()} == {"a.jsonl"}
+    aside = {row["line"]: row for row in intake.aside("000001")}
+    assert {row["file"] for row in aside.values()} == {"a.jsonl"}
     for line, words in {
         2: "this is not JSON",
         3: "is not UTF-8",
@@ -135,9 +135,9 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
 
 def test_rows_that_break_an_expectation_are_put_aside(intake: Intake) -> None:
     program = "def price(hours):\n    total = hours * 7919 + 42\n    return round(total, 2)"
-    told = [{"role": "assistant", "content": "How?"}, {"role": "user", "content": f"Like this: {program}"}]
+    turns = [{"role": "assistant", "content": "How?"}, {"role": "user", "content": f"Like this: {program}"}]
     leaky = chat(1, reference=program)
-    leaky["messages"][1:1] = told
+    leaky["messages"][1:1] = turns
     write(intake.source / "a.jsonl", leaky, chat(2))
     made = intake.take()
     assert made is not None and (made.rows, made.bad) == (1, 1)
@@ -368,11 +368,11 @@ def test_no_row_silences_a_task_or_chooses_its_reference(
 ) -> None:
     """Whatever rows others put in front of ours and behind them, ours are taken, and are at the task that they say."""
     monkeypatch.setattr(checks, "run_tables", check_plainly)
-    ours = [chat(1, **OURS, metadata={"n": n}) for n in range(3)]
+    own = [chat(1, **OURS, metadata={"n": n}) for n in range(3)]
     with tempfile.TemporaryDirectory() as folder:
         intake = Intake(Path(folder))
         intake.set(validate={"duplicate_share": 1.0})
-        for name, rows in (("!", [chat(**row) for row in before]), ("m", ours), ("z", [chat(**row) for row in after])):
+        for name, rows in (("!", [chat(**row) for row in before]), ("m", own), ("z", [chat(**row) for row in after])):
             write(intake.source / f"{name}.jsonl", *rows)
             if not at_once:
                 intake.take()
@@ -380,8 +380,8 @@ def test_no_row_silences_a_task_or_chooses_its_reference(
             intake.take()
         assert all(made.bad == 0 for made in intake.made)
         last = intake.folder(next(made.batch for made in reversed(intake.made) if made.batch))
-        dialogues = [one for _, one in Importer(load_domain(intake.settings), sorted(last.iterdir())).rows()]
-    tasks = [one.task for one in dialogues if isinstance(one, Trajectory)]
+        dialogues = [dialogue for _, dialogue in Importer(load_domain(intake.settings), sorted(last.iterdir())).rows()]
+    tasks = [dialogue.task for dialogue in dialogues if isinstance(dialogue, Trajectory)]
     assert len(tasks) == len(dialogues) >= 3 and sum(task.id == NAMED for task in tasks) >= 3
     assert len({task.id for task in tasks}) == len(set(tasks)), "an id has one content"
     assert {task.ground_truth for task in tasks if task.id == NAMED} == {OURS["reference"]}

@@ -71,10 +71,10 @@ def test_a_folder_lists_what_is_whole_and_its_own(tmp_path: Path) -> None:
     (place / "up").symlink_to(tmp_path)
     os.mkfifo(place / "pipe.jsonl")
     (place / "large.jsonl").write_text("x" * (LIMIT + 1))
-    found = {one.name: one for one in Folder(place).entries(LIMIT)}
-    assert set(found) == {"b.jsonl", "deep/a.jsonl", "large.jsonl"}
-    assert found["b.jsonl"] == Entry("b.jsonl", 1, "md5:92eb5ffee6ae2fec3ad71c777531578f")
-    assert found["large.jsonl"].tag == "", "what is too large is not read"
+    entries = {entry.name: entry for entry in Folder(place).entries(LIMIT)}
+    assert set(entries) == {"b.jsonl", "deep/a.jsonl", "large.jsonl"}
+    assert entries["b.jsonl"] == Entry("b.jsonl", 1, "md5:92eb5ffee6ae2fec3ad71c777531578f")
+    assert entries["large.jsonl"].tag == "", "what is too large is not read"
 
 
 def test_a_file_that_changes_meanwhile_is_left_for_the_next_time(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_a_bucket_is_listed_page_by_page(bucket: Any, monkeypatch: pytest.Monkey
         bucket.put_object(Bucket="team", Key=key, Body=b"x")
     monkeypatch.setattr(sources, "PAGE", 2)
     source = open_source("s3://team/served/")
-    found = {one.name: one for one in source.entries(LIMIT)}
-    assert sorted(name for name in found if name_fault(name) is None) == [f"served/{n}.jsonl" for n in range(7)]
-    assert {name for name in found if name_fault(name)} == {"served/../up.jsonl", "served/\u202ex.jsonl"}
-    entry = found["served/3.jsonl"]
+    entries = {entry.name: entry for entry in source.entries(LIMIT)}
+    assert sorted(name for name in entries if name_fault(name) is None) == [f"served/{n}.jsonl" for n in range(7)]
+    assert {name for name in entries if name_fault(name)} == {"served/../up.jsonl", "served/\u202ex.jsonl"}
+    entry = entries["served/3.jsonl"]
     assert abs(entry.since - NOW.timestamp()) < 600 and entry.folder == "", "when it came, as the store says"
     source.fetch(entry, tmp_path / "got", LIMIT)
     assert (tmp_path / "got").read_bytes() == b"row 3"
@@ -120,14 +120,14 @@ def test_a_bucket_is_listed_page_by_page(bucket: Any, monkeypatch: pytest.Monkey
 def test_a_store_that_refuses_is_one_sentence_without_keys(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError, match=r"s3://nowhere/x: the store refuses to list its files \(NoSuchBucket\)"
-    ) as told:
+    ) as raised:
         list(Bucket("nowhere", "x").entries(LIMIT))
-    assert "\n" not in str(told.value) and "nothing was taken" in str(told.value)
+    assert "\n" not in str(raised.value) and "nothing was taken" in str(raised.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(sources, "ATTEMPTS", 1)
-    with pytest.raises(UserError, match="the store refuses to list its files") as told:
+    with pytest.raises(UserError, match="the store refuses to list its files") as raised:
         list(Bucket("team", "").entries(LIMIT))
-    assert "a-secret-key" not in str(told.value)
+    assert "a-secret-key" not in str(raised.value)
 
 
 def test_folders_in_folders_have_an_end_and_those_that_go_are_gone(
