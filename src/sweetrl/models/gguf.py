@@ -88,8 +88,8 @@ def convert(file: Path, folder: Path, dtype: str = "bfloat16") -> dict[str, Any]
         except Exception as error:  # libraries raise anything at all about somebody else's file
             if isinstance(error, MemoryError) or getattr(error, "errno", None):  # of the machine
                 raise
-            cause = " ".join(str(error).split())[:300] or type(error).__name__
-            raise UserError(f"{file}: transformers cannot read it ({cause}); take the model's safetensors.") from error
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            raise UserError(f"{file}: transformers cannot read it ({said}); take the model's safetensors.") from error
         for path in made.iterdir():
             path.chmod(usual_mode())
         made.rename(folder)
@@ -178,16 +178,16 @@ def _check_model(file: Path, header: Header) -> None:
     from transformers.integrations.gguf import GGUF_ARCHS
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    supported = {_letters(name): name for name in sorted({*GGUF_ARCHS, *GGUF_SUPPORTED_ARCHITECTURES})}
-    supported = {key: name for key, name in supported.items() if name not in ("general", "tokenizer")}
+    known = {_letters(name): name for name in sorted({*GGUF_ARCHS, *GGUF_SUPPORTED_ARCHITECTURES})}
+    known = {key: name for key, name in known.items() if name not in ("general", "tokenizer")}
     if header.values.get("split.count") not in (None, 0, 1):
         raise UserError(f"{file}: this is one of several parts; join them (llama-gguf-split --merge), and name that.")
     if not header.tensors:
         raise UserError(f"{file}: this is a vocabulary without weights; name the file of the model.")
-    if _letters(header.architecture) not in supported:
+    if _letters(header.architecture) not in known:
         raise UserError(
             f"{file}: transformers does not read the architecture {header.architecture!r} from GGUF, only "
-            f"{', '.join(supported.values())}; take the model's safetensors."
+            f"{', '.join(known.values())}; take the model's safetensors."
         )
     if not header.values.get("tokenizer.ggml.tokens"):
         raise UserError(f"{file}: the model has no tokenizer; take its safetensors, or another file.")
@@ -218,11 +218,11 @@ def _write(file: Path, header: Header, source: Path, folder: Path, dtype: str) -
     # Without `dequantize` the model keeps a quantizer that can neither be trained nor saved.
     where |= {"dtype": getattr(torch, dtype), "quantization_config": GgufConfig(dequantize=True)}
     loaded: Any = AutoModelForCausalLM.from_pretrained(source, config=config, output_loading_info=True, **where)
-    model, report = loaded
-    if differing := sorted(report["missing_keys"]) + sorted(report["unexpected_keys"]):
-        raise UserError(f"{file}: its tensors are not the model's ({differing[0]}); take the model's safetensors.")
+    model, found = loaded
+    if lacking := sorted(found["missing_keys"]) + sorted(found["unexpected_keys"]):
+        raise UserError(f"{file}: its tensors are not the model's ({lacking[0]}); take the model's safetensors.")
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    stops = [*dict.fromkeys(stop for stop in (*ends, header.token("eot"), header.token("eom")) if stop is not None)]
+    stops = [*dict.fromkeys(one for one in (*ends, header.token("eot"), header.token("eom")) if one is not None)]
     stop = stops[0] if len(stops) == 1 else stops or None
     model.generation_config = GenerationConfig(eos_token_id=stop, pad_token_id=tokenizer.pad_token_id)
     if header.values.get("tokenizer.ggml.add_bos_token") is False:  # the chat template writes what comes first
@@ -286,10 +286,10 @@ def _complete_config(file: Path, header: Header, config: Any) -> None:
         "rope.scaling.type": rope.get("rope_type"),
         **{key: getattr(config, key, None) for key in ("attn_logit_softcapping", "final_logit_softcapping")},
     }.items():
-        own = header.own(key)
-        if own and own not in ("none", value):
+        said = header.own(key)
+        if said and said not in ("none", value):
             raise UserError(
-                f"{file}: `{header.architecture}.{key}` is {own}, and transformers makes it {value} from a GGUF file; "
+                f"{file}: `{header.architecture}.{key}` is {said}, and transformers makes it {value} from a GGUF file; "
                 "take the model's safetensors."
             )
     if ROPE in header.tensors:
