@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import statistics
 from pathlib import Path
@@ -116,13 +115,18 @@ def test_a_file_that_holds_no_outcomes_is_named(folder: Path) -> None:
             report.write(Profile())
 
 
-def test_the_page_of_ablations_is_made_of_the_outcomes_that_git_has() -> None:
-    kept = read_outcomes(ROOT / "reproduce" / "small" / OUTCOMES)
-    page = (ROOT / "reproduce" / "small" / "ablations.md").read_text(encoding="utf-8")
-    profile = Profile(ROOT / "reproduce" / "small")
-    assert kept and all(profile.still(one) for one in kept.values()), "rows of other settings"
-    for name in dict.fromkeys(name for name, _ in kept):
-        own = Measured(VARIANTS[name], {seed: one for (other, seed), one in kept.items() if other == name})
-        rates = [statistics.fmean(one.success for one in some) for some in own.scored(COLD).values()]
-        assert re.search(rf"\| {re.escape(VARIANTS[name].label)} \| {percent(statistics.fmean(rates))} \[", page), name
-        assert f"| {VARIANTS[name].label} | {', '.join(percent(rate) for rate in rates)} | [" in page, "seed by seed"
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "reproduce").glob(f"*/{OUTCOMES}")))
+def test_the_tables_of_a_profile_are_those_of_the_outcomes_that_git_has(name: str) -> None:
+    profile = Profile(ROOT / "reproduce" / name)
+    outcomes = read_outcomes(profile.folder / OUTCOMES)
+    page = (profile.folder / "results.md").read_text(encoding="utf-8")
+    assert outcomes and all(profile.still(outcome) for outcome in outcomes.values()), "rows of other settings"
+    for variant in profile.variants:
+        row = Measured(variant, {seed: outcome for (of, seed), outcome in outcomes.items() if of == variant.name})
+        seeds = [
+            statistics.fmean(getattr(result, profile.domain.measure) for result in results)
+            for results in row.scored(COLD).values()
+        ]
+        if seeds:
+            assert f"| {variant.label} | {percent(statistics.fmean(seeds))} [" in page
+            assert f"| {variant.label} | {', '.join(map(percent, seeds))} |" in page, "seed by seed"
