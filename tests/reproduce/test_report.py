@@ -114,16 +114,17 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(folder: Path) -> N
         metrics = {"ranked/needed_over_irrelevant": 0.8}
         training = {"stages": {"rank": {"seconds": 30.0, "metrics": metrics if name == "random" else {}}}}
         keep(folder, name, 7, {**files, **users}, training=training)
-    run = {"variant": "sweet", "seed": 5, "settings": {"policy.epochs": 2.0}, "tasks": 9, "digest": "d"}
+    settings = {"policy.learning_rate": 0.001, "policy.epochs": 2.0}  # in no order: results.json has one
+    run = {"variant": "sweet", "seed": 5, "settings": settings, "tasks": 9, "digest": "d"}
     at = {"0": {"success": 0.4, "reward": 0.5}, "1": {"success": 0.3, "reward": 0.5}}
-    (folder / "tuning.yaml").write_text(yaml.safe_dump([{**run, "at": at}]), encoding="utf-8")
+    (folder / "tuning.yaml").write_text(yaml.safe_dump([{**run, "at": at}], sort_keys=False), encoding="utf-8")
     written()
     text = Path("results.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]+\]\(figures/([a-z0-9-]+)\.svg\)", text)
     expected = {"table-2", "controls", "held-out-domains", "other-users", "claims"}
     assert set(shown) == expected == {path.stem for path in Path("figures").iterdir()}
     assert text.rindex("![") < text.index("\n| "), "tables after them"
-    best = [[percent(rate), percent(rate), "policy.epochs: 2.0"] for rate in (0.4, 0.3)]
+    best = [[percent(rate), percent(rate), "policy.epochs: 2.0, policy.learning_rate: 0.001"] for rate in (0.4, 0.3)]
     assert table(text, "Tuning")[1] == ["SWEET-RL", "1", *best[0], *best[1]]
     assert [row[0] for row in table(text, "Other users")[1:]] == [
         *("zero-shot, usual", "SWEET-RL, usual", "zero-shot, terse", "SWEET-RL, terse")

@@ -104,9 +104,8 @@ def write(profile: Profile) -> None:
         ],
     }
     write_outcomes(OUTCOMES, {**stale, **outcomes})  # what git has of it is never taken out here
-    # What is shown can be made of the file alone.
-    results = json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6))
-    write_json(RESULTS, results)
+    write_json(RESULTS, json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6)))
+    results = read_json(RESULTS)  # what is shown can be made of the file alone, which is sorted
     write_text(MARKDOWN, markdown(results))
     shutil.rmtree(FIGURES, ignore_errors=True)
     drawings = {figure.name: figure.draw() for part in parts(results) for figure in part.figures}
