@@ -38,14 +38,14 @@ def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
 
 @task(name="make_share", task_run_name="{stage} {index}/{count}", cache_policy=NO_CACHE, retries=1)
 def make_share(stage: str, root: str, index: int, count: int, env: dict[str, str]) -> dict[str, str]:
-    """Make one share on the node that this runs on; return the stage's last line ("said") and the node."""
+    """Make one share on the node that this runs on; return the stage's last line ("last_line") and the node."""
     import ray
 
     own = {**env, VARIABLE: str(Share(index, count)), "SWEETRL_TRACKING": "off"}
     command = [sys.executable, "-m", f"sweetrl.stages.{stage.replace('-', '_')}"]
     lines = run_command(stage, command, Path(root), stage_environment(Path(root), own), get_run_logger().info)
     last_line = next((text for text in reversed(lines) if text), "")
-    return {"node": ray.get_runtime_context().get_node_id(), "said": last_line}
+    return {"node": ray.get_runtime_context().get_node_id(), "last_line": last_line}
 
 
 @flow(name="spread", validate_parameters=False)
@@ -69,7 +69,7 @@ def spread(
 ) -> list[dict[str, str]]:
     """Let the cluster at `address` make `stage` in `shares` (0: as many as fit), with `gpus` each.
 
-    Returns {"node", "said"} of each share. StageFailed where one fails, UserError without the extra or the cluster.
+    Returns {"node", "last_line"} of each share. StageFailed where one fails, UserError without the extra or a cluster.
     """
     try:
         from prefect_ray import RayTaskRunner

@@ -100,7 +100,7 @@ def test_a_new_project_has_a_plan_and_no_store_is_made_for_it(root: Path) -> Non
     assert "assumed: gate.discordance" in rows["versions differ"]
     assert list(root.iterdir()) == []
     few = plan(settings.gate, settings.tracking, 0.95, 3, root, difference=0.1, discordance=0.4)
-    assert (few.wanted, few.detectable, few.discordance) == (0.1, None, 0.4)
+    assert (few.difference, few.detectable, few.discordance) == (0.1, None, 0.4)
     assert dict(few.rows())["these tasks show"] == "nothing"
 
 

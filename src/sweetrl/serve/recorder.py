@@ -34,8 +34,8 @@ OPEN_BYTES = 256 * 2**20  # of all of them together
 
 Words = list[dict[str, str]]
 Split = Callable[[str], tuple[str, str]]
-# A dialogue without an outcome: its id (`dialogue`), its words (`said`), the agent's last version in it (`model`), and
-# when it was last heard of (`time`).
+# A dialogue without an outcome: its id (`dialogue`), its `messages`, the agent's last version in it (`model`), and when
+# its last turn came (`time`).
 Open = dict[str, Any]
 
 
@@ -67,7 +67,7 @@ class Recorder:
         """
         name = request.dialogue
         before = self.open.get(name)
-        words = _followed(before["said"] if before else [], request.messages)
+        words = _followed(before["messages"] if before else [], request.messages)
         if not request.consent or len(replies) != 1 or words is None:
             if before is not None:
                 self._end(name)
@@ -76,7 +76,7 @@ class Recorder:
             name = secrets.token_hex(16)
         words = [*words, assistant_message(*map(clean, split(replies[0])))]
         self.open.pop(name, None)  # now it is the youngest
-        self.open[name] = {"dialogue": name, "time": self.clock(), "said": words, "model": model}
+        self.open[name] = {"dialogue": name, "time": self.clock(), "messages": words, "model": model}
         try:
             temporary = private_file(self._path(name).with_suffix(PART))
             temporary.write_text(json.dumps(self.open[name]), encoding="utf-8")
@@ -104,7 +104,7 @@ class Recorder:
             self._end(given.dialogue)
             return "dropped"
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue["time"]))
-        row = {"id": given.dialogue, **given.facts, "messages": dialogue["said"], "model": dialogue["model"]}
+        row = {"id": given.dialogue, **given.facts, "messages": dialogue["messages"], "model": dialogue["model"]}
         try:
             self._write(row | {"consent": True, "metadata": {"time": when}})
         except (OSError, UserError) as error:
@@ -145,7 +145,7 @@ class Recorder:
         for path in self.folder.glob(".open-*"):
             try:
                 row = json.loads(path.read_bytes())
-                rows.append({key: row[key] for key in ("time", "dialogue", "said", "model")})
+                rows.append({key: row[key] for key in ("time", "dialogue", "messages", "model")})
             except (ValueError, KeyError, TypeError):  # the server, or the machine, died as it was written
                 path.unlink()
         self.open = {row["dialogue"]: row for row in sorted(rows, key=lambda row: row["time"])}
@@ -185,7 +185,7 @@ class Recorder:
 
 def _size(dialogue: Open) -> int:
     """Characters of its words, about."""
-    return sum(len(words) for message in dialogue["said"] for words in message.values())
+    return sum(len(words) for message in dialogue["messages"] for words in message.values())
 
 
 def _followed(words: Words, messages: Sequence[Mapping[str, str]]) -> Words | None:

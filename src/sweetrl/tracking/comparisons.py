@@ -138,8 +138,8 @@ class Plan:
 
     It is comparison `number` and may be wrong with the chance `alpha`. `discordance` is the mean squared difference on
     a task, as `seen` comparisons with this champion have shown (0: assumed). On these tasks a difference of
-    `detectable` is seen with the chance `power` (None: none at all); `wanted` needs `needed` tasks, and to rule out a
-    loss of `margin` in a slice takes `slice_needed`.
+    `detectable` is seen with the chance `power` (None: none at all); to see `difference` takes `needed` tasks, and to
+    rule out a loss of `margin` in a slice takes `slice_needed`.
     """
 
     champion: str | None
@@ -150,7 +150,7 @@ class Plan:
     seen: int
     detectable: float | None
     power: float
-    wanted: float
+    difference: float
     needed: int
     margin: float
     slice_needed: int
@@ -167,7 +167,7 @@ class Plan:
         chance = f"with a chance of {100 * self.power:.0f} %"
         seen = "nothing" if self.detectable is None else f"a difference of {self.detectable:.3f} or more, {chance}"
         yield "these tasks show", seen
-        yield f"{self.wanted:g} needs", f"about {self.needed:,} tasks, {chance}"
+        yield f"{self.difference:g} needs", f"about {self.needed:,} tasks, {chance}"
         yield "a slice needs", f"about {self.slice_needed:,} tasks to rule out a loss of more than {self.margin:g}"
 
 
