@@ -106,7 +106,7 @@ def start_checkout(root: Path, store: str) -> None:
 
 
 class Page(list[Any]):
-    """What MLflow hands out of a search; there is no next one."""
+    """What a search in MLflow returns; there is no next page."""
 
     token = None
 
@@ -122,20 +122,20 @@ class Client:
         return json.loads(self.path.read_text()) if self.path.exists() else empty
 
     def change(self, part: str, how: Callable[[Any], Any]) -> None:
-        """Change one part, whole and one process after the other, as a server does."""
+        """Change one part; processes take turns, as at a server."""
         with self.path.with_suffix(".lock").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            found = self.read()
-            write_json(self.path, found | {part: how(found[part])})
+            parts = self.read()
+            write_json(self.path, parts | {part: how(parts[part])})
 
     def get_registered_model(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(**self.read())
 
     def search_model_versions(self, query: str, page_token: str | None = None) -> Any:
-        found = self.read()
-        numbers = [str(number + 1) for number in range(len(found["versions"]))]
-        kept = [number for number in numbers if number not in found["deleted"]]
-        return Page(SimpleNamespace(version=number, tags=found["tags"].get(number, {})) for number in kept)
+        parts = self.read()
+        numbers = [str(number + 1) for number in range(len(parts["versions"]))]
+        kept = [number for number in numbers if number not in parts["deleted"]]
+        return Page(SimpleNamespace(version=number, tags=parts["tags"].get(number, {})) for number in kept)
 
     def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
         self.change("tags", lambda tags: tags | {version: tags.get(version, {}) | {key: value}})
@@ -170,7 +170,7 @@ class Project:
         git(project.home, "remote", "add", "origin", str(project.origin))
         git(project.home, "push", "-q", "origin", "main")
         (root / "data").mkdir()
-        project.client.change("versions", lambda known: ["lock of batch 0\n"])
+        project.client.change("versions", lambda locks: ["lock of batch 0\n"])
         project.registry().promote("1", "the first")
         return project
 
@@ -228,12 +228,12 @@ class Project:
 
     def register(self, settings: Any, root: Path, parent: str | None, home: Path) -> Registration:
         self.reach("registry")
-        lock, known = (root / "dvc.lock").read_text(), self.client.read()["versions"]
-        self.client.change("versions", lambda found: found if lock in found else [*found, lock])
+        lock, before = (root / "dvc.lock").read_text(), self.client.read()["versions"]
+        self.client.change("versions", lambda locks: locks if lock in locks else [*locks, lock])
         version = str(self.client.read()["versions"].index(lock) + 1)
-        if lock not in known:
+        if lock not in before:
             self.registry().set_alias(CHALLENGER, version)
-        return Registration("sweetrl-agent", version, lock not in known)
+        return Registration("sweetrl-agent", version, lock not in before)
 
     def judge(self, settings: Any, root: Path, version: str) -> GateResult:
         self.reach("gate")
@@ -250,8 +250,8 @@ class Project:
         return GateResult(result.version, True, result.version, result.before, result.reason, result.decision)
 
     def another_wins(self) -> None:
-        """Another machine makes its version 3 champion, and ours is no better."""
-        self.client.change("versions", lambda known: [*known, "lock of another machine\n"])
+        """Another machine makes its version 3 champion, and the version of this one is no better."""
+        self.client.change("versions", lambda locks: [*locks, "lock of another machine\n"])
         self.registry().promote("3", "better")
         self.better = False
 

@@ -1,4 +1,4 @@
-"""A run with nothing to do is known without Prefect and MLflow, and nothing that DVC would notice is missed."""
+"""A run with nothing to do is recognized without Prefect and MLflow, and nothing that DVC would notice is missed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def edit(path: Path) -> None:
 @pytest.mark.slow
 def test_every_change_is_noticed(toy) -> None:
     run_pipeline(toy.root, quiet_steps())
-    again, found = run_pipeline(toy.root, quiet_steps()), at_rest(toy.root)
-    assert found is not None and found.unchanged
-    assert (found.stages, found.evaluation, found.tracking) == (again.stages, again.evaluation, again.tracking)
+    again, outcome = run_pipeline(toy.root, quiet_steps()), at_rest(toy.root)
+    assert outcome is not None and outcome.unchanged
+    assert (outcome.stages, outcome.evaluation, outcome.tracking) == (again.stages, again.evaluation, again.tracking)
     changes: list[tuple[set[str], Callable[[], object]]] = [
         ({"second"}, lambda: toy.set(second="b")),
         ({"third"}, lambda: (toy.root / "data/third.txt").unlink()),
@@ -59,12 +59,12 @@ def test_a_policy_that_is_not_registered_as_it_lies_here_is_something_to_do(
     (toy.root / "models/policy").mkdir(parents=True)
     (toy.root / "reports/evaluation.json").write_text("{}")
     monkeypatch.setenv("SWEETRL_TRACKING", "on")
-    for known, nothing_to_do in (
+    for registration, nothing_to_do in (
         (None, False),
         (Registration("agent", "1", False, ("challenger",), {}), False),  # it has not stood before the gate
         (Registration("agent", "1", False, ("champion",), {}), True),
     ):
-        monkeypatch.setattr(training, "known_registration", lambda settings, root, found=known: found)
-        found = at_rest(toy.root)
-        assert (found is not None) is nothing_to_do
-        assert found is None or found.registration == known
+        monkeypatch.setattr(training, "known_registration", lambda settings, root, noted=registration: noted)
+        outcome = at_rest(toy.root)
+        assert (outcome is not None) is nothing_to_do
+        assert outcome is None or outcome.registration == registration

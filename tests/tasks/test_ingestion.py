@@ -59,10 +59,10 @@ class Store:
                 shutil.copytree(self.cache / name, self.remote / name, dirs_exist_ok=True)
             elif command in ("checkout", "fetch") and (tree / f"{path}.dvc").exists():
                 name = (tree / f"{path}.dvc").read_text()
-                found, place = (self.cache, tree / path) if command == "checkout" else (self.remote, self.cache / name)
-                if not (found / name).exists():
+                store, place = (self.cache, tree / path) if command == "checkout" else (self.remote, self.cache / name)
+                if not (store / name).exists():
                     raise UserError(f"{name} is not there")
-                shutil.copytree(found / name, place, dirs_exist_ok=True)
+                shutil.copytree(store / name, place, dirs_exist_ok=True)
         return "{}" if command == "status" else ""
 
 
@@ -127,12 +127,12 @@ def test_another_machine_goes_on_from_the_origin(project: Project) -> None:
     shutil.rmtree(project.root / "cache")
     done = take(other)
     assert done.made is not None and (done.made.number, done.made.rows, done.made.repeated) == ("000002", 1, 1)
-    assert done.made.files == 1, "what the other machine has seen is known here"
+    assert done.made.files == 1, "what the other machine has seen is not read again"
     assert rows_of(other) == [chat(1), chat(2), chat(3), chat(4)]
     write(project.home / "in/d.jsonl", chat(5))
     assert len(rows_of(project)) == 4, "the origin knows more than we do"
     take(project)
-    assert [one["reward"] for one in rows_of(project)] == [1.0] * 5
+    assert [row["reward"] for row in rows_of(project)] == [1.0] * 5
 
 
 class Dying:
@@ -143,11 +143,11 @@ class Dying:
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            found = step(*arguments, **options)
+            result = step(*arguments, **options)
             self.number -= 1
             if self.number == 0:
                 os._exit(9)
-            return found
+            return result
 
         return wrapped
 
@@ -182,7 +182,7 @@ def test_whoever_dies_when_nothing_is_lost_or_doubled(project: Project, monkeypa
 
 
 def test_two_machines_at_once_take_every_row_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one is faster while we read: we look again, and find nothing new."""
+    """The other is faster while this one reads: it looks again, and nothing is new."""
     other = clone(project, "other")
     push_ref, faster = ingestion.push_ref, list[Ingested]()
 
@@ -258,12 +258,12 @@ def test_where_branches_have_parted_the_remotes_is_gone_on_with(project: Project
 
 
 def made_of(number: int, holds: range, lacks: str = "") -> Made:
-    names = tuple(f"dialogues-{one:06d}" for one in holds)
+    names = tuple(f"dialogues-{batch:06d}" for batch in holds)
     return Made(f"{number:06d}", "s", "dialogues", f"dialogues-{number:06d}", holds=names, lacks=lacks)
 
 
 @pytest.mark.parametrize(
-    ("made", "taken", "wanted"),
+    ("made", "taken", "expected"),
     [
         ([], [], None),
         ([made_of(1, range(1, 2))], [], "dialogues-000001"),
@@ -278,12 +278,12 @@ def made_of(number: int, holds: range, lacks: str = "") -> Made:
     ],
 )
 def test_the_next_batch_has_all_rows_that_nobody_learnt_from(
-    made: list[Made], taken: list[str], wanted: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    made: list[Made], taken: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ingestion, "ingests", lambda home, tip: made[::-1])
     monkeypatch.setattr(ingestion, "_newest", lambda *arguments: "tip")
-    found = next_batch(tmp_path, "", "dialogues", [Batch(0, 0, "retrain/x", data=data) for data in taken])
-    assert found == wanted
+    batch = next_batch(tmp_path, "", "dialogues", [Batch(0, 0, "retrain/x", data=data) for data in taken])
+    assert batch == expected
 
 
 def test_a_retraining_takes_each_batch_once_and_its_data_along(project: Project) -> None:
@@ -295,9 +295,9 @@ def test_a_retraining_takes_each_batch_once_and_its_data_along(project: Project)
     assert "sources: {trajectories: data/batches/dialogues-000001}" in parameters
     assert "data/batches/dialogues-000001.dvc" in git(project.home, "ls-files").split()
     assert git(project.home, "status", "--porcelain") == ""
-    said = list[str]()
-    assert retraining.retrain(project.home, replace(project.steps(), say=said.append)) == []
-    assert said[0].endswith("no ingested batch of dialogues is left; `sweetrl ingest` brings more.")
+    lines = list[str]()
+    assert retraining.retrain(project.home, replace(project.steps(), say=lines.append)) == []
+    assert lines[0].endswith("no ingested batch of dialogues is left; `sweetrl ingest` brings more.")
     write(project.home / "in/c.jsonl", chat(4))
     assert take(project).waiting == "dialogues-000002"
     project.retrain()
@@ -319,8 +319,8 @@ def test_a_retraining_that_died_goes_on_with_its_batch(project: Project) -> None
     project.failing = {"stage"}
     with pytest.raises(UserError):
         project.retrain()
-    (said,) = retraining.withdraw(project.home)
-    assert "`python -m flows.retrain sources.trajectories=data/batches/dialogues-000002` takes its batch again" in said
+    (line,) = retraining.withdraw(project.home)
+    assert "`python -m flows.retrain sources.trajectories=data/batches/dialogues-000002` takes its batch again" in line
     project.failing = set()
     (done,) = project.retrain(changes={"sources.trajectories": "data/batches/dialogues-000002"})
     assert "dialogues-000002" in git(project.home, "show", f"{done.branch}:params.yaml")

@@ -123,8 +123,8 @@ def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
     assert not tree.exists() and len(batches_of(home, [REF])) == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", recorded["MLFLOW_TRACKING_URI"])
     store = connect(TrackingSettings(), home)
-    found = store.client.search_runs([store.experiment_id])
-    assert len(found) == 1, [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in found]
-    run = found[0]
+    runs = store.client.search_runs([store.experiment_id])
+    assert len(runs) == 1, [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in runs]
+    run = runs[0]
     assert (run.info.run_name, run.info.status, run.data.tags["stage.second"]) == ("train", "FINISHED", "ran")
     assert run.data.tags["stage.first"] == "skipped", "finished in the same worktree before the kill"

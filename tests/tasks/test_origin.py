@@ -12,13 +12,11 @@ from tasks import origin, retraining, workspace
 from tests.tasks.fake_project import Project, commit, git, hook, in_child
 
 
-def theirs(project: Project, name: str = "stage.py", text: str = "new code\n", push: bool = True) -> Project:
+def other_checkout(project: Project, name: str = "stage.py", text: str = "new code\n") -> Project:
     """Another checkout, with a commit of its own that is pushed."""
-    other = project.clone("theirs") if not (project.root / "theirs").exists() else Project(project.root)
-    other.home = project.root / "theirs"
-    commit(other.home, {name: text}, "Theirs")
-    if push:
-        git(other.home, "push", "-q", "origin", "main")
+    other = project.clone("other")
+    commit(other.home, {name: text}, "Code of others")
+    git(other.home, "push", "-q", "origin", "main")
     return other
 
 
@@ -30,7 +28,8 @@ def protect(project: Project) -> Path:
 
 def test_a_retraining_is_made_of_what_others_have_pushed_and_they_get_it(project: Project) -> None:
     """A server's checkout trained on old code, and was 11 commits ahead after 11 nights."""
-    other = theirs(project, "params.yaml", (project.home / "params.yaml").read_text().replace("tasks: 4", "tasks: 5"))
+    parameters = (project.home / "params.yaml").read_text().replace("tasks: 4", "tasks: 5")
+    other = other_checkout(project, "params.yaml", parameters)
     (done,) = project.retrain()
     assert project.trained() == [5], "the batch begins where their params.yaml says"
     assert "main is pushed to origin" in done.merged
@@ -43,7 +42,7 @@ def test_an_unfinished_retraining_is_gone_on_with_on_the_code_of_today(project: 
     project.failing = {"stage"}
     with pytest.raises(UserError):
         project.retrain()
-    theirs(project)
+    other_checkout(project)
     project.failing = set()
     (done,) = retraining.go_on(project.home, project.steps())
     assert git(project.home, "show", f"{done.branch}:stage.py") == "new code"
@@ -51,7 +50,7 @@ def test_an_unfinished_retraining_is_gone_on_with_on_the_code_of_today(project: 
 
 
 def test_who_dies_in_a_pull_leaves_its_data_to_the_next_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs(project, "dvc.lock", "lock of somebody's run\n")
+    other_checkout(project, "dvc.lock", "lock of somebody's run\n")
     with monkeypatch.context() as patch:
         patch.setattr(workspace, "dvc", lambda root, *arguments: os._exit(9))
         assert in_child(project.retrain) == 9
@@ -66,8 +65,8 @@ def test_who_dies_in_a_pull_leaves_its_data_to_the_next_one(project: Project, mo
 
 
 @pytest.mark.parametrize("how", ["apart", "edited"])
-def test_what_cannot_be_pulled_is_said_and_takes_no_batch(project: Project, how: str) -> None:
-    theirs(project, "stage.py" if how == "apart" else "params.yaml")
+def test_what_cannot_be_pulled_is_an_error_and_takes_no_batch(project: Project, how: str) -> None:
+    other_checkout(project, "stage.py" if how == "apart" else "params.yaml")
     if how == "apart":
         commit(project.home, {"mine": "mine\n"})
         says = (
@@ -92,7 +91,7 @@ def test_where_main_is_protected_the_winner_waits_for_its_pull_request(project: 
     (again,) = project.retrain()
     assert again.left == waits.left and project.trained() == [4, 4]
     protected.unlink()
-    other = project.clone("theirs")
+    other = project.clone("other")
     git(other.home, "merge", "-q", "--squash", f"origin/{waits.branch}")
     git(other.home, "commit", "-qm", "Their pull request")
     git(other.home, "push", "-q", "origin", "main")
@@ -100,9 +99,9 @@ def test_where_main_is_protected_the_winner_waits_for_its_pull_request(project: 
     (done,) = retraining.go_on(project.home, project.steps())
     assert not done.left
     project.check_done("2")
-    (asked,) = project.retrain(merge_promoted=False)
-    assert asked.merged.startswith("not merged, as asked: a pull request of it") and project.champion() == "3"
-    assert asked.branch in project.branches(project.origin)
+    (waits,) = project.retrain(merge_promoted=False)
+    assert waits.merged.startswith("not merged, as asked: a pull request of it") and project.champion() == "3"
+    assert waits.branch in project.branches(project.origin)
 
 
 def test_what_others_push_in_the_last_moment_is_merged_and_never_overwritten(
@@ -111,8 +110,8 @@ def test_what_others_push_in_the_last_moment_is_merged_and_never_overwritten(
     share = origin.share
 
     def late(*arguments: str) -> bool:
-        if not (project.root / "theirs").exists():
-            theirs(project)
+        if not (project.root / "other").exists():
+            other_checkout(project)
         return share(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(retraining, "share", late)
@@ -139,17 +138,17 @@ def test_who_dies_between_the_push_and_the_merge_is_finished_or_undone_there_too
         retraining.go_on(project.home, project.steps())
         project.check_done("2")
         return
-    theirs(project)
+    other_checkout(project)
     if end == "--withdraw":
         protected = protect(project)
         with pytest.raises(UserError, match="main is protected"):
             retraining.withdraw(project.home)
         protected.unlink()
-        (said,) = retraining.withdraw(project.home)
+        (message,) = retraining.withdraw(project.home)
     else:
         project.another_wins()
-        said = project.retrain()[0].merged
-    assert "its merge is taken back" in said and not list(retraining.unfinished(project.home))
+        message = project.retrain()[0].merged
+    assert "its merge is taken back" in message and not list(retraining.unfinished(project.home))
     assert (
         git(project.origin, "show", "main:dvc.lock") == "lock of batch 0" == git(project.home, "show", "main:dvc.lock")
     )
@@ -157,7 +156,7 @@ def test_who_dies_between_the_push_and_the_merge_is_finished_or_undone_there_too
 
 
 def test_without_origin_or_with_no_push_nothing_is_pulled_or_pushed(project: Project) -> None:
-    before = git(theirs(project).home, "rev-parse", "HEAD")
+    before = git(other_checkout(project).home, "rev-parse", "HEAD")
     (done,) = project.retrain(push=False)
     assert not done.left and "`git push` shows it to others" in done.merged
     assert git(project.origin, "rev-parse", "main") == before and not (project.home / "stage.py").exists()
@@ -165,7 +164,7 @@ def test_without_origin_or_with_no_push_nothing_is_pulled_or_pushed(project: Pro
     project.push = lambda root, branch: ["nothing"]  # type: ignore[method-assign]
     (done,) = project.retrain()
     assert project.champion() == "3" and done.merged.endswith("checked its data out")
-    assert "theirs" not in git(project.home, "log", "--format=%s", "main")
+    assert "Code of others" not in git(project.home, "log", "--format=%s", "main")
 
 
 def test_a_branch_that_the_remote_does_not_have_is_not_made_there(project: Project) -> None:

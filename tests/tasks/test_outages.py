@@ -1,4 +1,4 @@
-"""What servers' clients raise becomes one sentence; what is an error of ours keeps its trace."""
+"""What servers' clients raise becomes one sentence; an error of sweetrl itself keeps its trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mlflow_error(text: str, code: int = 1) -> Exception:
     return MlflowException(text, error_code=code)
 
 
-def test_what_clients_have_wrapped_several_times_is_told_in_a_few_words() -> None:
+def test_what_clients_have_wrapped_several_times_becomes_a_few_words() -> None:
     assert reason(RuntimeError(REFUSED)) == "[Errno 111] Connection refused"
     text = "(Caused by ResponseError('too many 503 error responses'))"
     assert reason(RuntimeError(text)) == "too many 503 error responses"
@@ -44,7 +44,7 @@ def test_a_server_that_is_gone_is_one_sentence(package: str, name: str, server: 
     assert str(outage(around)).startswith(f"{server} fails, refuses who you are or does not answer (refused); run the")
 
 
-def test_who_is_refused_is_told_and_errors_of_ours_keep_their_trace() -> None:
+def test_a_refusal_becomes_a_sentence_and_other_errors_keep_their_trace() -> None:
     """A token that ran out while an agent was trained ended the run with a trace."""
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 

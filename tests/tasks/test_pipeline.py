@@ -138,9 +138,9 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["-9", "137"])  # run directly, and by a shell that stays between
-def test_a_killed_stage_is_told_however_its_status_is_written(status: str) -> None:
-    said = str(failure("rank", [f"ERROR: failed to reproduce 'rank': failed to run: x, exited with {status}"], 1))
-    assert said.startswith("stage rank failed: it was killed (signal 9")
+def test_a_killed_stage_is_recognized_however_its_status_is_written(status: str) -> None:
+    message = str(failure("rank", [f"ERROR: failed to reproduce 'rank': failed to run: x, exited with {status}"], 1))
+    assert message.startswith("stage rank failed: it was killed (signal 9")
     assert "killed" not in str(
         failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with 1"], 1)
     )

@@ -14,7 +14,7 @@ from tests.tasks.fake_project import quiet_steps, start_dvc
 
 
 def would(root: Path, *arguments: object) -> dict[str, str]:
-    return {one.stage: one.would for one in plan(root, *arguments)}  # type: ignore[arg-type]
+    return {planned.stage: planned.would for planned in plan(root, *arguments)}  # type: ignore[arg-type]
 
 
 def test_a_plan_is_what_a_run_then_does(toy) -> None:
@@ -22,9 +22,9 @@ def test_a_plan_is_what_a_run_then_does(toy) -> None:
     definition = toy.root / "dvc.yaml"
     definition.write_text(definition.read_text().replace("[toy.yaml: [second]]", "[toy.yaml: [second], collect]"))
     assert would(toy.root) == {"first": "run", "second": "run", "third": "run"}
-    said: list[str] = []
-    run_pipeline(toy.root, quiet_steps(said.append))
-    assert said[0] == "stage 1 of 3: first" and said[1].startswith("first: ran in ")
+    lines: list[str] = []
+    run_pipeline(toy.root, quiet_steps(lines.append))
+    assert lines[0] == "stage 1 of 3: first" and lines[1].startswith("first: ran in ")
     assert toy.runs() == ["first", "second", "third"]
     assert would(toy.root) == {"first": "skip", "second": "skip", "third": "skip"}
 
@@ -47,15 +47,15 @@ def test_a_plan_is_what_a_run_then_does(toy) -> None:
 def test_some_of_the_stages_run_and_nothing_is_registered_while_others_are_stale(toy) -> None:
     until = run_pipeline(toy.root, quiet_steps(), selection=Selection(until="second"))
     assert toy.runs() == ["first", "second"]
-    assert [one.status for one in until.stages] == ["ran", "ran", "left"] and until.stale == ("third",)
-    found = at_rest(toy.root, Selection(until="second"))
-    assert found is not None and found.unchanged and found.stale == ("third",)
+    assert [stage.status for stage in until.stages] == ["ran", "ran", "left"] and until.stale == ("third",)
+    outcome = at_rest(toy.root, Selection(until="second"))
+    assert outcome is not None and outcome.unchanged and outcome.stale == ("third",)
     assert at_rest(toy.root) is None
 
     toy.set(first="b")
     begun = run_pipeline(toy.root, quiet_steps(), selection=Selection(begin="third"))
     assert toy.runs() == ["first", "second", "third"]
-    assert [one.status for one in begun.stages] == ["left", "left", "ran"] and begun.stale == ("first",)
+    assert [stage.status for stage in begun.stages] == ["left", "left", "ran"] and begun.stale == ("first",)
     assert run_pipeline(toy.root, quiet_steps()).stale == () and toy.runs()[3] == "first"
     assert run_pipeline(toy.root, quiet_steps(), selection=Selection(begin="third")).stale == ()
 

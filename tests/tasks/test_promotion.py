@@ -56,7 +56,7 @@ def rewards(rate: float, seed: int) -> dict[str, float | None]:
 
 
 def save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: object) -> None:
-    """A version of the adapter alone: what else is in one takes MLflow a second each time."""
+    """A version of the adapter alone: the rest of a version takes MLflow a second each time."""
     shutil.copytree(adapter, path / "artifacts/policy")
 
 
@@ -195,16 +195,16 @@ def test_a_champion_is_measured_again_with_the_projects_own_code_and_prompt(
     first = project.champion("first", rewards(0.9, 1))
     stored = Registry(project.settings.tracking, project.root)
     assert stored.download(stored.get(first), "lineage/own.py", project.root / "there").read_text() == OWN
-    said: list[str] = []
+    lines: list[str] = []
 
     def run(stage: str, command: list[str], folder: Path, env: Mapping[str, str], line: Callable[[str], None]) -> None:
-        run_command(stage, [command[0], "-c", SEES], folder, env, said.append)
+        run_command(stage, [command[0], "-c", SEES], folder, env, lines.append)
         write_rewards(folder, rewards(0.1, 1))
 
     monkeypatch.setattr(promotion, "run_command", run)
     (project.root / "own.py").write_text(OWN + "# another one")
     decide(project.settings, project.root, project.train("second", rewards(0.9, 2)))
-    assert said == ["['own.py', 'own.py', 'own.py'] Ask."]
+    assert lines == ["['own.py', 'own.py', 'own.py'] Ask."]
 
 
 def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:
@@ -221,18 +221,18 @@ def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) 
 
 
 def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:
-    def told(aliases: tuple[str, ...] = (), **verdict: bool) -> bool:
+    def is_settled(aliases: tuple[str, ...] = (), **verdict: bool) -> bool:
         tags = {"gate": json.dumps(verdict)} if verdict else {}
         return settled(Registration("agent", "2", False, aliases, tags))
 
-    assert not told() and not told(("challenger",))
-    assert told(("champion",)) and told(("champion",), promote=True, promoted=False)
-    assert told(promote=False, promoted=False)
-    assert not told(promote=True, promoted=False), "it has won, and died before the alias"
-    assert told(promote=True, promoted=True), "another was restored: it does not come back by itself"
+    assert not is_settled() and not is_settled(("challenger",))
+    assert is_settled(("champion",)) and is_settled(("champion",), promote=True, promoted=False)
+    assert is_settled(promote=False, promoted=False)
+    assert not is_settled(promote=True, promoted=False), "it has won, and died before the alias"
+    assert is_settled(promote=True, promoted=True), "another was restored: it does not come back by itself"
 
 
-def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Project) -> None:
+def test_a_champion_that_changed_while_a_version_was_judged_is_reported(project: Project) -> None:
     first = project.train("first", rewards(0.5, 1))
     result = judge(project.settings, project.root, first, quiet)
     assert result.won and not result.promoted
@@ -242,7 +242,7 @@ def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Pro
 
 
 @pytest.mark.parametrize("call", ["get_registered_model", "get_model_version", "set_model_version_tag"])
-def test_a_store_that_fails_has_not_said_that_there_is_nothing(
+def test_a_store_that_fails_does_not_count_as_empty(
     project: Project, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Whichever of the gate's questions fails, and however often: no loser is promoted, and no comparison forgotten."""
@@ -255,12 +255,12 @@ def test_a_store_that_fails_has_not_said_that_there_is_nothing(
     broken: set[int] = set()
     calls = 0
 
-    def asked(*given: object) -> object:
+    def flaky(*given: object) -> object:
         nonlocal calls
         calls += 1
         return (failing if calls in broken else ask)(*given)
 
-    monkeypatch.setattr(MlflowClient, call, asked)
+    monkeypatch.setattr(MlflowClient, call, flaky)
     for broken in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
         calls = 0
         try:
@@ -283,7 +283,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
             assert result.decision is not None and result.decision.number == number
             assert f"This is comparison {number} with this champion" in result.reason
     kept = comparisons.noted(registry, champion, "comparison")
-    assert [one["number"] for one in kept.values()] == [1, 2, 3]
+    assert [row["number"] for row in kept.values()] == [1, 2, 3]
     assert {"challenger", "first", "p_value", "alpha", "discordance", "time"} <= set(next(iter(kept.values())))
     # Other results of a version are another comparison, and other tasks begin anew.
     write_rewards(project.root, rewards(0.5, 20))
@@ -293,7 +293,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     assert again.decision is not None and again.decision.number == 4
     planned = plan(project.settings.gate, project.settings.tracking, 0.95, 1000, project.root)
     assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
-    mean = sum(one["discordance"] for one in comparisons.noted(registry, champion, "comparison").values()) / 4
+    mean = sum(row["discordance"] for row in comparisons.noted(registry, champion, "comparison").values()) / 4
     assert planned.discordance == pytest.approx(mean)
 
 
@@ -362,28 +362,28 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
         due(fresh_after_comparisons=1)
 
 
-def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_gets_worse_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     now = rewards(0.9, 1)
     monkeypatch.setattr(promotion, "run_command", lambda stage, command, folder, *rest: write_rewards(folder, now))
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, quiet)
     champion = project.champion("champion", now)
-    found = watch(settings, project.root, quiet)
-    assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
+    look = watch(settings, project.root, quiet)
+    assert (look.drifted, look.number) == (False, 1) and "does exactly what it did" in look.sentence
     now = rewards(0.2, 2)
-    found = watch(settings, project.root, quiet)
-    assert (found.drifted, found.number) == (True, 2) and "Retrain now" in found.sentence
+    look = watch(settings, project.root, quiet)
+    assert (look.drifted, look.number) == (True, 2) and "Retrain now" in look.sentence
     assert comparisons.measured(registry, registry.get(champion)).rewards == now, (
         "the next challenger is compared with the agent of today"
     )
     assert watch(settings, project.root, quiet).drifted, "with the first measurement, not with the last one"
     kept = list(comparisons.noted(registry, champion, "look").values())
-    assert [one["number"] for one in kept] == [1, 2, 3] and kept[1]["drifted"]
+    assert [row["number"] for row in kept] == [1, 2, 3] and kept[1]["drifted"]
     (project.root / "data/tasks/test.parquet").write_bytes(b"fresh")
     for number, words in ((0, "for the first time"), (1, "does exactly what it did")):
-        found = watch(settings, project.root, quiet)
-        assert found.number == number and words in found.sentence
+        look = watch(settings, project.root, quiet)
+        assert look.number == number and words in look.sentence
 
 
 def test_what_was_deleted_in_the_store_is_one_sentence_each(project: Project) -> None:
@@ -397,9 +397,9 @@ def test_what_was_deleted_in_the_store_is_one_sentence_each(project: Project) ->
         decide(settings, root, second)
     assert registry.aliases()["champion"] == first
     registry.client.delete_experiment(registry.store.experiment_id)
-    known = len(registry.versions())
+    count = len(registry.versions())
     with pytest.raises(UserError, match=r"the experiment sweetrl was deleted.*experiments restore --experiment-id 1"):
         project.train("third", rewards(0.9, 3))
-    assert len(registry.versions()) == known
+    assert len(registry.versions()) == count
     registry.client.restore_experiment(registry.store.experiment_id)
     assert project.train("third", rewards(0.9, 3))

@@ -124,8 +124,8 @@ class Team:
         return {run.info.run_id for run in self.registry.client.search_runs([self.registry.store.experiment_id])}
 
     def models(self) -> set[str]:
-        found = self.registry.client.search_logged_models([self.registry.store.experiment_id])
-        return {model.model_id for model in found}
+        models = self.registry.client.search_logged_models([self.registry.store.experiment_id])
+        return {model.model_id for model in models}
 
     def prune(self, say: Callable[[str], object] = quiet, **options: Any) -> Plan:
         return prune(self.home, **{"keep": KEEP, "days": 0, "say": say} | options)
@@ -181,9 +181,9 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     registry, home, client = team.registry, team.home, team.registry.client
     pending = client.create_logged_model(registry.store.experiment_id, registry.name).model_id
     other = client.create_logged_model(registry.store.experiment_id, "a_users_own").model_id
-    own_run, theirs = (client.create_run(registry.store.experiment_id).info.run_id for _ in range(2))
-    client.log_param(theirs, "tracking.model", "another-project")
-    for run in (own_run, theirs):
+    own_run, foreign_run = (client.create_run(registry.store.experiment_id).info.run_id for _ in range(2))
+    client.log_param(foreign_run, "tracking.model", "another-project")
+    for run in (own_run, foreign_run):
         client.set_terminated(run)
     shared = registry.versions(f"tags.git_commit = '{team.commits[13]}'")[0]
     client.create_registered_model("another-project")
@@ -222,12 +222,12 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     planned = team.prune(dry_run=True)
     assert (team.branches(), team.runs(), team.objects(), team.numbers()) == before
     assert not team.prune(days=1, dry_run=True).items[1:], "all but the journal is young"
-    said: list[str] = []
-    done = team.prune(said.append)
+    lines: list[str] = []
+    done = team.prune(lines.append)
     assert [(item.kind, item.name, item.size) for item in done.items] == [
         (item.kind, item.name, item.size) for item in planned.items
     ]
-    assert len(said) == len(done.items) and done.size > 20 * 1000
+    assert len(lines) == len(done.items) and done.size > 20 * 1000
     assert set(team.numbers()) == STAYS
     assert dict(done.stays) == {
         **{f"version {number}": f"is one of the last {KEEP} champions" for number in LAST[1:]},
@@ -245,7 +245,7 @@ def test_what_is_in_use_stays_and_restores_and_all_else_goes(team: Team, monkeyp
     assert team.models() == models | {other} and pending not in team.models()
     stored = {path.name for path in (home / "mlartifacts/models").iterdir() if list(path.rglob("*.lock"))}
     assert stored == models, "bytes are freed"
-    assert len(team.runs()) == 2 * len(STAYS) + 4 and {own_run, theirs, shared.run_id} <= team.runs()
+    assert len(team.runs()) == 2 * len(STAYS) + 4 and {own_run, foreign_run, shared.run_id} <= team.runs()
     kept = {f"retrain/night-{number}" for number in (3, 11, 29, 31, 33, 13)}
     assert team.branches() == {"main", "somebodys"} | kept
     assert not any(path.exists() for path in (dead, journal, scratch)) and (home / ".scratch/before-restore").exists()
@@ -286,8 +286,8 @@ def test_whoever_dies_leaves_what_the_next_one_finishes(team: Team, monkeypatch:
     kinds = [kind for kind, _ in goal]
     for kind in dict.fromkeys(kinds):  # and behind the first of each kind
 
-        def stop(said: str, kind: str = kind) -> None:
-            if said.startswith(f"{kind} "):
+        def stop(line: str, kind: str = kind) -> None:
+            if line.startswith(f"{kind} "):
                 raise KeyboardInterrupt
 
         if any(item.kind == kind for item in team.prune(dry_run=True).items):
@@ -342,11 +342,11 @@ def test_remotes_are_pruned_where_asked_for(team: Team) -> None:
     git(home, "push", "-q", "--all", "origin")
     (home / ".dvc/config").write_text(f"[core]\n    remote = store\n['remote \"store\"']\n    url = {store}\n")
     git(home, "config", "remote.origin.fetch", "+refs/heads/main:refs/remotes/origin/main")
-    theirs = {place: team.store(f"{place} of a clone") for place in ("refs/heads/theirs", "refs/tags/x", "refs/exps/x")}
+    names = {place: team.store(f"{place} of a clone") for place in ("refs/heads/theirs", "refs/tags/x", "refs/exps/x")}
     (home / ".dvc/cache").rename(store)
     clone = home.parent / "clone"
     git(home.parent, "clone", "-q", str(origin), str(clone))
-    for place, name in theirs.items():
+    for place, name in names.items():
         git(clone, "switch", "-q", "--detach", "origin/main")
         commit(clone, {"own.dvc": f"outs:\n- md5: {name}\n  path: own\n"})
         git(clone, "push", "-q", "origin", f"HEAD:{place}")
@@ -355,7 +355,7 @@ def test_remotes_are_pruned_where_asked_for(team: Team) -> None:
     assert team.hashes(1) <= stored and "retrain/night-1" in git(origin, "branch")
     assert team.prune(remote=True).items
     stored = {path.parent.name + path.name for path in (store / "files/md5").glob("*/*")}
-    assert stored == set(theirs.values()).union(*(team.hashes(number) for number in STAYS))
+    assert stored == set(names.values()).union(*(team.hashes(number) for number in STAYS))
     kept = {"main", "theirs", "somebodys", *(f"retrain/night-{number}" for number in (3, 11, 29, 31, 33))}
     assert set(git(origin, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()) == kept
     assert not team.prune(remote=True).items

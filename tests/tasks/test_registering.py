@@ -1,4 +1,4 @@
-"""A registration is a sequence over several systems: whoever dies where, the next one finishes it."""
+"""A registration is a sequence over several systems: where a process dies, the next one finishes it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_registration_that_dies_is_finished_by_the_next_one(
         sent.append(payload["version"])
 
     def stored() -> dict[str, str]:
-        found = store.client.search_logged_models([store.store.experiment_id])
-        return {logged.model_id: str(logged.status) for logged in found}
+        models = store.client.search_logged_models([store.store.experiment_id])
+        return {logged.model_id: str(logged.status) for logged in models}
 
     monkeypatch.setattr(steps, "announce", announce)
     before, numbers = stored(), {version.version for version in store.versions()}

@@ -103,7 +103,7 @@ def test_whoever_dies_within_a_step_the_next_run_brings_it_to_its_end(
 
 
 @pytest.mark.parametrize("server", ["stage", "data store", "git server", "registry", "gate", "alias"])
-def test_a_server_that_is_gone_is_told_and_the_next_run_goes_on(project: Project, server: str) -> None:
+def test_a_server_that_is_gone_is_named_and_the_next_run_goes_on(project: Project, server: str) -> None:
     project.failing = {server}
     for _ in range(2):
         with pytest.raises(UserError, match=f"{server} does not answer"):
@@ -138,7 +138,7 @@ def test_what_cannot_be_merged_waits_and_holds_up_the_next_batch_unless_it_is_pa
     )
     project.check_others()
     assert project.champion() == "1"
-    assert [one.branch for one in project.retrain()] == [first.branch]
+    assert [done.branch for done in project.retrain()] == [first.branch]
     waits, second = project.retrain(past_waiting=True)
     assert waits.branch == first.branch != second.branch and second.left
     assert set(project.trained()) == {4, 8}
@@ -170,7 +170,7 @@ def test_parameters_that_people_have_changed_meanwhile_are_theirs_to_merge(proje
 
 
 def test_two_that_win_against_the_same_champion_both_end_on_main(project: Project) -> None:
-    """The second one is judged again, against the first, and its branch gets what main has got."""
+    """The second is judged again, against the first, and its branch gets what main has got."""
     leave(project, "alias")
     (held,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
     project.failing = set()
@@ -218,11 +218,11 @@ def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(pro
     assert seen == [[4], [8, 4]]
 
 
-def test_a_remote_that_does_not_answer_is_told_before_anything_is_trained(project: Project) -> None:
+def test_a_remote_that_does_not_answer_is_an_error_before_anything_is_trained(project: Project) -> None:
     git(project.home, "remote", "set-url", "origin", str(project.root / "gone.git"))
-    with pytest.raises(UserError, match=r"`git ls-remote` failed: fatal: ") as told:
+    with pytest.raises(UserError, match=r"`git ls-remote` failed: fatal: ") as raised:
         project.retrain()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert project.trained() == [] and not list(retraining.unfinished(project.home))
     (done,) = project.retrain(push=False)
     assert done.pushed == ("nothing: --no-push",) and project.champion() == "2"
@@ -250,9 +250,9 @@ def test_a_batch_that_may_have_been_taken_is_looked_for_again(
 
 def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> None:
     leave(project, "gate")
-    (said,) = retraining.withdraw(project.home)
-    assert "is withdrawn (the branch keeps what was trained)" in said
-    assert "`python -m flows.retrain collect.first=4` takes its batch again" in said
+    (message,) = retraining.withdraw(project.home)
+    assert "is withdrawn (the branch keeps what was trained)" in message
+    assert "`python -m flows.retrain collect.first=4` takes its batch again" in message
     project.check_done("1")
     assert project.registry().aliases() == {"champion": "1"}
     leave(project, "stage")
@@ -395,11 +395,11 @@ def test_a_version_that_is_merged_and_not_promoted_is_finished_or_undone(project
         project.check_done("2")
         return
     if end == "--withdraw":
-        (said,) = retraining.withdraw(project.home)
+        (message,) = retraining.withdraw(project.home)
     else:
         project.another_wins()
-        said = project.retrain()[0].merged
-    assert "its merge is taken back: dvc.lock, params.yaml and the data are put back" in said
+        message = project.retrain()[0].merged
+    assert "its merge is taken back: dvc.lock, params.yaml and the data are put back" in message
     assert (project.home / "dvc.lock").read_text() == "lock of batch 0\n" and (project.home / "README").exists()
     assert git(project.home, "status", "--porcelain") == "" and not list(retraining.unfinished(project.home))
 

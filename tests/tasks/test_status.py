@@ -102,7 +102,7 @@ def test_the_state_of_the_last_retraining_says_what_to_do(
     assert before == {path: path.read_bytes() for path in (project.home / ".git/sweetrl").rglob("*.jsonl")}
 
 
-def test_a_night_that_failed_before_it_took_a_batch_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_that_failed_before_it_took_a_batch_is_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.retrain()
     for ended, count in (("2000-01-01T02:00:00Z", 0), ("2100-01-01T02:00:00Z", 1)):
         night = status.Night("Failed", ended, "origin does not answer", True)
@@ -123,8 +123,9 @@ def test_a_retraining_at_work_is_not_one_that_was_left(project: Project) -> None
 def test_prometheus_reads_what_waits(project: Project) -> None:
     project.retrain()
     wait(project)
-    families = list(text_string_to_metric_families(metrics(look(project))))
-    rows = {(sample.name, *sorted(sample.labels.items())): sample.value for one in families for sample in one.samples}
+    families = text_string_to_metric_families(metrics(look(project)))
+    samples = [sample for family in families for sample in family.samples]
+    rows = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples}
     model = ("model", "sweetrl-agent")
     assert rows["sweetrl_waiting_winners", model] == 1
     assert rows["sweetrl_retraining", model, ("sweetrl_retraining", "waiting")] == 1
@@ -134,7 +135,7 @@ def test_prometheus_reads_what_waits(project: Project) -> None:
     assert rows["sweetrl_server_up", model, ("server", "mlflow")] == 1
 
 
-def test_without_mlflow_the_rest_is_said(project: Project) -> None:
+def test_without_mlflow_the_rest_is_shown(project: Project) -> None:
     """As the command, with a server that is gone."""
     fail(project)
     gone = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "SWEETRL_TRACKING": "on"}

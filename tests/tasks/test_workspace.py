@@ -108,13 +108,13 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(
     toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, newer = run_twice(toy, tmp_path)
-    home, run, asked = toy.root, workspace.dvc, list[str]()
+    home, run, commands = toy.root, workspace.dvc, list[str]()
     monkeypatch.setattr(workspace, "remote_name", lambda root: "a bucket that is gone")
-    monkeypatch.setattr(workspace, "dvc", lambda *given: (asked.append(given[1]), run(*given))[1])
+    monkeypatch.setattr(workspace, "dvc", lambda *given: (commands.append(given[1]), run(*given))[1])
     assert (home / "data/third.txt").read_text() == "third b"
 
     workspace.put_back(home, lambda folder: kept)
-    assert asked == ["checkout"], "all is in the cache: no remote is needed"
+    assert commands == ["checkout"], "all is in the cache: no remote is needed"
     assert (home / "dvc.lock").read_bytes() == (kept / "dvc.lock").read_bytes()
     assert (home / "data/third.txt").read_text() == "third a"
     (generation,) = (home / ".scratch/before-restore").iterdir()
@@ -156,9 +156,9 @@ def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) ->
     assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-restore").exists()
 
 
-@pytest.mark.parametrize("known", [(), ("user.name",), ("user.email",), ("user.name", "user.email")])
+@pytest.mark.parametrize("configured", [(), ("user.name",), ("user.email",), ("user.name", "user.email")])
 def test_commits_need_neither_name_nor_address_of_a_user(
-    known: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker's user has neither in its container, or only what somebody has set."""
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"):
@@ -166,21 +166,21 @@ def test_commits_need_neither_name_nor_address_of_a_user(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     workspace.git(tmp_path, "init", "-q")
-    workspace.git(tmp_path, "config", "user.useConfigOnly", "true")  # as where the system knows no name
-    for key in known:
+    workspace.git(tmp_path, "config", "user.useConfigOnly", "true")  # as where the system has no name
+    for key in configured:
         workspace.git(tmp_path, "config", key, "robot")
     (tmp_path / "params.yaml").write_text("seed: 7\n")
     assert workspace.commit_records(tmp_path, "Records")
-    said = workspace.git(tmp_path, "log", "--format=%an %ae").stdout.split()
-    ours = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
-    assert said == ["robot" if key in known else value for key, value in ours.items()]
+    author = workspace.git(tmp_path, "log", "--format=%an %ae").stdout.split()
+    defaults = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
+    assert author == ["robot" if key in configured else value for key, value in defaults.items()]
     hook(tmp_path / ".git/hooks", "pre-commit", "echo no commits today >&2\nexit 1")
     (tmp_path / "params.yaml").write_text("seed: 8\n")
     with pytest.raises(UserError, match=r": `git commit` failed: no commits today$"):
         workspace.commit_records(tmp_path, "More")
 
 
-def test_what_git_refuses_is_said_in_all_its_words(tmp_path: Path) -> None:
+def test_what_git_refuses_is_reported_in_all_its_words(tmp_path: Path) -> None:
     """It was "failed to push some refs", and a lock that a death had left was "cannot be fast-forwarded"."""
     home, origin = tmp_path / "home", tmp_path / "origin.git"
     workspace.git(tmp_path, "init", "-q", "--bare", str(origin))
