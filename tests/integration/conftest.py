@@ -34,7 +34,7 @@ SMALL = {
 
 REGISTRY_PORT = free_port()
 # The server is told where the registry is when it starts, and asks it only when a request names a registered model.
-TOLD = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}", "SWEETRL_LORA_MODELS": "agent-to-hand-over"}
+REGISTRY_ENV = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}", "SWEETRL_LORA_MODELS": "agent-to-hand-over"}
 USER = "user"
 
 
@@ -73,7 +73,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
     settings = EngineSettings(
         kind="vllm",
         command="env "
-        + " ".join(f"{name}={value}" for name, value in TOLD.items())
+        + " ".join(f"{name}={value}" for name, value in REGISTRY_ENV.items())
         + f" '{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
         # Prompts prefilled in parts end vLLM 0.32 on CPUs where requests have seeds: its generator has no offset there.
         # An adapter that was unloaded keeps its place until others need it; two are in use at a time.

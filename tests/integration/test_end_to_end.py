@@ -1,5 +1,5 @@
 """`sweetrl collect` and `sweetrl evaluate` against a real vLLM that serves the agent (the base, an adapter that was
-trained on what it said) and the user's model (a second adapter): every dialogue accounted for, every token right.
+trained on its replies) and the user's model (a second adapter): every dialogue accounted for, every token right.
 
 The user's model is no good user, because it is as small as the agent. What is shown is that nothing gets lost on
 the way: contexts, log-probs, counts of tokens, leaks, causes.
@@ -70,29 +70,33 @@ def with_user(served: EngineSettings, user: str) -> list[str]:
     return [*far(served), "--user-url", served.urls, "--user-model", user]
 
 
-def check(found: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: TransformersEngine) -> None:
+def check(dialogues: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: TransformersEngine) -> None:
     """Every attempt is there, in order; its tokens are what the agent saw and said, its counts and leaks are right."""
-    assert [(one.task, one.attempt) for one in found] == [(task, n) for task in tasks for n in range(k)]
-    spoken = [one for one in found if one.turns]
-    rows = [encode(one, local.chat, SYSTEM) for one in spoken]
+    attempts = [(task, n) for task in tasks for n in range(k)]
+    assert [(dialogue.task, dialogue.attempt) for dialogue in dialogues] == attempts
+    with_turns = [dialogue for dialogue in dialogues if dialogue.turns]
+    rows = [encode(dialogue, local.chat, SYSTEM) for dialogue in with_turns]
     logprobs = row_logprobs(local.model, rows, Layout(None))
-    for one, row, expected in zip(spoken, rows, logprobs, strict=True):
-        assert len(row.spans) == len(one.turns) == sum(message.role == "assistant" for message in one.messages)
+    for dialogue, row, expected in zip(with_turns, rows, logprobs, strict=True):
+        roles = [message.role for message in dialogue.messages]
+        assert len(row.spans) == len(dialogue.turns) == roles.count("assistant")
         # Equal log-probs of equal tokens: the server has read this very context, id by id.
-        said = [value for turn in one.turns for value in turn.logprobs]
-        assert said == pytest.approx(expected.tolist(), abs=2e-3)
-        assert int(one.extra["generated_tokens"]) == row.reply_tokens == len(said)
-        assert int(one.extra["prompt_tokens"]) == sum(start for start, _ in row.spans)
-        for turn in one.turns:
+        sampled = [value for turn in dialogue.turns for value in turn.logprobs]
+        assert sampled == pytest.approx(expected.tolist(), abs=2e-3)
+        assert int(dialogue.extra["generated_tokens"]) == row.reply_tokens == len(sampled)
+        assert int(dialogue.extra["prompt_tokens"]) == sum(start for start, _ in row.spans)
+        for turn in dialogue.turns:
             ids = turn.token_ids[:-1] if turn.finish_reason == "stop" else turn.token_ids
             assert turn.raw == local.tokenizer.decode(ids, skip_special_tokens=True)
-    for one in found:
-        if one.outcome == "lost":
-            assert one.error and one.reward is None and one.answer is None
+    for dialogue in dialogues:
+        if dialogue.outcome == "lost":
+            assert dialogue.error and dialogue.reward is None and dialogue.answer is None
         else:
-            assert one.outcome in ("answered", "max_turns_reached") and one.reward is not None and not one.error
-        leaks = leaks_of(one.task, one.messages, DOMAIN.find_leak) if one.simulator.startswith("llm:") else []
-        assert one.extra.get("leaks", "") == " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
+            assert dialogue.outcome in ("answered", "max_turns_reached")
+            assert dialogue.reward is not None and not dialogue.error
+        with_model = dialogue.simulator.startswith("llm:")
+        leaks = leaks_of(dialogue.task, dialogue.messages, DOMAIN.find_leak) if with_model else []
+        assert dialogue.extra.get("leaks", "") == " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +139,14 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
     chat = ChatFormat(tokenizer)
     pairs, _ = trajectory_pairs(collected, "all", 0.1)
     assert len(pairs) >= 8
-    places = {(one.task.id, one.attempt): number for number, one in enumerate(collected)}
-    data = PreferenceData(
-        tuple(encode(one, chat, SYSTEM) for one in collected),
-        tuple((places[one.task_id, one.chosen_attempt], places[one.task_id, one.rejected_attempt]) for one in pairs),
-    )
+    places = {(dialogue.task.id, dialogue.attempt): number for number, dialogue in enumerate(collected)}
+    rows = tuple(encode(dialogue, chat, SYSTEM) for dialogue in collected)
+    chosen = [places[pair.task_id, pair.chosen_attempt] for pair in pairs]
+    rejected = [places[pair.task_id, pair.rejected_attempt] for pair in pairs]
+    data = PreferenceData(rows, tuple(zip(chosen, rejected, strict=True)))
     settings = PolicySettings(learning_rate=1e-3, epochs=8.0, batch_size=8, micro_batch_size=8, nll=0.2, lora=LORA)
     trainer = PolicyTrainer(attach_adapter(model, LORA, 1), data, settings, work / "training", 1)
-    margins = [one["reward/margin"] for one in trainer.fit()]
+    margins = [update["reward/margin"] for update in trainer.fit()]
     assert statistics.mean(margins[len(margins) // 2 :]) > 0.0, margins  # a few pairs an update: single ones scatter
     save_adapter(trainer.model, work / "policy", str(base_model))
     return work / "policy"
@@ -150,7 +154,7 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
 
 def test_fifty_tasks_with_the_scripted_user(collected: list[Trajectory], local: TransformersEngine, work: Path) -> None:
     check(collected, read_task_table(work / "tasks.parquet"), 2, local)
-    assert {one.outcome for one in collected} <= {"answered", "max_turns_reached"}
+    assert {dialogue.outcome for dialogue in collected} <= {"answered", "max_turns_reached"}
 
 
 def test_fifty_tasks_with_a_model_as_the_user(
@@ -160,12 +164,12 @@ def test_fifty_tasks_with_a_model_as_the_user(
     facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served, user))
     assert facts["user"].startswith(f"llm:{user}@") and facts["dialogues"] == str(TASKS)
     assert float(facts["user generated tokens"]) > 0 and float(facts["user failed requests"]) == 0
-    found = list(TrajectoryStore(Path("llm")).read())
-    check(found, read_task_table(Path("tasks.parquet")), 1, local)
-    assert {one.simulator for one in found} == {f"llm:{user}"}
+    dialogues = list(TrajectoryStore(Path("llm")).read())
+    check(dialogues, read_task_table(Path("tasks.parquet")), 1, local)
+    assert {dialogue.simulator for dialogue in dialogues} == {f"llm:{user}"}
     # The model's own silence may lose a dialogue; nothing else does.
-    assert {one.error for one in found} <= {"", "the user said nothing"}
-    assert sum(len(one.turns) > 1 for one in found) >= TASKS // 2  # agent and user really talk
+    assert {dialogue.error for dialogue in dialogues} <= {"", "the user said nothing"}
+    assert sum(len(dialogue.turns) > 1 for dialogue in dialogues) >= TASKS // 2  # agent and user really talk
 
 
 def test_a_trained_adapter_succeeds_as_often_as_with_transformers(
@@ -178,14 +182,14 @@ def test_a_trained_adapter_succeeds_as_often_as_with_transformers(
         files = ["--json", f"{name}.json", "--out", f"evaluated-{name}"]
         sweetrl("evaluate", "--tasks", "tasks.parquet", "--adapter", trained, *files, *words)
         numbers[name] = json.loads(Path(f"{name}.json").read_text())
-        found = list(TrajectoryStore(Path(f"evaluated-{name}")).read())
-        assert [one.task for one in found] == read_task_table(Path("tasks.parquet"))
-        rewards[name] = [one.reward for one in found]
+        dialogues = list(TrajectoryStore(Path(f"evaluated-{name}")).read())
+        assert [dialogue.task for dialogue in dialogues] == read_task_table(Path("tasks.parquet"))
+        rewards[name] = [dialogue.reward for dialogue in dialogues]
     near, reached = (numbers[name]["intervals"]["success"] for name in ("transformers", "vllm"))
     assert near["n"] == reached["n"] == TASKS and numbers["vllm"]["share_lost"] == 0.0
     assert near["low"] <= reached["value"] <= near["high"], numbers
-    assert sum(one == two for one, two in zip(*rewards.values(), strict=True)) >= 0.9 * TASKS, rewards
+    assert sum(a == b for a, b in zip(*rewards.values(), strict=True)) >= 0.9 * TASKS, rewards
     assert numbers["vllm"]["gpu_seconds"] == numbers["transformers"]["gpu_seconds"] == 0.0
     # The adapter was given back, and the user's model was left alone.
-    names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
+    names = [model["id"] for model in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and not [name for name in names if name.startswith("policy-")]

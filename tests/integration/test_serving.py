@@ -60,9 +60,9 @@ def settings(project: Path) -> Settings:
     return load_settings(project / "params.yaml")
 
 
-def ask(found: Running, messages: list[dict[str, str]]) -> tuple[str, str]:
+def ask(endpoint: Running, messages: list[dict[str, str]]) -> tuple[str, str]:
     """Return the version that answers, and its reply."""
-    answer = found.post({"model": MODEL, "messages": messages, "temperature": 0})
+    answer = endpoint.post({"model": MODEL, "messages": messages, "temperature": 0})
     assert answer.status_code == 200, answer.text
     return answer.json()["sweetrl"]["version"], answer.json()["choices"][0]["message"]["content"]
 
@@ -72,25 +72,25 @@ def test_the_endpoint_before_a_vllm_server(project: Path, settings: Settings, se
     registry.promote("1", "again the first")
     with running(f"{MODEL}@champion", settings) as local:
         by_transformers = [ask(local, messages) for messages in REQUESTS]
-    with running(f"{MODEL}@champion", settings, engine=served) as found, ThreadPoolExecutor(16) as pool:
-        by_vllm = list(pool.map(lambda messages: ask(found, messages), REQUESTS))
+    with running(f"{MODEL}@champion", settings, engine=served) as remote, ThreadPoolExecutor(16) as pool:
+        by_vllm = list(pool.map(lambda messages: ask(remote, messages), REQUESTS))
         assert {version for version, _ in by_vllm} == {"1"}
-        same = sum(one == two for one, two in zip(by_transformers, by_vllm, strict=True))
+        same = sum(a == b for a, b in zip(by_transformers, by_vllm, strict=True))
         assert same >= 0.9 * len(REQUESTS)  # sums in another order break ties
         # A new champion in the middle of many requests: each is answered, by one version or the other.
-        many = [pool.submit(ask, found, REQUESTS[n % len(REQUESTS)]) for n in range(64)]
+        many = [pool.submit(ask, remote, REQUESTS[n % len(REQUESTS)]) for n in range(64)]
         registry.promote("2", "better")
-        until(lambda: found.version == "2", seconds=300)
-        assert {one.result()[0] for one in many} <= {"1", "2"}
-        later = [ask(found, messages) for messages in REQUESTS]
+        until(lambda: remote.version == "2", seconds=300)
+        assert {reply.result()[0] for reply in many} <= {"1", "2"}
+        later = [ask(remote, messages) for messages in REQUESTS]
         assert {version for version, _ in later} == {"2"}
-        assert sum(one[1] != two[1] for one, two in zip(by_vllm, later, strict=True)) >= len(REQUESTS) // 2
+        assert sum(a[1] != b[1] for a, b in zip(by_vllm, later, strict=True)) >= len(REQUESTS) // 2
         names = {row["id"] for row in httpx.get(f"{served.urls}/models", trust_env=False).json()["data"]}
-        loaded = found.endpoint.follower.speaker.agent.engine
+        loaded = remote.endpoint.follower.speaker.agent.engine
         assert loaded._adapter_name in names
 
 
-@pytest.mark.skipif(bool(URL), reason="the server at SWEETRL_VLLM_URL knows nothing of this registry")
+@pytest.mark.skipif(bool(URL), reason="the server at SWEETRL_VLLM_URL has another registry")
 def test_a_registered_name_at_vllms_own_endpoint(project: Path, settings: Settings, served: EngineSettings) -> None:
     registry = Registry(settings.tracking, project)
     registry.promote("1", "the first once more")

@@ -43,47 +43,48 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prompts(chat: ChatFormat, count: int) -> list[Prompt]:
     tasks = generate("test", count, seed=7, difficulty=3)
-    return [Prompt(chat.open(DOMAIN.system_prompt("short"), one.problem_description), n) for n, one in enumerate(tasks)]
+    system = DOMAIN.system_prompt("short")
+    return [Prompt(chat.open(system, task.problem_description), number) for number, task in enumerate(tasks)]
 
 
-def equal_up_to_ties(ours: list[Any], theirs: list[Any], share: float) -> None:
+def equal_up_to_ties(first: list[Any], second: list[Any], share: float) -> None:
     """At least `share` of the replies have the same tokens (sums in another order break ties), and equal log-probs."""
-    same = [(one, two) for (one,), (two,) in zip(ours, theirs, strict=True) if one.token_ids == two.token_ids]
-    assert len(same) >= share * len(ours)
-    for one, two in same:
-        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-3)
-        assert (one.text, one.finish_reason) == (two.text, two.finish_reason)
+    same = [(a, b) for (a,), (b,) in zip(first, second, strict=True) if a.token_ids == b.token_ids]
+    assert len(same) >= share * len(first)
+    for a, b in same:
+        assert a.logprobs == pytest.approx(b.logprobs, abs=2e-3)
+        assert (a.text, a.finish_reason) == (b.text, b.finish_reason)
 
 
 def test_the_same_greedy_tokens_and_log_probs(remote: VllmEngine, local: TransformersEngine) -> None:
     assert remote.context == local.context
-    asked = prompts(local.chat, 32)
-    equal_up_to_ties(sample(remote, asked, GREEDY), local.sample(asked, GREEDY), 0.95)
+    requests = prompts(local.chat, 32)
+    equal_up_to_ties(sample(remote, requests, GREEDY), local.sample(requests, GREEDY), 0.95)
 
 
 def test_seeds_decide(remote: VllmEngine) -> None:
-    asked = prompts(remote.chat, 8)
-    first = sample(remote, asked, Sampling(64, n=2))
-    again = sample(remote, asked[::-1], Sampling(64, n=2))[::-1]
-    tokens = [[one.token_ids for one in group] for group in first]
-    assert tokens == [[one.token_ids for one in group] for group in again]
-    assert sum(one != two for one, two in tokens) >= 6
+    requests = prompts(remote.chat, 8)
+    first = sample(remote, requests, Sampling(64, n=2))
+    again = sample(remote, requests[::-1], Sampling(64, n=2))[::-1]
+    tokens = [[reply.token_ids for reply in group] for group in first]
+    assert tokens == [[reply.token_ids for reply in group] for group in again]
+    assert sum(a != b for a, b in tokens) >= 6
     for group in first:
-        for one in group:
-            assert len(one.token_ids) == len(one.logprobs) and max(one.logprobs) <= 0.0
-            assert one.finish_reason == "length" or one.token_ids[-1] == remote.chat.end_of_turn
+        for reply in group:
+            assert len(reply.token_ids) == len(reply.logprobs) and max(reply.logprobs) <= 0.0
+            assert reply.finish_reason == "length" or reply.token_ids[-1] == remote.chat.end_of_turn
 
 
-def test_replies_end_at_ids_of_ones_own(remote: VllmEngine, local: TransformersEngine) -> None:
-    asked = prompts(local.chat, 16)
-    ends = local.sample(asked[:1], GREEDY)[0][0].token_ids[3:4]
+def test_replies_end_at_own_ids(remote: VllmEngine, local: TransformersEngine) -> None:
+    requests = prompts(local.chat, 16)
+    ends = local.sample(requests[:1], GREEDY)[0][0].token_ids[3:4]
     stopping = replace(GREEDY, stop_ids=ends)
-    found = sample(remote, asked, stopping)
-    equal_up_to_ties(found, local.sample(asked, stopping), 0.9)
-    assert sum(one.token_ids[-1:] == ends and one.finish_reason == "stop" for (one,) in found) >= 1
+    replies = sample(remote, requests, stopping)
+    equal_up_to_ties(replies, local.sample(requests, stopping), 0.9)
+    assert sum(reply.token_ids[-1:] == ends and reply.finish_reason == "stop" for (reply,) in replies) >= 1
 
 
-def test_a_full_context_is_said(remote: VllmEngine) -> None:
+def test_a_full_context_is_an_error(remote: VllmEngine) -> None:
     ((nearly,),) = sample(remote, [Prompt((7,) * (remote.context - 4), 1)], GREEDY)
     assert 1 <= len(nearly.token_ids) <= 4
     with pytest.raises(NoRoom):
@@ -93,18 +94,18 @@ def test_a_full_context_is_said(remote: VllmEngine) -> None:
 def test_an_adapter_speaks_as_in_this_process_and_comes_back(
     served: EngineSettings, local: TransformersEngine, adapter: Path
 ) -> None:
-    asked = prompts(local.chat, 16)
-    expected = TransformersEngine(BASE, adapter, device="cpu", threads=1).sample(asked, GREEDY)
+    requests = prompts(local.chat, 16)
+    expected = TransformersEngine(BASE, adapter, device="cpu", threads=1).sample(requests, GREEDY)
     engine = VllmEngine(served, local.tokenizer, adapter)
-    found = sample(engine, asked, GREEDY)
-    equal_up_to_ties(found, expected, 0.9)
-    assert [one for (one,) in found] != [one for (one,) in local.sample(asked, GREEDY)]
+    replies = sample(engine, requests, GREEDY)
+    equal_up_to_ties(replies, expected, 0.9)
+    assert [reply for (reply,) in replies] != [reply for (reply,) in local.sample(requests, GREEDY)]
     # Gone, as after a restart: it is loaded again.
     gone = httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": adapter_name(adapter)}, timeout=60)
     assert gone.status_code == 200
-    assert sample(engine, asked, GREEDY) == found
+    assert sample(engine, requests, GREEDY) == replies
     engine.close()
-    names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
+    names = [model["id"] for model in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and adapter_name(adapter) not in names
 
 
@@ -119,7 +120,7 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
 
     attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
     agent = AgentSettings(max_turns=4, max_new_tokens=96)
-    found = {}
+    trajectories = {}
     for share in (0.0, 0.1):
         with (
             fake_server(upstream=served.urls, share=share, stuck=15.0) as proxy,
@@ -136,10 +137,10 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
             assert engine.usage().failures == speaker.usage().failures == 0
             engine.close()
             speaker.close()
-        found[share] = list(store.read())
-        assert [one.task for one in found[share]] == [task for task, _ in attempts]
-        assert {one.error for one in found[share]} <= {"", "the user said nothing"}
-        assert all((one.reward is None) == (one.outcome == "lost") for one in found[share])
+        trajectories[share] = list(store.read())
+        assert [trajectory.task for trajectory in trajectories[share]] == [task for task, _ in attempts]
+        assert {trajectory.error for trajectory in trajectories[share]} <= {"", "the user said nothing"}
+        assert all((trajectory.reward is None) == (trajectory.outcome == "lost") for trajectory in trajectories[share])
     assert sum(count for fault, count in proxy.seen.items() if fault in FAULTS) > 10, proxy.seen
     # The server breaks ties by what it batches together, so a dialogue may part.
-    assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.95 * len(attempts)
+    assert sum(a.messages == b.messages for a, b in zip(*trajectories.values(), strict=True)) >= 0.95 * len(attempts)

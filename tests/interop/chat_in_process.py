@@ -35,7 +35,7 @@ class ChatInProcess(vf.Harness[vf.HarnessConfig]):
     ) -> Any:
         system, prompt = self.resolve_prompt(data)
         opening = [] if system is None else [{"role": "system", "content": system}]
-        messages = opening + [message_to_wire(one) for one in prompt]
+        messages = opening + [message_to_wire(message) for message in prompt]
         # It asks again after a 502, as verifiers' own programs do.
         async with httpx.AsyncClient(trust_env=False, timeout=60.0) as http:
             client = openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http)

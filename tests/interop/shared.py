@@ -1,4 +1,4 @@
-"""What the tests of several adapters share: an agent for Forms, the same dialogues by sweetrl alone, a whole server."""
+"""What the tests of several adapters share: an agent for Forms, the same dialogues by sweetrl alone, a server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Agent = Callable[[Task, tuple[Message, ...]], str]
 
 def clerk(task: Task, messages: tuple[Message, ...]) -> str:
     """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
+    turn = sum(message.role == "assistant" for message in messages)
+    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][turn]
 
 
 def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> Trajectory:
@@ -44,21 +44,21 @@ def check_hidden(tasks: list[Task], text: str) -> None:
 def example(module: Any, words: str, changes: dict[str, str]) -> str:
     """The code in a module's docstring that holds `words`, with some of what it says made smaller."""
     blocks = re.findall(r"(?:^(?:    .*)?\n)+", module.__doc__ or "", re.M)
-    (text,) = (textwrap.dedent(one) for one in blocks if words in one)
+    (text,) = (textwrap.dedent(block) for block in blocks if words in block)
     for long, short in changes.items():
         assert text.count(long) == 1
         text = text.replace(long, short)
     return text
 
 
-def whole(fake_server: Any) -> Any:
+def complete_server(fake_server: Any) -> Any:
     """FakeServer with all the keys of a chat completion, without which verifiers and Inspect read none."""
 
-    class Whole(fake_server):
+    class CompleteServer(fake_server):
         def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
             status, reply = super()._chat(body)
             usage = reply["usage"]
             usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
             return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
 
-    return Whole
+    return CompleteServer

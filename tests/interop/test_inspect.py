@@ -24,8 +24,8 @@ from tests.interop.shared import FORMS, Agent, check_hidden, example, tasks_of
 
 def clerk(task: Task, messages: tuple[Message, ...]) -> str:
     """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["I wonder. OUTPUT:Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
+    turn = sum(message.role == "assistant" for message in messages)
+    return ["I wonder. OUTPUT:Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][turn]
 
 
 def wrong(task: Task, messages: tuple[Message, ...]) -> str:
@@ -34,14 +34,14 @@ def wrong(task: Task, messages: tuple[Message, ...]) -> str:
 
 def mock(tasks: list[Task], agent: Agent) -> Any:
     """Inspect's own mock model, which says what `agent` says."""
-    known = {task.problem_description: task for task in tasks}
-    assert len(known) == len(tasks), "take another seed: two requests are alike"
+    task_of = {task.problem_description: task for task in tasks}
+    assert len(task_of) == len(tasks), "take another seed: two requests are alike"
 
     def output(messages: list[Any], *_: Any) -> ModelOutput:
-        heard = tuple(Message(one.role, one.text) for one in messages if one.role != "system")
-        found = ModelOutput.from_content("mockllm/model", agent(known[heard[0].content], heard))
-        found.usage = ModelUsage(output_tokens=1)  # else it counts tokens, by a file from the internet
-        return found
+        heard = tuple(Message(message.role, message.text) for message in messages if message.role != "system")
+        completion = ModelOutput.from_content("mockllm/model", agent(task_of[heard[0].content], heard))
+        completion.usage = ModelUsage(output_tokens=1)  # else it counts tokens, by a file from the internet
+        return completion
 
     return get_model("mockllm/model", custom_outputs=output)
 
@@ -54,20 +54,19 @@ def evaluated(tmp_path: Path, task: Any, model: Any, **more: Any) -> EvalLog:
 
 def by_sweetrl(world: Any, task: Task, seed: int, agent: Agent, attempt: int = 0) -> Trajectory:
     talk = world.begin(task, seed, attempt)
-    said = [Message("user", talk.request)]  # with the agent's thoughts, which the user does not see
+    messages = [Message("user", talk.request)]  # with the agent's thoughts, which the user does not see
     while not talk.done:
-        said.append(Message("assistant", agent(task, tuple(said))))
-        words = talk.say(said[-1].content)
-        said.append(Message("user", words or ""))
-    found: Trajectory = talk.score()
-    return found
+        messages.append(Message("assistant", agent(task, tuple(messages))))
+        words = talk.say(messages[-1].content)
+        messages.append(Message("user", words or ""))
+    return talk.score()
 
 
 def same(sample: Any, spoken: Trajectory) -> None:
     """The sample holds the dialogue (the agent's raw words, the user's as they are) and its score."""
     raw = {turn.message_index: turn.raw for turn in spoken.turns}
-    expected = [(one.role, raw.get(index, one.content)) for index, one in enumerate(spoken.messages)]
-    assert [(one.role, one.text) for one in sample.messages[1:]] == expected
+    expected = [(message.role, raw.get(index, message.content)) for index, message in enumerate(spoken.messages)]
+    assert [(message.role, message.text) for message in sample.messages[1:]] == expected
     (score,) = sample.scores.values()
     assert score.value == {"reward": spoken.reward, "success": float(spoken.success)}
     assert score.answer == spoken.answer
@@ -76,7 +75,7 @@ def same(sample: Any, spoken: Trajectory) -> None:
 
 def means(log: EvalLog) -> dict[str, float]:
     assert log.results is not None
-    return {one.name: one.metrics["mean"].value for one in log.results.scores}
+    return {score.name: score.metrics["mean"].value for score in log.results.scores}
 
 
 @pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), ("backend", wrong), (FORMS, clerk)])
@@ -88,7 +87,7 @@ def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path)
     rewards = []
     with sweetrl.opened(domain) as world:
         for sample in log.samples:
-            task = next(one for one in tasks if one.id == sample.id)
+            task = next(candidate for candidate in tasks if candidate.id == sample.id)
             spoken = by_sweetrl(world, task, 12, agent, sample.epoch - 1)
             same(sample, spoken)
             assert sample.messages[0].text == domain.system_prompt("full")
@@ -97,7 +96,7 @@ def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path)
     assert [means(log)["reward"], means(log)["success"]] == pytest.approx(expected)
     assert (expected[0] == 0.0) == (agent is wrong)
     assert log.results is not None
-    assert all({"mean", "stderr"} == set(one.metrics) for one in log.results.scores)
+    assert all({"mean", "stderr"} == set(score.metrics) for score in log.results.scores)
 
 
 def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
     log = evaluated(tmp_path, colbench("backend", count=2, seed=11), mock(tasks, wrong))
     check_hidden(tasks, log.model_dump_json())
     assert log.samples is not None
-    assert [one.metadata["sweetrl"]["place"] for one in log.samples] == [0, 1]
+    assert [sample.metadata["sweetrl"]["place"] for sample in log.samples] == [0, 1]
 
 
 def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
@@ -130,10 +129,10 @@ def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
     assert means(again) == means(log) and means(log)["reward"] > 0
     assert log.samples is not None
-    answer = next(one for one in reversed(log.samples[0].messages) if isinstance(one, ChatMessageAssistant))
+    answer = next(message for message in reversed(log.samples[0].messages) if isinstance(message, ChatMessageAssistant))
     answer.content = "I WANT TO ANSWER:\nday: never"
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
-    (left,) = (one.value["reward"] for one in log.samples[1].scores.values())
+    (left,) = (score.value["reward"] for score in log.samples[1].scores.values())
     assert means(again)["reward"] == left / 2
     with pytest.raises(UserError, match="there is another one at place"):
         inspect_ai.score(log, colbench_reward("backend"), action="overwrite", display="none")
@@ -149,7 +148,7 @@ def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> Non
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0} and score.answer is None
     assert score.metadata is not None and score.metadata["outcome"] == "broken_off"
-    # Nor is a last reply one that nobody has heard any more.
+    # A last reply that nobody has heard is no answer either.
     sample.messages.append(ChatMessageAssistant(content=f"I WANT TO ANSWER:\n{tasks[0].ground_truth}"))
     again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
     assert means(again)["reward"] == 0.0

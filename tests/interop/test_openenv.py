@@ -32,16 +32,16 @@ from tests.signals import answering, healthy, until
 def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
     """The dialogue through a client: (messages, last observation)."""
     task = World(domain).task(index, split)
-    found = client.reset(split=split, index=index, seed=seed).observation
-    messages = [Message("user", found.message)]
-    assert found.system == domain.system_prompt(domain.settings.agent.prompt) and found.reward is None
-    while not found.done:
+    seen = client.reset(split=split, index=index, seed=seed).observation
+    messages = [Message("user", seen.message)]
+    assert seen.system == domain.system_prompt(domain.settings.agent.prompt) and seen.reward is None
+    while not seen.done:
         messages.append(Message("assistant", agent(task, tuple(messages))))
-        found = client.step(DialogueAction(message=messages[-1].content)).observation
-        if not found.done:
-            assert found.reward == 0.0 and found.outcome is None
-            messages.append(Message("user", found.message))
-    return tuple(messages), found
+        seen = client.step(DialogueAction(message=messages[-1].content)).observation
+        if not seen.done:
+            assert seen.reward == 0.0 and seen.outcome is None
+            messages.append(Message("user", seen.message))
+    return tuple(messages), seen
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +80,16 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
 def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:
     url, domain = forms
 
-    def one(index: int) -> tuple[Any, ...]:
+    def play(index: int) -> tuple[Any, ...]:
         with DialogueClient(url).sync() as client:
             messages, last = through(client, domain, clerk, "test", index, index)
             return messages, last.reward
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(one, range(12)))
+        dialogues = list(pool.map(play, range(12)))
     tasks = World(domain).tasks("test")
     expected = [by_sweetrl(domain, tasks[index], index, clerk) for index in range(12)]
-    assert found == [(one.messages, one.reward) for one in expected]
+    assert dialogues == [(trajectory.messages, trajectory.reward) for trajectory in expected]
 
 
 def test_the_task_api_lists_tasks_and_hides_what_is_hidden(forms: tuple[str, sweetrl.Domain]) -> None:
@@ -97,15 +97,15 @@ def test_the_task_api_lists_tasks_and_hides_what_is_hidden(forms: tuple[str, swe
     tasks = World(domain).tasks("test")
     with httpx.Client(base_url=url, trust_env=False) as web:
         assert web.get("/list_environments").json() == ["forms"]
-        assert [one["name"] for one in web.get("/forms/splits").json()] == ["train", "test"]
+        assert [split["name"] for split in web.get("/forms/splits").json()] == ["train", "test"]
         assert web.post("/forms/num_tasks", json={"split": "test"}).json() == {"num_tasks": 12}
         assert web.post("/forms/num_tasks", json={"split": "train"}).json() == {"num_tasks": 30}
         shown = {"id": tasks[3].id, "split": "test", "index": 3, "request": tasks[3].problem_description}
         assert web.post("/forms/task", json={"split": "test", "index": 3}).json() == {"task": shown}
         listed = web.post("/forms/tasks", json={"split": "test"})
-        assert [one["id"] for one in listed.json()["tasks"]] == [one.id for one in tasks]
+        assert [row["id"] for row in listed.json()["tasks"]] == [row.id for row in tasks]
         some = web.post("/forms/task_range", json={"split": "test", "start": -3, "stop": -1}).json()["tasks"]
-        assert [one["index"] for one in some] == [9, 10]
+        assert [row["index"] for row in some] == [9, 10]
         assert web.post("/forms/task", json={"split": "test", "index": 12}).status_code == 400
         wrong = web.post("/forms/num_tasks", json={"split": "validation"})
         assert wrong.status_code == 400 and "split: `validation` is not known" in wrong.json()["detail"]
@@ -127,8 +127,8 @@ def test_a_seed_draws_a_task_and_repeats_the_episode(forms: tuple[str, sweetrl.D
             client.reset(seed=seed, episode_id="mine")
             states.append(client.state())
         assert states[0] == states[1]
-        assert len({one.index for one in states[:4]}) == 3
-        assert [one.split for one in states] == ["train"] * 5 and states[0].episode_id == "mine"
+        assert len({state.index for state in states[:4]}) == 3
+        assert [state.split for state in states] == ["train"] * 5 and states[0].episode_id == "mine"
         again = client.reset(seed=states[4].seed).observation
         assert client.state().index == states[4].index and not again.done
 
@@ -198,7 +198,7 @@ def test_a_client_leaves_sessions_to_others() -> None:
     asyncio.run(ask("one", "one", "one", "other", "other"))
     assert served == ["one", "one", "other", "other", "one"]
     assert "CAPACITY_REACHED" in sent[1]["text"]
-    assert [each["type"] for each in sent][::2] == ["websocket.accept", "websocket.close"]
+    assert [message["type"] for message in sent][::2] == ["websocket.accept", "websocket.close"]
 
 
 class Grumpy(sweetrl.Domain):
@@ -221,9 +221,9 @@ class Grumpy(sweetrl.Domain):
 def test_a_lost_dialogue_has_no_reward() -> None:
     environment = DialogueEnvironment(World(Grumpy()))
     environment.reset(seed=1)
-    found = environment.step(DialogueAction(message="Hello?"))
-    assert (found.done, found.reward, found.success, found.outcome) == (True, None, None, "lost")
-    assert found.error == "the line is dead"
+    last = environment.step(DialogueAction(message="Hello?"))
+    assert (last.done, last.reward, last.success, last.outcome) == (True, None, None, "lost")
+    assert last.error == "the line is dead"
 
 
 def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,8 +256,8 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
         until(lambda: healthy(url) or server.poll() is not None, "the server did not start", 240)
         assert server.poll() is None
         with DialogueClient(url).sync() as client:
-            found = client.reset(split="test", index=2).observation
-        assert found.message == World(sweetrl.domain(FORMS, seed=9)).task(2, "test", 3).problem_description
+            first = client.reset(split="test", index=2).observation
+        assert first.message == World(sweetrl.domain(FORMS, seed=9)).task(2, "test", 3).problem_description
         foreign = {"Origin": "https://evil.example"}
         assert httpx.post(f"{url}/reset", json={}, headers=foreign, trust_env=False).status_code == 403
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}

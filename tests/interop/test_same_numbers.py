@@ -48,7 +48,7 @@ def expected(project: Path) -> list[float | None]:
     command = "evaluate --tasks tasks.parquet --adapter models/policy --out dialogues --set agent.max_turns=7 --quiet"
     environment = {**os.environ, "SWEETRL_TRACKING": "off"}
     subprocess.run([sys.executable, "-m", "sweetrl.cli", *command.split()], cwd=project, env=environment, check=True)
-    rewards = [one.reward for one in TrajectoryStore(project / "dialogues").read()]
+    rewards = [trajectory.reward for trajectory in TrajectoryStore(project / "dialogues").read()]
     assert len(rewards) == COUNT and len({*rewards}) > 2
     return rewards
 
@@ -58,8 +58,8 @@ def served(project: Path) -> Iterator[str]:
     """The address of `sweetrl serve models/policy`."""
     settings = load_settings(project / "params.yaml")
     agent = settings.agent.model_copy(update={"max_turns": 7})
-    with running("models/policy", settings.model_copy(update={"agent": agent})) as found:
-        yield f"{found.url}/v1"
+    with running("models/policy", settings.model_copy(update={"agent": agent})) as server:
+        yield f"{server.url}/v1"
 
 
 def called(command: list[str], folder: Path, **environment: str) -> None:
@@ -85,7 +85,7 @@ def test_inspect(project: Path, expected: list[float | None], served: str, tmp_p
     called(command.split(), tmp_path, FAR_BASE_URL=served, FAR_API_KEY="none")
     (path,) = tmp_path.glob("*.eval")
     samples = read_eval_log(str(path)).samples or []
-    rewards = [score.value["reward"] for one in samples for score in (one.scores or {}).values()]  # type: ignore[call-overload,index]
+    rewards = [score.value["reward"] for sample in samples for score in (sample.scores or {}).values()]  # type: ignore[call-overload,index]
     assert rewards == expected
 
 
@@ -99,7 +99,7 @@ def test_verifiers(project: Path, expected: list[float | None], served: str, tmp
     called(command.split(), tmp_path, PYTHONPATH=str(Path(__file__).parent))
     rows = [json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()]
     traces = [trace for row in rows for trace in row["traces"]]
-    assert all(row["ok"] for row in rows), [one["errors"] for one in (*rows, *traces)]
+    assert all(row["ok"] for row in rows), [row["errors"] for row in (*rows, *traces)]
     requests = [task.problem_description for task in tasks_of(sweetrl.domain("backend"), "test", COUNT, SEED)]
     rewards = {}
     for trace in traces:

@@ -55,10 +55,10 @@ def test_the_same_dialogue_and_reward(name: str, agent: Agent) -> None:
     rows = list(dataset(name, "test", 3, 11))
     spoken = [by_sweetrl(domain, task, 11, agent) for task in tasks]
     for _ in range(2):  # environments are used again
-        for environment, row, task, known in zip(environments, rows, tasks, spoken, strict=True):
-            assert by_tools(environment, row, task, agent) == known.messages
-        assert reward(environments) == [one.reward for one in spoken]
-    assert all(one.reward for one in spoken)
+        for environment, row, task, trajectory in zip(environments, rows, tasks, spoken, strict=True):
+            assert by_tools(environment, row, task, agent) == trajectory.messages
+        assert reward(environments) == [trajectory.reward for trajectory in spoken]
+    assert all(trajectory.reward for trajectory in spoken)
 
 
 @pytest.mark.usefixtures("browser")
@@ -96,13 +96,13 @@ def test_what_ends_a_dialogue_and_what_it_is_worth() -> None:
 
     right = play(("submit", code))
     marked = play(("submit", f"I WANT TO ANSWER:\n{code}"))
-    said = play(("say", "Is there a limit?"), ("say", f"I WANT TO ANSWER:\n{code}"))
+    spoken = play(("say", "Is there a limit?"), ("say", f"I WANT TO ANSWER:\n{code}"))
     wrong = play(("submit", "def f():\n    return 'rubbish'"))
     late = play(("say", "Hm?"), ("say", "Hm?"), ("say", code))
     left = play(("say", "Is there a limit?"))
     logged: dict[str, Any] = {}
-    found = reward([right, marked, said, wrong, late, left, object()], logged.__setitem__, logged.__setitem__)
-    assert found == [1.0, 1.0, 1.0, 0.0, 1.0, 0.0, None]
+    rewards = reward([right, marked, spoken, wrong, late, left, object()], logged.__setitem__, logged.__setitem__)
+    assert rewards == [1.0, 1.0, 1.0, 0.0, 1.0, 0.0, None]
     assert logged["dialogues/success"] == pytest.approx(4 / 6)
     assert logged["dialogues/answered"] == pytest.approx(4 / 6)
     assert logged["outcome"] == ["answered"] * 4 + ["max_turns_reached"] * 2 + [""]
@@ -217,11 +217,11 @@ def trained(model: Path, folder: Path, reply: Callable[[str], str]) -> Any:
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     def generate(input_ids: Any, attention_mask: Any, **_: Any) -> Any:
-        said = []
+        replies = []
         for ids, mask in zip(input_ids, attention_mask, strict=True):
             text = reply(tokenizer.decode(ids[mask.bool()]))
-            said.append(torch.tensor(tokenizer(text)["input_ids"]))
-        padded = torch.nn.utils.rnn.pad_sequence(said, batch_first=True, padding_value=tokenizer.pad_token_id)
+            replies.append(torch.tensor(tokenizer(text)["input_ids"]))
+        padded = torch.nn.utils.rnn.pad_sequence(replies, batch_first=True, padding_value=tokenizer.pad_token_id)
         return torch.cat([input_ids, padded], dim=1)
 
     policy.generate = generate
@@ -275,7 +275,7 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
         return f"<tool_call>\n{call}\n</tool_call>{END}"
 
     trainer = trained(model, tmp_path, reply)
-    logs = [one for one in trainer.state.log_history if "rewards/reward/mean" in one]
+    logs = [log for log in trainer.state.log_history if "rewards/reward/mean" in log]
     assert len(logs) == 2
     for log in logs:
         assert log["rewards/reward/mean"] == 0.5
@@ -284,8 +284,8 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
         assert math.isfinite(log["loss"]) and log["grad_norm"] > 0.0
     # The last batch's environments hold the dialogues as sweetrl would have them.
     right = trainer.environments[0]._score()
-    agent: Agent = lambda task, said: (  # noqa: E731
-        "Is there a limit?" if len(said) == 1 else f"I WANT TO ANSWER:\n{task.ground_truth}"
+    agent: Agent = lambda task, messages: (  # noqa: E731
+        "Is there a limit?" if len(messages) == 1 else f"I WANT TO ANSWER:\n{task.ground_truth}"
     )
     assert right.messages == by_sweetrl(domain, right.task, 3, agent).messages and right.reward == 1.0
 

@@ -14,7 +14,7 @@ import pytest
 import sweetrl
 from sweetrl.colbench.files import task_row
 from sweetrl.types import Task, Trajectory
-from tests.interop.shared import check_hidden, example, whole
+from tests.interop.shared import check_hidden, complete_server, example
 
 vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 
@@ -35,16 +35,16 @@ def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(fake_server: Any) -> Any:
-    return whole(fake_server)
+    return complete_server(fake_server)
 
 
 def programmer(tasks: Sequence[Task]) -> Reply:
     """Asks once (with thoughts that the user does not see), then gives the reference to every other task."""
-    known = {task.problem_description: (number, task) for number, task in enumerate(tasks)}
+    task_of = {task.problem_description: (number, task) for number, task in enumerate(tasks)}
 
     def reply(body: dict[str, Any]) -> str:
-        number, task = known[body["messages"][1]["content"]]
-        if not any(one["role"] == "assistant" for one in body["messages"]):
+        number, task = task_of[body["messages"][1]["content"]]
+        if not any(message["role"] == "assistant" for message in body["messages"]):
             return "I wonder. OUTPUT:Is there a limit, and what is the rate?  \n"
         return "I WANT TO ANSWER:\n" + (task.ground_truth if number % 2 == 0 else "def f():\n    return 'rubbish'")
 
@@ -55,12 +55,12 @@ def clerk(body: dict[str, Any]) -> str:
     """Fills examples.forms from what the caller says, asking for one field after the other."""
     from examples import forms
 
-    said = [one["content"] for one in body["messages"][1:]]
-    names = next(names for form, names in forms.FORMS.items() if form in said[0])
-    told = dict(zip(names, said[2::2], strict=False))
-    if len(told) < len(names):
-        return forms.FIELDS[names[len(told)]][0]
-    values = {name: words.split()[-1].rstrip(".") for name, words in told.items()}
+    spoken = [message["content"] for message in body["messages"][1:]]
+    names = next(names for form, names in forms.FORMS.items() if form in spoken[0])
+    answers = dict(zip(names, spoken[2::2], strict=False))
+    if len(answers) < len(names):
+        return forms.FIELDS[names[len(answers)]][0]
+    values = {name: words.split()[-1].rstrip(".") for name, words in answers.items()}
     return f"{forms.MARKER}\n{forms.fill(values)}"
 
 
@@ -70,11 +70,10 @@ def by_sweetrl(world: Any, task: Task, seed: int, attempt: int, reply: Reply) ->
     messages = [{"role": "system", "content": talk.system}, {"role": "user", "content": talk.request}]
     words: str | None = talk.request
     while words is not None:
-        said = reply({"messages": messages, "seed": 0})
-        words = talk.say(said)
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": words}]
-    found: Trajectory = talk.score()
-    return found
+        answer = reply({"messages": messages, "seed": 0})
+        words = talk.say(answer)
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": words}]
+    return talk.score()
 
 
 def context(server: Any) -> Any:
@@ -102,8 +101,8 @@ def only(episode: Any) -> Any:
 def same(trace: Any, spoken: Trajectory) -> None:
     """The trace holds the dialogue (the agent's raw words, the user's as they are) and its score."""
     raw = {turn.message_index: turn.raw for turn in spoken.turns}
-    expected = [(one.role, raw.get(index, one.content)) for index, one in enumerate(spoken.messages)]
-    assert [(one.role, one.content) for one in trace.messages[1:]] == expected
+    expected = [(message.role, raw.get(index, message.content)) for index, message in enumerate(spoken.messages)]
+    assert [(message.role, message.content) for message in trace.messages[1:]] == expected
     assert trace.reward == spoken.reward
     assert trace.metrics["success"] == float(spoken.success)
     assert trace.metrics["turns"] == len(spoken.turns)
@@ -123,8 +122,8 @@ def test_backend_dialogues_are_those_of_sweetrl(server: Any) -> None:
         traces = [only(episode) for episode in play(env, far, attempts=2)]
     with sweetrl.opened(domain) as world:
         for number, task in enumerate(tasks):
-            mine = sorted(traces[2 * number : 2 * number + 2], key=lambda one: one.info["sweetrl"]["attempt"])
-            for attempt, trace in enumerate(mine):
+            attempts = sorted(traces[2 * number :][:2], key=lambda trace: trace.info["sweetrl"]["attempt"])
+            for attempt, trace in enumerate(attempts):
                 spoken = by_sweetrl(world, task, 11, attempt, agent)
                 assert trace.messages[0].content == domain.system_prompt("short")
                 assert spoken.reward == (number % 2 == 0)
@@ -145,7 +144,7 @@ def test_an_own_domain_with_parts(server: Any) -> None:
 
 def test_the_user_hears_every_blank(server: Any) -> None:
     def says(body: dict[str, Any]) -> str:
-        return ("  OUTPUT: one \n", "", "\n two")[sum(one["role"] == "assistant" for one in body["messages"])]
+        return ("  OUTPUT: one \n", "", "\n two")[sum(message["role"] == "assistant" for message in body["messages"])]
 
     options: dict[str, Any] = {"agent": {"max_turns": 3}, "simulator": {"kind": "chat_in_process:Echo"}}
     env = load_environment("backend", count=1, seed=2, seat=SEAT, **options)
@@ -154,9 +153,9 @@ def test_the_user_hears_every_blank(server: Any) -> None:
     domain = sweetrl.domain("backend", **options)
     with sweetrl.opened(domain) as world:
         spoken = by_sweetrl(world, next(domain.tasks("train", 1, 2, 3)), 2, 0, says)
-    heard = [one.content for one in trace.messages if one.role == "user"]
-    assert heard == [one.content for one in spoken.messages if one.role == "user"]
-    assert [one.partition(": ")[2] for one in heard[1:]] == ["' one \\n'", "''"]
+    heard = [message.content for message in trace.messages if message.role == "user"]
+    assert heard == [message.content for message in spoken.messages if message.role == "user"]
+    assert [text.partition(": ")[2] for text in heard[1:]] == ["' one \\n'", "''"]
 
 
 def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
@@ -165,20 +164,20 @@ def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
     from verifiers.v1.serve.pool import env_config_data
     from verifiers.v1.serve.server import EnvServer
 
-    mine = load_environment("backend", split="test", count=3, seed=11, seat=SEAT)
+    env = load_environment("backend", split="test", count=3, seed=11, seat=SEAT)
     domain = sweetrl.domain("backend")
     tasks = list(domain.tasks("test", 3, 11, 3))
-    rows = [task.data.model_dump(mode="json") for task in mine.taskset]
-    text = json.dumps([rows, env_config_data(mine.config)])
+    rows = [task.data.model_dump(mode="json") for task in env.taskset]
+    text = json.dumps([rows, env_config_data(env.config)])
     check_hidden(tasks, text)
 
     async def serve(model: Any) -> list[Any]:
         served = EnvServer(vf.resolve_env_config(json.loads(text)[1]), "tcp://127.0.0.1:0")
         running = asyncio.create_task(served.run())
-        client, asked = EnvClient(served.address), context(model)
+        client, sent = EnvClient(served.address), context(model)
         try:
             changed = rows[2] | {"request": "Something else."}
-            runs = [client.run(asked.client, "base", asked.sampling, row) for row in (rows[2], rows[1], changed)]
+            runs = [client.run(sent.client, "base", sent.sampling, row) for row in (rows[2], rows[1], changed)]
             return list(await asyncio.gather(*runs))
         finally:
             await client.close()
@@ -236,7 +235,7 @@ def test_a_repeated_episode_is_the_same_attempt(server: Any, monkeypatch: pytest
     assert sorted(importlib.import_module("chat_in_process").Late.seen.values()) == [2, 2]
 
 
-def test_a_reward_of_ones_own_is_for_one_thread_at_a_time(server: Any) -> None:
+def test_an_own_reward_is_for_one_thread_at_a_time(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT, reward={"function": "chat_in_process:alone"})
     with server(reply=lambda body: "I WANT TO ANSWER: nothing") as far:
         traces = [only(episode) for episode in play(env, far, attempts=6)]
