@@ -47,14 +47,14 @@ class Books:
         """The batches taken at the origin, oldest first."""
         if git(self.checkout.origin, "rev-parse", "-q", "--verify", REF, check=False).returncode:
             return []
-        said = git(self.checkout.origin, "log", "--reverse", "--format=%B%x00", REF).stdout.split("\0")
-        return [json.loads(text) for text in said if text.strip()]
+        log = git(self.checkout.origin, "log", "--reverse", "--format=%B%x00", REF).stdout.split("\0")
+        return [json.loads(text) for text in log if text.strip()]
 
     def keys(self) -> dict[str, int]:
         """Key -> bytes of the checkout's DVC remote."""
-        pages = self.checkout.team.s3.client().get_paginator("list_objects_v2")
-        found = pages.paginate(Bucket=BUCKET, Prefix=f"{self.checkout.root.name}/")
-        return {item["Key"]: item["Size"] for page in found for item in page.get("Contents", [])}
+        paginator = self.checkout.team.s3.client().get_paginator("list_objects_v2")
+        pages = paginator.paginate(Bucket=BUCKET, Prefix=f"{self.checkout.root.name}/")
+        return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", [])}
 
     def stored(self, keys: dict[str, int], digest: str) -> bool:
         """Whether the data of one hash, with all files of a folder, are in the S3."""
@@ -66,18 +66,18 @@ class Books:
         body = self.checkout.team.s3.client().get_object(Bucket=BUCKET, Key=key)["Body"].read()
         return all(self.stored(keys, row["md5"]) for row in json.loads(body))
 
-    def version(self, found: Any, keys: dict[str, int]) -> int | str:
+    def version(self, version: Any, keys: dict[str, int]) -> int | str:
         """Check one registered version, and return its batch: the first task (0 without one), or the ingested data."""
-        what = f"version {found.version}"
-        tags, model = found.tags, self.checkout.model
-        assert found.status == "READY", what
+        what = f"version {version.version}"
+        tags, model = version.tags, self.checkout.model
+        assert version.status == "READY", what
         assert {"adapter_hash", "data", "evaluation", "gate", "git_commit", "dvc_lock"} <= tags.keys(), what
         assert tags["git_dirty"] == "false", what
         commit = tags["git_commit"]
         with tempfile.TemporaryDirectory() as name:
             import mlflow
 
-            where = self.client.get_logged_model(found.source.removeprefix("models:/")).artifact_location
+            where = self.client.get_logged_model(version.source.removeprefix("models:/")).artifact_location
             uri = self.checkout.team.mlflow.url
             load = mlflow.artifacts.download_artifacts
             lock = Path(load(f"{where}/lineage/dvc.lock", dst_path=name, tracking_uri=uri))
@@ -99,15 +99,15 @@ class Books:
         """Assert that git, DVC, S3 and registry agree and that nothing is left of the work; return the champion."""
         home, client = self.checkout.root, self.client
         keys, versions = self.keys(), client.search_model_versions(f"name = '{self.checkout.model}'")
-        for found in sorted(versions, key=lambda one: int(one.version)):
-            if found.version not in self.seen and found.tags.get("git_dirty") == "false":
-                self.seen[str(found.version)] = self.version(found, keys)
+        for version in sorted(versions, key=lambda version: int(version.version)):
+            if version.version not in self.seen and version.tags.get("git_dirty") == "false":
+                self.seen[str(version.version)] = self.version(version, keys)
         batches = self.batches()
         taken = [batch.get("data") or batch["first"] for batch in batches]
         assert taken == sorted(set(taken)), f"a batch was taken twice: {taken}"
         trained = sorted(batch for batch in self.seen.values() if batch)
         assert trained == sorted(set(taken) - self.withdrawn), f"batches {taken}, but versions of {trained}"
-        hashes = [found.tags["adapter_hash"] for found in versions]
+        hashes = [version.tags["adapter_hash"] for version in versions]
         assert len(hashes) == len(set(hashes)), "an adapter is registered twice"
 
         model = client.get_registered_model(self.checkout.model)
@@ -115,22 +115,22 @@ class Books:
         last = self.registry.history()[-1]
         assert last.version == now and last.time and champion in (None, now), (last, champion)
         assert str(model.aliases.get("challenger", "")) != now
-        for found in versions:
-            verdict = json.loads(found.tags["gate"])
-            assert not verdict["promote"] or verdict["promoted"], f"version {found.version} has won and waits"
+        for version in versions:
+            verdict = json.loads(version.tags["gate"])
+            assert not verdict["promote"] or verdict["promoted"], f"version {version.version} has won and waits"
         chosen = client.get_model_version(self.checkout.model, now)
         assert file_hash(home / "dvc.lock") == chosen.tags["dvc_lock"], "the checkout is not the champion's"
         for place in (home, self.checkout.origin):
             git(place, "merge-base", "--is-ancestor", chosen.tags["git_commit"], "main")
 
         assert git(home, "status", "--porcelain").stdout == ""
-        said = self.checkout.check("dvc", "status", "dvc.yaml")
-        assert "Data and pipelines are up to date" in said, said
+        status = self.checkout.check("dvc", "status", "dvc.yaml")
+        assert "Data and pipelines are up to date" in status, status
         branches = git(home, "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads/retrain").stdout
-        known = git(
+        at_origin = git(
             self.checkout.origin, "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads/retrain"
         )
-        assert branches == known.stdout, (branches, known.stdout)
+        assert branches == at_origin.stdout, (branches, at_origin.stdout)
         assert len(branches.splitlines()) == len(trained)
         journals = sorted((home / ".git/sweetrl/retrain").glob("*.jsonl"))
         assert all('"step": "done"' in path.read_text() for path in journals)

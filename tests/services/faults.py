@@ -20,7 +20,7 @@ REFUSALS = {
 class Proxy:
     """A TCP proxy before the server at `port`; `refuse` lets it answer every request with an S3's refusal.
 
-    A change of mind breaks all connections that are open, as a load balancer does.
+    A change of `refuse` breaks all connections that are open, as a load balancer does.
     """
 
     def __init__(self, port: int) -> None:
@@ -43,9 +43,9 @@ class Proxy:
     def cut(self) -> None:
         """Break the connections that are open."""
         with self._lock:
-            for one in self._open:
+            for connection in self._open:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.close()
@@ -58,11 +58,11 @@ class Proxy:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError), self._known(client):
+        with client, contextlib.suppress(OSError), self._tracked(client):
             if self.status:
                 self._answer(client)
                 return
-            with socket.create_connection(("127.0.0.1", self.behind), timeout=5) as server, self._known(server):
+            with socket.create_connection(("127.0.0.1", self.behind), timeout=5) as server, self._tracked(server):
                 server.settimeout(None)
                 back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
                 back.start()
@@ -70,26 +70,26 @@ class Proxy:
                 back.join()
 
     @contextlib.contextmanager
-    def _known(self, one: socket.socket):
+    def _tracked(self, connection: socket.socket):
         with self._lock:
-            self._open.add(one)
+            self._open.add(connection)
         try:
             yield
         finally:
             with self._lock:
-                self._open.discard(one)
+                self._open.discard(connection)
 
     @staticmethod
     def _pump(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(65536):
                 target.sendall(chunk)
-        for one in (source, target):
+        for end in (source, target):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, client: socket.socket) -> None:
-        """Read one request whole, and refuse it as an S3 does."""
+        """Read one request to its end, and refuse it as an S3 does."""
         client.settimeout(5)
         received = b""
         while b"\r\n\r\n" not in received:
@@ -121,8 +121,8 @@ class SmallDisk:
 
     def fill(self, leave_kib: int) -> None:
         """Take all room but `leave_kib` KiB."""
-        found = os.statvfs(self.folder)
-        room = found.f_bavail * found.f_frsize - leave_kib * 1024
+        disk = os.statvfs(self.folder)
+        room = disk.f_bavail * disk.f_frsize - leave_kib * 1024
         with (self.folder / "filler").open("wb") as filler:
             os.posix_fallocate(filler.fileno(), 0, max(room, 1))
 

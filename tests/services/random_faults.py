@@ -7,7 +7,6 @@ is kept; then the documented way to finish is taken, and git, S3 and registry ar
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import re
 import signal
@@ -64,10 +63,10 @@ class Runs:
         """Name -> how the fault is made; `Trouble.begin` is called while a retraining is at work."""
         team = self.checkout.team
 
-        def server(one: Server) -> Callable[[random.Random], Trouble]:
+        def server(service: Server) -> Callable[[random.Random], Trouble]:
             def made(chance: random.Random) -> Trouble:
                 hard = chance.random() < 0.5
-                return Trouble(lambda: one.stop(hard), one.start, chance.uniform(0, 20))
+                return Trouble(lambda: service.stop(hard), service.start, chance.uniform(0, 20))
 
             return made
 
@@ -76,7 +75,7 @@ class Runs:
                 lambda: team.to_s3.refuse(status), lambda: team.to_s3.refuse(0), chance.uniform(1, 60)
             )
 
-        found: dict[str, Callable[[random.Random], Trouble]] = {
+        makers: dict[str, Callable[[random.Random], Trouble]] = {
             "PostgreSQL stopped and started": server(team.postgres),
             "MLflow stopped and started": server(team.mlflow),
             "Prefect stopped and started": server(team.prefect),
@@ -92,8 +91,8 @@ class Runs:
             "two at once, one killed": lambda chance: Trouble(lambda: self.signal("flow", signal.SIGKILL)),
         }
         if self.disk is not None:
-            found["disk full"] = lambda chance: self.full_disk(chance)
-        return found
+            makers["disk full"] = lambda chance: self.full_disk(chance)
+        return makers
 
     def full_disk(self, chance: random.Random) -> Trouble:
         assert self.disk is not None
@@ -124,7 +123,7 @@ class Runs:
             return psutil.Process(self.by_hand.pid)
         assert self.worker.process is not None
         below = psutil.Process(self.worker.process.pid).children(recursive=True)
-        flows = [one for one in below if "prefect" in " ".join(one.cmdline())]
+        flows = [process for process in below if "prefect" in " ".join(process.cmdline())]
         if not flows:
             raise psutil.NoSuchProcess(0)
         return flows[-1]
@@ -148,10 +147,10 @@ class Runs:
         for _ in range(3):
             if not self.checkout.unfinished():
                 break
-            said = self.checkout.run("flows.retrain", "--continue")
+            continued = self.checkout.run("flows.retrain", "--continue")
             finished = "by --continue"
-            if said.code:
-                wrong += [f"--continue: {said.message or said.err[-300:]}"]
+            if continued.code:
+                wrong += [f"--continue: {continued.message or continued.err[-300:]}"]
         with contextlib.suppress(OSError):
             self.take_pushes()
         try:
@@ -184,25 +183,25 @@ class Runs:
     ) -> tuple[Done, Done | None]:
         """Let a retraining run into trouble; return how it ended, and how the one beside it ended."""
         before = self.checkout.count(after)
-        self.by_hand, asked, beside = None, "", None
+        self.by_hand, flow_run, beside = None, "", None
         if through_worker:
-            asked = self.checkout.ask("nightly")
+            flow_run = self.checkout.ask("nightly")
         else:
             beside = self.checkout.start("flows.retrain") if name.startswith("two at once") else None
             self.by_hand = self.checkout.start("flows.retrain")
         deadline = time.monotonic() + PATIENCE
-        while self.checkout.count(after) == before and not self.over(asked) and time.monotonic() < deadline:
+        while self.checkout.count(after) == before and not self.over(flow_run) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(delay)
         trouble.begin()
         try:
             until = time.monotonic() + trouble.lasts
-            while time.monotonic() < until and (not self.over(asked) or asked):
+            while time.monotonic() < until and (not self.over(flow_run) or flow_run):
                 time.sleep(0.1)
         finally:
             trouble.end()
         if self.by_hand is None:
-            return self.of_worker(asked), None
+            return self.of_worker(flow_run), None
         out, err = self.by_hand.communicate(timeout=PATIENCE)
         done = Done(self.by_hand.returncode, out, err)
         if beside is None:
@@ -210,19 +209,19 @@ class Runs:
         out, err = beside.communicate(timeout=PATIENCE)
         return done, Done(beside.returncode, out, err)
 
-    def of_worker(self, asked: str) -> Done:
-        state = self.checkout.ended(asked, PATIENCE)
+    def of_worker(self, flow_run: str) -> Done:
+        state = self.checkout.ended(flow_run, PATIENCE)
         code = {"COMPLETED": 0, "CRASHED": -9}.get(state["type"], 1)
         message = str(state["message"] or "").removeprefix("Flow run encountered an exception: ")
         return Done(
-            code, self.checkout.logs(asked), "error: " + re.sub(r"^\w*(Error|Failed|Merged|Busy): ", "", message)
+            code, self.checkout.logs(flow_run), "error: " + re.sub(r"^\w*(Error|Failed|Merged|Busy): ", "", message)
         )
 
-    def over(self, asked: str) -> bool:
+    def over(self, flow_run: str) -> bool:
         if self.by_hand is not None:
             return self.by_hand.poll() is not None
         with contextlib.suppress(Exception):  # its server may be the one that is down
-            return self.checkout.state(asked)["type"] in ENDED
+            return self.checkout.state(flow_run)["type"] in ENDED
         return False
 
     def write(self, path: Path) -> None:
@@ -231,7 +230,7 @@ class Runs:
 
 
 def not_one_sentence(done: Done) -> list[str]:
-    """What is wrong with the way in which a failed run has told it."""
+    """What is wrong with the message of a run that failed."""
     if done.code in (130, 143):
         return []
     text = done.message
@@ -240,7 +239,3 @@ def not_one_sentence(done: Done) -> list[str]:
     if "Traceback" in done.err or "\n" in text:
         return [f"a trace was printed: {done.err.strip()[-300:]!r}"]
     return []
-
-
-def runs_asked(default: int) -> int:
-    return int(os.environ.get("SWEETRL_FAULT_RUNS", default))

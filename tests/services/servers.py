@@ -46,9 +46,9 @@ def die_with_parent() -> None:
 
 def postgres_programs() -> Path | None:
     """Return the folder with PostgreSQL's programs, the newest there is; None where it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    if found:
-        return found[-1].parent
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    if programs:
+        return programs[-1].parent
     on_path = shutil.which("initdb")
     return Path(on_path).parent if on_path else None
 
@@ -129,9 +129,9 @@ class Server:
 
 def plain_environment() -> dict[str, str]:
     """The environment of a user with an activated environment, and nothing of this test run's."""
-    ours = ("MLFLOW_", "PREFECT_", "SWEETRL_", "AWS_", "PYTEST_", "COV_")
+    own = ("MLFLOW_", "PREFECT_", "SWEETRL_", "AWS_", "PYTEST_", "COV_")
     plain = {
-        name: value for name, value in os.environ.items() if not name.startswith(ours) and "proxy" not in name.lower()
+        name: value for name, value in os.environ.items() if not name.startswith(own) and "proxy" not in name.lower()
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     quiet = {

@@ -146,12 +146,12 @@ class Done:
     err: str
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out + self.err
 
     @property
     def message(self) -> str:
-        """The sentence with which a command of ours ends; "" where it has none."""
+        """The sentence with which a command of sweetrl ends; "" where it has none."""
         return next((line for line in reversed(self.err.splitlines()) if line.startswith("error: ")), "")
 
 
@@ -231,14 +231,14 @@ class Checkout:
 
     def deployment(self, name: str) -> dict[str, Any]:
         """Prefect's record of a deployment, by its name in prefect.yaml."""
-        asked = {"deployments": {"name": {"any_": [f"{self.model}.{name}"]}}}
-        (found,) = self.team.api("POST", "/deployments/filter", asked)
-        return found
+        query = {"deployments": {"name": {"any_": [f"{self.model}.{name}"]}}}
+        (record,) = self.team.api("POST", "/deployments/filter", query)
+        return record
 
     def begun(self, name: str) -> list[dict[str, Any]]:
         """The runs of a deployment that have begun, newest first."""
-        asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
-        runs = self.team.api("POST", "/flow_runs/filter", asked)
+        query = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
+        runs = self.team.api("POST", "/flow_runs/filter", query)
         return [run for run in runs if run["state"]["type"] != "SCHEDULED"]
 
     def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:

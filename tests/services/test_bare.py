@@ -80,7 +80,7 @@ class Shell:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[tuple[Postgres, SeaweedFS]]:
-    """PostgreSQL without a role or a database of ours, and an S3 without a bucket."""
+    """PostgreSQL without a role or a database for sweetrl, and an S3 without a bucket."""
     database, store = Postgres((), superuser="postgres"), SeaweedFS(tmp_path / "s3")
     try:
         store.start()
@@ -106,7 +106,7 @@ def test_from_bare_machines_to_a_champion_of_the_worker(tmp_path: Path, machines
     origin = tmp_path / "origin.git"
     git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "first"), str(origin))
     ports = {"5000": str(own_port()), "4200": str(own_port())}
-    ours = {
+    values = {
         "PASS": PASSWORD,
         "KEY": KEY,
         "SECRET": SECRET,
@@ -114,7 +114,7 @@ def test_from_bare_machines_to_a_champion_of_the_worker(tmp_path: Path, machines
         "BUCKET": "bare",
         "HOST": "127.0.0.1",
     }
-    ours |= {"DATABASE": f"127.0.0.1:{database.port}", "S3": store.url.removeprefix("http://"), **ports}
+    values |= {"DATABASE": f"127.0.0.1:{database.port}", "S3": store.url.removeprefix("http://"), **ports}
     environment = {
         **plain_environment(),
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -130,7 +130,7 @@ def test_from_bare_machines_to_a_champion_of_the_worker(tmp_path: Path, machines
     shell = Shell(tmp_path, environment)
     try:
         for line in lines:
-            shell.run(re.sub(r"\b[A-Z0-9]+\b", lambda word: ours.get(word[0], word[0]), line.replace(MADE, "true")))
+            shell.run(re.sub(r"\b[A-Z0-9]+\b", lambda word: values.get(word[0], word[0]), line.replace(MADE, "true")))
             if "server" in line and line.endswith("&"):
                 port = next(port for name, port in ports.items() if f"--port {name}" in line)
                 address = f"http://127.0.0.1:{port}" + ("/api" if "prefect" in line else "")

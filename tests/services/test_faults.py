@@ -37,11 +37,11 @@ def wait_for_step(checkout: Checkout, step: str, before: int, seconds: float = 2
         ("s3", "trained"),
     ],
 )
-def test_a_server_that_is_gone_is_told_in_one_sentence_and_the_next_run_ends_well(
+def test_a_server_that_is_gone_fails_a_run_in_one_sentence_and_the_next_run_ends_well(
     team: Team, impatient: Checkout, books: Books, name: str, step: str
 ) -> None:
     books.check()
-    server, before, known = getattr(team, name), impatient.count(step), len(books.seen)
+    server, before, seen = getattr(team, name), impatient.count(step), len(books.seen)
     process = impatient.start("flows.retrain")
     wait_for_step(impatient, step, before)
     server.stop(hard=True)
@@ -50,28 +50,28 @@ def test_a_server_that_is_gone_is_told_in_one_sentence_and_the_next_run_ends_wel
     finally:
         server.start()
     done = Done(process.returncode, out, err)
-    assert done.code == 0 or not not_one_sentence(done), done.said[-3000:]
+    assert done.code == 0 or not not_one_sentence(done), done.output[-3000:]
     impatient.check("flows.retrain", "--continue")
     books.check()
-    assert len(books.seen) == known + 1
+    assert len(books.seen) == seen + 1
 
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_an_s3_that_refuses_keeps_the_version_from_everybody(
     team: Team, impatient: Checkout, books: Books, status: int
 ) -> None:
-    champion, known = books.check(), len(books.seen)
+    champion, seen = books.check(), len(books.seen)
     team.to_s3.refuse(status)
     try:
         done = impatient.run("flows.retrain")
-        assert done.code == 1 and not not_one_sentence(done), done.said[-3000:]
-        assert len(books.client.search_model_versions(f"name = '{impatient.model}'")) == known
+        assert done.code == 1 and not not_one_sentence(done), done.output[-3000:]
+        assert len(books.client.search_model_versions(f"name = '{impatient.model}'")) == seen
         assert str(books.client.get_registered_model(impatient.model).aliases["champion"]) == champion
     finally:
         team.to_s3.refuse(0)
     impatient.check("flows.retrain", "--continue")
     books.check()
-    assert len(books.seen) == known + 1
+    assert len(books.seen) == seen + 1
 
 
 @pytest.mark.parametrize("whom", ["flow", "worker", "flow and worker", "flow, worker and server"])
@@ -79,18 +79,18 @@ def test_whoever_is_killed_under_a_worker_the_next_run_of_the_deployment_ends_we
     team: Team, small: Checkout, worker: Worker, books: Books, whom: str
 ) -> None:
     books.check()
-    known, before = len(books.seen), small.count("trained")
+    seen, before = len(books.seen), small.count("trained")
     run = small.ask("nightly")
     wait_for_step(small, "trained", before)
     assert worker.process is not None
     children = psutil.Process(worker.process.pid).children(recursive=True)
-    flows = [one for one in children if "prefect" in " ".join(one.cmdline())]
+    flows = [process for process in children if "prefect" in " ".join(process.cmdline())]
     if "worker" in whom:
         worker.process.kill()
     if "flow" in whom:
-        for one in flows:
+        for flow in flows:
             with contextlib.suppress(psutil.Error):
-                one.send_signal(signal.SIGKILL)
+                flow.send_signal(signal.SIGKILL)
     if "server" in whom:
         team.prefect.stop(hard=True)
         team.prefect.start()
@@ -102,7 +102,7 @@ def test_whoever_is_killed_under_a_worker_the_next_run_of_the_deployment_ends_we
     again = small.ask("nightly")
     assert small.ended(again, 600)["name"] == "Completed", small.logs(again)
     books.check()
-    assert len(books.seen) == known + 1 + (small.state(run)["name"] == "Completed")
+    assert len(books.seen) == seen + 1 + (small.state(run)["name"] == "Completed")
 
 
 def test_a_deployment_runs_again_when_prefects_server_was_restarted_under_it(

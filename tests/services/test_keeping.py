@@ -52,13 +52,13 @@ def backup(team: Team, folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def told(checkout: Checkout) -> dict[str, object]:
+def facts_of(checkout: Checkout) -> dict[str, object]:
     """What the project says of its champions and where its versions come from."""
-    said = {"champions": json.loads(checkout.check("flows.restore", "--json"))}
+    facts = {"champions": json.loads(checkout.check("flows.restore", "--json"))}
     for version in Books(checkout).registry.versions():
         reference = f"{checkout.model}/{version.version}"
-        said[reference] = json.loads(checkout.check("sweetrl.cli", "lineage", reference, "--json"))
-    return said
+        facts[reference] = json.loads(checkout.check("sweetrl.cli", "lineage", reference, "--json"))
+    return facts
 
 
 def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_of_both_stores(
@@ -83,7 +83,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     assert 0 < of_mlflow == before[0] - stored("mlflow/") and 0 < of_dvc == before[1] - stored("own/")
     assert not pruning.prune(own.root, keep=1, days=0, remote=True).items
     assert not json.loads(own.check("flows.prune", "--json"))["items"], "all that is left is young"
-    said = told(own)
+    facts = facts_of(own)
 
     backup(team, folder, "databases")
     backup(team, folder, "buckets")
@@ -101,7 +101,7 @@ def test_what_is_pruned_frees_its_bytes_and_what_is_backed_up_survives_the_loss_
     backup(team, folder, "restore-databases", day)
     team.serve()
     here(team, monkeypatch)
-    assert told(own) == said
+    assert facts_of(own) == facts
     flow_runs = team.api("POST", "/flow_runs/filter", {"flows": {"name": {"any_": ["retrain"]}}})
     assert [run["state"]["name"] for run in flow_runs] == ["Completed"] * 3
     shutil.rmtree(own.root / ".dvc/cache")

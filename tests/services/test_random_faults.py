@@ -13,10 +13,10 @@ import pytest
 
 from tests.services.checks import Books
 from tests.services.faults import SmallDisk
-from tests.services.random_faults import Runs, runs_asked
+from tests.services.random_faults import Runs
 from tests.services.team import Checkout, Team
 
-RUNS = runs_asked(4)
+RUNS = int(os.environ.get("SWEETRL_FAULT_RUNS", "4"))
 FIRST_SEED = int(os.environ.get("SWEETRL_FAULT_SEED", "18"))
 TABLE = os.environ.get("SWEETRL_FAULT_TABLE")
 

@@ -16,10 +16,10 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     small: Checkout, worker: Worker, books: Books
 ) -> None:
     champion = books.check()  # the tests before have retrained, too
-    known = len(books.seen)
+    seen = len(books.seen)
     run = small.ask("nightly")
     assert small.ended(run)["name"] == "Completed", small.logs(run)
-    assert int(books.check()) >= int(champion) and len(books.seen) == known + 1
+    assert int(books.check()) >= int(champion) and len(books.seen) == seen + 1
 
     # Each minute, until it has run: a moment chosen beforehand may be over before a busy machine has taken it down.
     before = small.begun("nightly")
@@ -38,12 +38,12 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
     assert int(books.check()) > int(champion), "of three batches at least one is better"
-    assert len(books.seen) == known + 3
+    assert len(books.seen) == seen + 3
 
 
 def test_projects_on_one_server_have_each_their_own(small: Checkout, worker: Worker) -> None:
     """Another project of the same name is refused, and under a name of its own it moves nothing."""
-    before, theirs = small.deployment("nightly"), ("id", "tags", "pull_steps", "work_pool_name")
+    before, keys = small.deployment("nightly"), ("id", "tags", "pull_steps", "work_pool_name")
     origin = git(small.root, "remote", "get-url", "origin").stdout.strip()
     other = replace(small, model="other", extra={"SWEETRL_HOME": "/elsewhere"})
     try:
@@ -55,7 +55,7 @@ def test_projects_on_one_server_have_each_their_own(small: Checkout, worker: Wor
     finally:
         git(small.root, "remote", "set-url", "origin", origin)
         git(small.root, "checkout", "-q", "params.yaml")
-    assert all(small.deployment("nightly")[key] == before[key] for key in theirs)
+    assert all(small.deployment("nightly")[key] == before[key] for key in keys)
     assert other.deployment("nightly")["work_pool_name"] == "other"
     assert other.deployment("nightly")["tags"] == ["from:https://git.example.org/other"]
 
@@ -87,8 +87,8 @@ def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back
     assert small.ended(run)["name"] == "Completed", small.logs(run)
     back = books.check(before)
     small.wait_for_another("check-champion", measured)  # by the event; a stand-in cannot be measured
-    said = small.check("sweetrl.cli", "lineage")
-    assert f"version {back}" in said, said
+    lines = small.check("sweetrl.cli", "lineage")
+    assert f"version {back}" in lines, lines
     run = small.ask("nightly")
     assert small.ended(run)["name"] == "Completed", small.logs(run)
     books.check()
@@ -99,8 +99,8 @@ def test_the_worker_and_a_person_at_once(small: Checkout, worker: Worker, books:
     before = len(books.seen)
     run = small.ask("nightly")
     by_hand = small.start("flows.retrain")
-    said = by_hand.communicate(timeout=400)
-    assert by_hand.returncode == 0, said
+    output = by_hand.communicate(timeout=400)
+    assert by_hand.returncode == 0, output
     assert small.ended(run)["name"] == "Completed", small.logs(run)
     books.check()
     assert len(books.seen) == before + 2
