@@ -12,7 +12,7 @@ import yaml
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 (SCRIPT,) = INFRA.rglob("backup.sh")
 (MANIFEST,) = INFRA.rglob("backup.yaml")
-JOB = next(one for one in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")) if one["kind"] == "CronJob")
+JOB = next(obj for obj in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")) if obj["kind"] == "CronJob")
 SECRETS = {"databases": {"PGPASSWORD"}, "buckets": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}}
 
 
@@ -22,7 +22,7 @@ def test_the_job_of_a_cluster_dumps_the_databases_before_it_copies_the_buckets()
     assert [step["command"] for step in steps] == [["sh", f"/etc/sweetrl/{SCRIPT.name}", name] for name in SECRETS]
     assert pod["securityContext"]["runAsNonRoot"] and pod["automountServiceAccountToken"] is False
     for step in steps:
-        given = {one["valueFrom"]["secretKeyRef"]["key"] for one in step["env"] if "valueFrom" in one}
+        given = {variable["valueFrom"]["secretKeyRef"]["key"] for variable in step["env"] if "valueFrom" in variable}
         assert given == SECRETS[step["name"]], "each program gets its own secrets"
         assert step["securityContext"]["readOnlyRootFilesystem"] and step["resources"]["limits"]["memory"]
         assert {mount["name"] for mount in step["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}

@@ -24,7 +24,7 @@ SERVICES = COMPOSE["services"]
 def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
     plain = {"PATH": os.environ["PATH"]}
     return subprocess.run(
-        [str(one) for one in command], env=plain | changes, capture_output=True, text=True, timeout=60, check=False
+        [str(word) for word in command], env=plain | changes, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -43,7 +43,7 @@ def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None
     assert done.returncode == 1 and "absent cannot be read" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_who_may_use_the_servers_is_said_on_one_host_and_in_a_cluster() -> None:
+def test_who_may_use_the_servers_is_set_on_one_host_and_in_a_cluster() -> None:
     """A flow run runs commands on the worker: Prefect asks for a password and takes no page of another site."""
     cluster = "".join(path.read_text(encoding="utf-8") for path in (INFRA / "kubernetes/base").glob("*.yaml"))
     prefect = SERVICES["prefect"]["environment"]
@@ -76,16 +76,16 @@ def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository to clone, and beside it a `prefect` that only says that it was started."""
-    known = tmp_path / "known"
-    known.mkdir()
-    (known / "params.yaml").touch()
-    (known / "tasks.py").write_text("the last file")
+    """A repository to clone, and beside it a `prefect` that only prints that it was started."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "params.yaml").touch()
+    (source / "tasks.py").write_text("the last file")
     who = ("-c", "user.name=t", "-c", "user.email=t@t")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
-        assert run("git", "-C", known, *words).returncode == 0
+        assert run("git", "-C", source, *words).returncode == 0
     program(tmp_path / "prefect", "echo started")
-    return known
+    return source
 
 
 def start_worker(folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
@@ -106,7 +106,7 @@ def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path, rep
 
 @pytest.mark.parametrize("word", ["clone", "reset"])
 def test_a_clone_that_was_killed_is_finished_by_the_next_worker(tmp_path: Path, repository: Path, word: str) -> None:
-    """Half of a clone was no empty volume, and half of a checkout passed for a whole one."""
+    """Half of a clone was no empty volume, and half of a checkout passed for a finished one."""
     folder = tmp_path / "volume"
     folder.mkdir()
     half = 'for last; do :; done; mkdir -p "$last/.git/objects"' if word == "clone" else f"touch {folder}/params.yaml"
@@ -157,10 +157,10 @@ def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
             assert (ROOT / path).is_file(), path
     for script in (*SCRIPTS.iterdir(), INFRA / "make-secrets"):
         assert script.stat().st_mode & stat.S_IXUSR and run("sh", "-n", script).returncode == 0, script
-    known = set(re.findall(r"^ARG (\w+)", CONTAINERFILE, re.M))
+    arguments = set(re.findall(r"^ARG (\w+)", CONTAINERFILE, re.M))
     for service in SERVICES.values():
         if "build" in service:
-            assert set(service["build"]["args"]) <= known
+            assert set(service["build"]["args"]) <= arguments
             assert f"AS {service['build']['target']}\n" in CONTAINERFILE
 
 
@@ -174,7 +174,7 @@ def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert run(tmp_path / "make-secrets").stdout == ""
     assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
-    assert {Path(one["file"]).name for one in COMPOSE["secrets"].values()} == set(first) - {"git_key.pub"}
+    assert {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()} == set(first) - {"git_key.pub"}
     assert stat.S_IMODE((tmp_path / "secrets/git_key").stat().st_mode) == 0o600, "ssh takes no other"
 
 

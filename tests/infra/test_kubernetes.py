@@ -42,17 +42,17 @@ def walk(tree: Any) -> Iterator[dict[str, Any]]:
 
 def job() -> dict[str, Any]:
     """The GPU job as it is made where nothing is set, as Prefect fills its template in."""
-    defaults = {name: one.get("default") for name, one in TEMPLATE["variables"]["properties"].items()}
+    defaults = {name: variable.get("default") for name, variable in TEMPLATE["variables"]["properties"].items()}
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
-            pairs = ((key, filled(one)) for key, one in value.items())
-            return {key: one for key, one in pairs if one is not None}
+            pairs = ((key, filled(item)) for key, item in value.items())
+            return {key: item for key, item in pairs if item is not None}
         if isinstance(value, list):
-            return [filled(one) for one in value]
-        if isinstance(value, str) and (whole := PLACEHOLDER.fullmatch(value)):
-            return defaults[whole[1]]
-        return PLACEHOLDER.sub(lambda found: str(defaults[found[1]]), value) if isinstance(value, str) else value
+            return [filled(item) for item in value]
+        if isinstance(value, str) and (placeholder := PLACEHOLDER.fullmatch(value)):
+            return defaults[placeholder[1]]
+        return PLACEHOLDER.sub(lambda match: str(defaults[match[1]]), value) if isinstance(value, str) else value
 
     made = filled(TEMPLATE["job_configuration"]["job_manifest"])
     container = made["spec"]["template"]["spec"]["containers"][0]
@@ -61,28 +61,29 @@ def job() -> dict[str, Any]:
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    for one in objects():
-        if one["kind"] in ("Deployment", "StatefulSet"):
-            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+    for obj in objects():
+        if obj["kind"] in ("Deployment", "StatefulSet"):
+            yield obj["metadata"]["name"], obj["spec"]["template"]["spec"]
     yield "gpu-job", job()["spec"]["template"]["spec"]
 
 
 def test_what_is_referred_to_is_there() -> None:
     files = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(KUSTOMIZATION["resources"]) == files
-    made = {(one["kind"], one["metadata"]["name"]) for one in objects()}
+    made = {(obj["kind"], obj["metadata"]["name"]) for obj in objects()}
     maps = [*KUSTOMIZATION["configMapGenerator"], *OWN["configMapGenerator"]]
-    made |= {("ConfigMap", one["name"]) for one in maps} | {("Secret", one["name"]) for one in OWN["secretGenerator"]}
+    made |= {("ConfigMap", entry["name"]) for entry in maps}
+    made |= {("Secret", entry["name"]) for entry in OWN["secretGenerator"]}
     kinds = {"configMapRef": "ConfigMap", "configMap": "ConfigMap", "secretRef": "Secret", "secretKeyRef": "Secret"}
     for name, pod in pods():
         for part in walk(pod):
-            wanted = [(kind, part[key]["name"]) for key, kind in kinds.items() if key in part]
+            references = [(kind, part[key]["name"]) for key, kind in kinds.items() if key in part]
             if "secretName" in part:
-                wanted.append(("Secret", part["secretName"]))
+                references.append(("Secret", part["secretName"]))
             if "persistentVolumeClaim" in part:
-                wanted.append(("PersistentVolumeClaim", part["persistentVolumeClaim"]["claimName"]))
-            assert not set(wanted) - made, name
-        mounted = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", [])}
+                references.append(("PersistentVolumeClaim", part["persistentVolumeClaim"]["claimName"]))
+            assert not set(references) - made, name
+        mounted = {mount["name"] for container in pod["containers"] for mount in container.get("volumeMounts", [])}
         claimed = {"data"} if name == "database" else set()
         assert mounted == {volume["name"] for volume in pod.get("volumes", [])} | claimed, name
 
@@ -104,7 +105,7 @@ def keys_of(secret: str) -> set[str]:
     return {line.partition("=")[0] for line in lines if not line.startswith("#")}
 
 
-@pytest.mark.parametrize(("name", "pod"), [pytest.param(*one, id=one[0]) for one in pods()])
+@pytest.mark.parametrize(("name", "pod"), [pytest.param(name, pod, id=name) for name, pod in pods()])
 def test_a_pod_gets_the_secrets_that_it_needs(name: str, pod: dict[str, Any]) -> None:
     """A worker runs what a model has written: it has no way into the database."""
     keys = set()
@@ -119,7 +120,7 @@ def test_a_pod_gets_the_secrets_that_it_needs(name: str, pod: dict[str, Any]) ->
 
 
 def test_nothing_leaves_a_pod_but_what_a_policy_says() -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in objects() if one["kind"] == "NetworkPolicy"}
+    policies = {obj["metadata"]["name"]: obj["spec"] for obj in objects() if obj["kind"] == "NetworkPolicy"}
     everywhere = policies["nothing-else"]
     assert everywhere["podSelector"] == {} and set(everywhere["policyTypes"]) == {"Ingress", "Egress"}
     ports = {rule["port"] for spec in policies.values() for way in spec.get("egress", ()) for rule in way["ports"]}
@@ -128,20 +129,20 @@ def test_nothing_leaves_a_pod_but_what_a_policy_says() -> None:
 
 def test_services_lead_to_pods_and_pods_to_services() -> None:
     labels = {}
-    for one in objects():
-        if one["kind"] in ("Deployment", "StatefulSet"):
-            labels[one["metadata"]["name"]] = one["spec"]["template"]["metadata"]["labels"]
-            assert one["spec"]["selector"]["matchLabels"].items() <= labels[one["metadata"]["name"]].items()
+    for obj in objects():
+        if obj["kind"] in ("Deployment", "StatefulSet"):
+            labels[obj["metadata"]["name"]] = obj["spec"]["template"]["metadata"]["labels"]
+            assert obj["spec"]["selector"]["matchLabels"].items() <= labels[obj["metadata"]["name"]].items()
     addresses = (PROJECT / "services.env").read_text(encoding="utf-8")
-    for service in (one for one in objects() if one["kind"] == "Service"):
-        found = [name for name, known in labels.items() if service["spec"]["selector"].items() <= known.items()]
-        assert found == [service["metadata"]["name"]]
+    for service in (obj for obj in objects() if obj["kind"] == "Service"):
+        names = [name for name, of_pod in labels.items() if service["spec"]["selector"].items() <= of_pod.items()]
+        assert names == [service["metadata"]["name"]]
     for port in (5000, 4200):
         name = re.search(rf"http://(\w+):{port}", addresses)
         assert name is not None and name[1] in labels
 
 
-@pytest.mark.parametrize(("name", "pod"), [pytest.param(*one, id=one[0]) for one in pods()])
+@pytest.mark.parametrize(("name", "pod"), [pytest.param(name, pod, id=name) for name, pod in pods()])
 def test_no_pod_has_more_rights_than_it_needs(name: str, pod: dict[str, Any]) -> None:
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -182,18 +183,18 @@ def built(folder: Path, namespace: str) -> list[dict[str, Any]]:
 def test_each_project_has_a_namespace_of_its_own(tmp_path: Path) -> None:
     for namespace in ("staging", "production"):
         made = built(tmp_path, namespace)
-        assert [one["metadata"]["name"] for one in made if one["kind"] == "Namespace"] == [namespace]
-        assert {one["metadata"].get("namespace", namespace) for one in made} == {namespace}
-        (binding,) = (one for one in made if one["kind"] == "RoleBinding")
+        assert [obj["metadata"]["name"] for obj in made if obj["kind"] == "Namespace"] == [namespace]
+        assert {obj["metadata"].get("namespace", namespace) for obj in made} == {namespace}
+        (binding,) = (obj for obj in made if obj["kind"] == "RoleBinding")
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gpu-worker", "namespace": namespace}]
-        images = {part["image"] for one in made for part in walk(one) if isinstance(part.get("image"), str)}
+        images = {part["image"] for obj in made for part in walk(obj) if isinstance(part.get("image"), str)}
         assert images == {
             "postgres:16.10-alpine",
             "rclone/rclone:1.71.2",
             "sweetrl-server:0.1.0",
             "sweetrl-worker:0.1.0",
         }
-        (worker,) = (one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", "gpu-worker"))
+        (worker,) = (obj for obj in made if (obj["kind"], obj["metadata"]["name"]) == ("Deployment", "gpu-worker"))
         (container,) = worker["spec"]["template"]["spec"]["containers"]
         assert container["args"][2].startswith('sed "s/OWN_NAMESPACE/$NAMESPACE/" /etc/sweetrl/gpu-job-template.json')
     own = [value.get("default") for value in TEMPLATE["variables"]["properties"].values()]
@@ -204,8 +205,8 @@ def test_the_manifests_hold_against_the_published_schemas(tmp_path: Path) -> Non
     schemas = pytest.importorskip("kubernetes_validate", reason="the schemas are in the package: make test-infra")
     made = built(tmp_path, "sweetrl")
     assert len(made) >= len(list(objects())) + 5
-    for one in [*made, job()]:
-        schemas.validate(one, VERSION, strict=True)
+    for obj in [*made, job()]:
+        schemas.validate(obj, VERSION, strict=True)
     broken = job()
     broken["spec"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
     with pytest.raises(schemas.ValidationError):

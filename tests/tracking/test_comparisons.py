@@ -53,10 +53,10 @@ def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> Non
         "b": {"tokens": None, "user": "scripted:terse"},
     }
     write_rows(tmp_path)
-    found = read_measured(tmp_path, ["topic", "held_out", "user", "outcome", "turns", "unknown"])
-    assert found.rewards == {"a": 1.0, "b": 0.5}, "neither the base's nor what was lost"
-    assert (found.turns, found.tokens) == ({"a": 2.0, "b": 1.0}, {"a": 7.0})
-    assert found.groups == {
+    measured = read_measured(tmp_path, ["topic", "held_out", "user", "outcome", "turns", "unknown"])
+    assert measured.rewards == {"a": 1.0, "b": 0.5}, "neither the base's nor what was lost"
+    assert (measured.turns, measured.tokens) == ({"a": 2.0, "b": 1.0}, {"a": 7.0})
+    assert measured.groups == {
         "topic": {"a": "boat", "b": "taxi"},
         "held_out": {"a": "yes", "b": "no"},
         "user": {"a": "scripted", "b": "scripted:terse"},
@@ -68,11 +68,11 @@ def test_every_column_is_a_group_of_tasks_or_what_became_of_them() -> None:
     assert {column.name for column in fields(Result)} - set(OUTCOMES) == {"topic", "held_out", "tests", "details"}
 
 
-def test_without_dialogues_nothing_is_known_of_them(tmp_path: Path) -> None:
+def test_without_dialogues_their_facts_are_empty(tmp_path: Path) -> None:
     assert read_json(write_dialogue_facts(tmp_path, tmp_path)) == {}
     write_rows(tmp_path)
-    found = read_measured(tmp_path, ["user"])
-    assert found.tokens == {} and found.groups == {} and len(found.turns) == 2
+    measured = read_measured(tmp_path, ["user"])
+    assert measured.tokens == {} and measured.groups == {} and len(measured.turns) == 2
 
 
 def test_comparisons_and_looks_are_apart_and_in_order() -> None:
@@ -91,11 +91,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_new_project_has_a_plan_and_no_store_is_made_for_it(root: Path) -> None:
     settings = parse_settings({"gate": {"spending": "none"}})
-    found = plan(settings.gate, settings.tracking, 0.95, 1000, root)
-    assert (found.champion, found.tasks, found.number, found.alpha) == (None, 1000, 1, pytest.approx(0.05))
-    assert (found.discordance, found.seen, found.needed, found.slice_needed) == (0.2, 0, 626, 157)
-    assert found.detectable == pytest.approx(0.0396, abs=1e-3)
-    rows = dict(found.rows())
+    planned = plan(settings.gate, settings.tracking, 0.95, 1000, root)
+    assert (planned.champion, planned.tasks, planned.number, planned.alpha) == (None, 1000, 1, pytest.approx(0.05))
+    assert (planned.discordance, planned.seen, planned.needed, planned.slice_needed) == (0.2, 0, 626, 157)
+    assert planned.detectable == pytest.approx(0.0396, abs=1e-3)
+    rows = dict(planned.rows())
     assert rows["0.05 needs"] == "about 626 tasks, with a chance of 80 %"
     assert "assumed: gate.discordance" in rows["versions differ"]
     assert list(root.iterdir()) == []

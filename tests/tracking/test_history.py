@@ -21,7 +21,7 @@ LONG = "promoted: the challenger beats the champion (mean reward +0.100), p\u000
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     client: Any = Client(tmp_path / "registry.json")
-    client.change("versions", lambda known: ["a lock"] * 9)
+    client.change("versions", lambda locks: ["a lock"] * 9)
     return Registry(TrackingSettings(), store=Store(client, "a file", "0"))
 
 

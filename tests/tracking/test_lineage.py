@@ -79,8 +79,8 @@ def test_a_run_is_read_back_with_its_curves(store: Path) -> None:
 
 def test_files_of_a_run_are_found(store: Path, tmp_path: Path) -> None:
     records = Records(SETTINGS, store)
-    (found,) = records.files(trained(store), "costs", tmp_path)
-    assert found.name == "b.txt" and found.read_text() == "b"
+    (path,) = records.files(trained(store), "costs", tmp_path)
+    assert (path.name, path.read_text()) == ("b.txt", "b")
     assert records.files(trained(store), "nothing", tmp_path) == []
     assert records.files("f" * 32, "costs", tmp_path) == []
 
@@ -114,8 +114,8 @@ def test_lineage_is_few_lines(store: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_data_have_the_hash_of_their_last_stage(tmp_path: Path) -> None:
-    def rows(**found: str) -> list[dict[str, str]]:
-        return [{"path": path, "hash": "md5", "md5": content} for path, content in found.items()]
+    def rows(**hashes: str) -> list[dict[str, str]]:
+        return [{"path": path, "hash": "md5", "md5": content} for path, content in hashes.items()]
 
     collect = {"deps": rows(**{"models/base": "b", "src/sweetrl": "s"}), "outs": rows(**{"data/trajectories": "t"})}
     train = {"deps": rows(**{"data/trajectories": "u"}), "outs": rows(**{"models/policy": "p", "reports/runs/x": "r"})}

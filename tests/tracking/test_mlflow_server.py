@@ -74,8 +74,8 @@ def test_a_version_is_registered_found_promoted_and_read_back_through_http(proje
     assert measured(registry, champion).rewards == {"a": 1.0}
     stored = registry.download(champion, "artifacts/policy", project / "fetched")
     assert (stored / "adapter_config.json").read_text() == '{"name": "second"}'
-    found = lineage("agent-at-a-server@champion", settings.tracking, project)
-    assert found.version == second and found.run is not None
-    assert found.run.params == {"name": "second"}
+    origins = lineage("agent-at-a-server@champion", settings.tracking, project)
+    assert origins.version == second and origins.run is not None
+    assert origins.run.params == {"name": "second"}
     registry.promote(first, "restored")
     assert [entry.version for entry in registry.history()] == [first, second, first]

@@ -65,26 +65,26 @@ def first(project: Path, settings: Settings) -> str:
     return registered.version
 
 
-def test_what_is_registered_is_known_without_mlflow_until_the_store_changes(
+def test_a_registration_is_noted_outside_mlflow_until_the_store_changes(
     project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = known_registration(settings, project)
-    assert known is not None and (known.version, known.created, known.aliases) == (first, False, ("challenger",))
-    asked: list[Path | None] = []
+    noted = known_registration(settings, project)
+    assert noted is not None and (noted.version, noted.created, noted.aliases) == (first, False, ("challenger",))
+    opened: list[Path | None] = []
     monkeypatch.setattr(
         "sweetrl.stages.registration.Registry",
-        lambda tracking, root: asked.append(root) or Registry(tracking, root),
+        lambda tracking, root: opened.append(root) or Registry(tracking, root),
     )
-    assert known_registration(settings, project) == known and not asked
-    Registry(settings.tracking, project).client.set_model_version_tag(known.model, first, "gate", "null")
+    assert known_registration(settings, project) == noted and not opened
+    Registry(settings.tracking, project).client.set_model_version_tag(noted.model, first, "gate", "null")
     again = known_registration(settings, project)
-    assert again is not None and again.tags == known.tags | {"gate": "null"} and len(asked) == 1
-    assert known_registration(settings, project) == again and len(asked) == 1
+    assert again is not None and again.tags == noted.tags | {"gate": "null"} and len(opened) == 1
+    assert known_registration(settings, project) == again and len(opened) == 1
     before = (project / "reports/evaluation.json").read_bytes()
     write_json(project / "reports/evaluation.json", {"tasks": 7})
     assert known_registration(settings, project) is None, "it was evaluated anew"
     (project / "reports/evaluation.json").write_bytes(before)
-    Registry(settings.tracking, project).client.delete_model_version_tag(known.model, first, "gate")
+    Registry(settings.tracking, project).client.delete_model_version_tag(noted.model, first, "gate")
 
 
 def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
@@ -115,7 +115,7 @@ def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
 def test_two_that_register_the_same_adapter_at_once_share_one_version(
     project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both look before either has created its version: the later one gives way to the other."""
+    """Both look before either has created its version: the later gives way to the earlier."""
     find, looked = Registry.find, []
 
     def too_early(registry: Registry, adapter: str, base: str):
@@ -141,19 +141,19 @@ def test_evaluations_at_different_prices_of_a_question_are_not_compared(project:
 def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
     project: Path, settings: Settings, first: str
 ) -> None:
-    found = lineage("agent-under-test@challenger", settings.tracking, project)
-    assert found.version == first
-    assert found.commit == git(project, "rev-parse", "HEAD")
-    assert found.run is not None and found.run.name == "train-policy"
-    assert found.run.inputs[0].path.endswith("params.yaml")
-    assert found.parent is not None and found.parent.name == "train"
-    assert found.params == {"policy.beta": "0.1", "seed": "7"}
-    assert found.data == {"data/trajectories": "0123.dir"}
-    assert found.cost == {"seconds": 2.0, "generated_tokens": 3.0, "simulator_generated_tokens": 9.0}
-    assert [stage.run_id for stage in found.stages] == [found.run.run_id]
-    assert found.evaluation["mean"] == 0.5
-    text = dict(found.rows())
-    assert found.commit in text["commit"]
+    origins = lineage("agent-under-test@challenger", settings.tracking, project)
+    assert origins.version == first
+    assert origins.commit == git(project, "rev-parse", "HEAD")
+    assert origins.run is not None and origins.run.name == "train-policy"
+    assert origins.run.inputs[0].path.endswith("params.yaml")
+    assert origins.parent is not None and origins.parent.name == "train"
+    assert origins.params == {"policy.beta": "0.1", "seed": "7"}
+    assert origins.data == {"data/trajectories": "0123.dir"}
+    assert origins.cost == {"seconds": 2.0, "generated_tokens": 3.0, "simulator_generated_tokens": 9.0}
+    assert [stage.run_id for stage in origins.stages] == [origins.run.run_id]
+    assert origins.evaluation["mean"] == 0.5
+    text = dict(origins.rows())
+    assert origins.commit in text["commit"]
     assert text["data data/trajectories"] == "0123.dir"
 
 
@@ -164,9 +164,9 @@ def test_of_equal_runs_of_a_stage_the_newest_counts_that_has_ended_well(project:
     write_json(folder / "reports/runs/rank.json", {"stage": "rank"})
     record = {RECORD_TAG: file_hash(folder / "reports/runs/collect.json")}
     elsewhere = settings.tracking.model_copy(update={"experiment": "another"})
-    statuses = {"older": "FINISHED", "newer": "FINISHED", "failed": "FAILED", "theirs": "FINISHED"}
+    statuses = {"older": "FINISHED", "newer": "FINISHED", "failed": "FAILED", "elsewhere": "FINISHED"}
     for name, status in statuses.items():
-        log = RunLog(elsewhere if name == "theirs" else settings.tracking, name, dict(record), root=project)
+        log = RunLog(elsewhere if name == "elsewhere" else settings.tracking, name, dict(record), root=project)
         log.finish(status)
         ids[name] = log.run_id
     store = connect(settings.tracking, project)
@@ -213,8 +213,8 @@ def test_a_version_holds_code_base_requirements_example_and_description(
     assert version.description and "trained by sweet on the domain backend" in version.description
     stored = registry.download(version, "", tmp_path)
     pinned = (stored / "requirements.txt").read_text().split()
-    assert {one.partition("==")[0] for one in pinned} >= {"mlflow", "torch", "transformers", "peft"}
-    assert not any("sweetrl" in one or "+" in one for one in pinned)
+    assert {requirement.partition("==")[0] for requirement in pinned} >= {"mlflow", "torch", "transformers", "peft"}
+    assert not any("sweetrl" in requirement or "+" in requirement for requirement in pinned)
     assert (stored / "code/sweetrl/tracking/chat_agent.py").exists()
     assert dvc_hash(stored / "artifacts/base") == version.tags["base_hash"] == dvc_hash(project / "models/base")
     assert str(project) not in (stored / "MLmodel").read_text()

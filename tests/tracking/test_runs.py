@@ -33,7 +33,7 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     log.log_params({"seed": 7, "agent": {"max_turns": 10, "system": None}, "long": "x" * 7000})
     for step in range(1500):
         log.log_metrics({"loss": 1.0 / (step + 1), "rate": 0.1}, step)
-    found = log.log_input("data", "data", context="training")
+    data_input = log.log_input("data", "data", context="training")
     log.log_artifact("notes.txt")
     assert log.run_id is None and not (here / "mlflow.db").exists(), "nothing is opened before there is need"
     log.finish()
@@ -44,7 +44,7 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     assert len(run.data.params["long"]) == 6000
     assert len(client.get_metric_history(log.run_id, "loss")) == 1500
     (dataset,) = run.inputs.dataset_inputs
-    assert dataset.dataset.digest == found.hash and dataset.dataset.digest.endswith(".dir")
+    assert dataset.dataset.digest == data_input.hash and dataset.dataset.digest.endswith(".dir")
     assert [item.path for item in client.list_artifacts(log.run_id)] == ["notes.txt"]
     assert run.data.tags["sweetrl.stage"] == "collect"
 
@@ -107,8 +107,8 @@ def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
     )
     started = [subprocess.Popen([sys.executable, "-c", code], cwd=here, stderr=subprocess.PIPE) for _ in range(3)]
     for process in started:
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said.decode()[-2000:]
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()[-2000:]
     store = connect(SETTINGS, here)
     assert len(store.client.search_runs([store.experiment_id])) == 3
 

@@ -50,9 +50,9 @@ def test_who_may_only_read_opens_the_store(server: Any) -> None:
 )
 def test_a_server_that_is_none_of_mlflow_or_refuses_is_one_sentence(server: Any, answers: tuple[int, str]) -> None:
     server.answers = answers
-    with pytest.raises(UserError, match="MLflow's store does not answer") as told:
+    with pytest.raises(UserError, match="MLflow's store does not answer") as raised:
         connect(Settings().tracking)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("server")
@@ -66,9 +66,9 @@ def test_an_address_that_cannot_be_is_one_sentence(uri: str, monkeypatch: pytest
 @pytest.mark.usefixtures("server")
 def test_a_password_in_the_address_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
-    with pytest.raises(UserError, match=r"http://127") as told:
+    with pytest.raises(UserError, match=r"http://127") as raised:
         connect(Settings().tracking)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("server")

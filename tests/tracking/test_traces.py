@@ -17,14 +17,14 @@ from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 def dialogue(number: int, simulator: str = "scripted") -> Trajectory:
     task = Task(f"t-{number}", f"I want f{number}.", "def f(): ...", (("test1", "f()"),))
-    said = [Message("user", f"I want f{number}."), Message("assistant", "Why?"), Message("user", "So.")]
-    said.append(Message("assistant", "I WANT TO ANSWER: x"))
+    messages = [Message("user", f"I want f{number}."), Message("assistant", "Why?"), Message("user", "So.")]
+    messages.append(Message("assistant", "I WANT TO ANSWER: x"))
     turns = (AgentTurn(1, "Why?", (1, 2), (-0.5, -0.5), "stop"), AgentTurn(3, "I WANT TO ANSWER: x"))
     ending: Any = (None, None, (), "lost") if number == 3 else (" x", 0.5, (), "answered")
     error = "the server is on fire" if number == 3 else ""
     extra = {"leaks": "2:code"} if number == 4 else {}
     facts: Any = {"policy": "base", "simulator": simulator, "error": error, "extra": extra}
-    return Trajectory(task, 0, tuple(said), turns, *ending, **facts)
+    return Trajectory(task, 0, tuple(messages), turns, *ending, **facts)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,11 @@ def traced(stores: dict[str, TrajectoryStore], **changes: Any) -> tuple[int, dic
     run.log_metrics({"success": 0.5})
     run.finish()
     assert run.store is not None and run.run_id is not None
-    found = run.store.client.search_traces(
+    traces = run.store.client.search_traces(
         locations=[run.store.experiment_id], run_id=run.run_id, max_results=100, include_spans=True
     )
-    tags = [trace.info.tags for trace in found]
-    keys = [(one["sweetrl.policy"], one["sweetrl.task"]) for one in tags]
-    return count, dict(zip(keys, found, strict=True)), run
+    keys = [(trace.info.tags["sweetrl.policy"], trace.info.tags["sweetrl.task"]) for trace in traces]
+    return count, dict(zip(keys, traces, strict=True)), run
 
 
 def store_of(folder: Path, dialogues: Iterable[Trajectory]) -> TrajectoryStore:
@@ -67,22 +66,23 @@ def test_so_many_dialogues_of_each_policy_are_traced_on_the_same_tasks(here: Pat
     assert parse_settings({}).tracking.traces == 5
     stores = {name: store_of(here / name, map(dialogue, range(6))) for name in ("base", "trained")}
     assert traced(stores, traces=0)[:2] == (0, {})
-    count, found, _ = traced(stores, traces=2)
-    assert count == len(found) == 4
-    assert {task for policy, task in found if policy == "base"} == {task for policy, task in found if policy != "base"}
-    count, found, _ = traced({"base": stores["base"]}, traces=10)
-    assert count == len(found) == 6
-    spans = found["base", "t-1"].data.spans
+    count, traces, _ = traced(stores, traces=2)
+    assert count == len(traces) == 4
+    base = {task for policy, task in traces if policy == "base"}
+    assert base == {task for policy, task in traces if policy != "base"}
+    count, traces, _ = traced({"base": stores["base"]}, traces=10)
+    assert count == len(traces) == 6
+    spans = traces["base", "t-1"].data.spans
     assert [span.name for span in spans] == ["base t-1", "turn 1", "turn 2"]
     assert spans[0].outputs["answer"] == " x" and spans[0].attributes["sweetrl.reward"] == 0.5
     assert (spans[1].inputs, spans[1].outputs) == ({"user": "I want f1."}, {"agent": "Why?"})
-    assert found["base", "t-3"].data.spans[0].outputs["error"] == "the server is on fire"
-    assert str(found["base", "t-3"].info.state) in ("TraceState.ERROR", "ERROR")
-    assert found["base", "t-4"].data.spans[0].attributes["sweetrl.leaks"] == "2:code"
+    assert traces["base", "t-3"].data.spans[0].outputs["error"] == "the server is on fire"
+    assert str(traces["base", "t-3"].info.state) in ("TraceState.ERROR", "ERROR")
+    assert traces["base", "t-4"].data.spans[0].attributes["sweetrl.leaks"] == "2:code"
 
 
 @pytest.mark.parametrize("simulator", ["", "human"])
-def test_dialogues_with_people_are_traced_only_where_that_is_wanted(here: Path, simulator: str) -> None:
+def test_dialogues_with_people_are_traced_only_where_settings_say_so(here: Path, simulator: str) -> None:
     stores = {"collect": store_of(here / "shards", (dialogue(number, simulator) for number in range(3)))}
     assert traced(stores)[:2] == (0, {})
     assert traced(stores, traces_of_people=True)[0] == 3
@@ -90,12 +90,12 @@ def test_dialogues_with_people_are_traced_only_where_that_is_wanted(here: Path, 
 
 def test_hostile_text_is_kept_as_text(here: Path) -> None:
     words = "<img src=x onerror=alert(1)>\0 ![](http://example.org/x)"
-    one = dialogue(0)
-    said = (replace(one.messages[0], content=words), *one.messages[1:])
-    one = replace(one, task=replace(one.task, id=words + "x" * 5000), messages=said)
-    count, found, _ = traced({"base": store_of(here / "shards", [one])})
-    ((_, task),) = found
+    trajectory = dialogue(0)
+    messages = (replace(trajectory.messages[0], content=words), *trajectory.messages[1:])
+    trajectory = replace(trajectory, task=replace(trajectory.task, id=words + "x" * 5000), messages=messages)
+    count, traces, _ = traced({"base": store_of(here / "shards", [trajectory])})
+    ((_, task),) = traces
     assert count == 1 and len(task) == 200 and "\0" not in task
-    assert found["base", task].data.spans[1].inputs == {
+    assert traces["base", task].data.spans[1].inputs == {
         "user": "<img src=x onerror=alert(1)>\ufffd !\u200b[](http://example.org/x)"
     }, "no picture that MLflow's pages would load"
