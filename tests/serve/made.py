@@ -37,9 +37,9 @@ def write_rewards(root: Path, rewards: Mapping[str, float | None], base: float =
     from sweetrl.evaluation.statistics import paired_p_value
 
     # Columns that slices and costs are taken from.
-    known = {"topic": "boat", "held_out": False, "turns": 3}
-    rows = [{"task_id": task, "policy": "trained", "reward": value, **known} for task, value in rewards.items()]
-    rows += [{"task_id": task, "policy": "base", "reward": base, **known} for task in rewards]
+    columns = {"topic": "boat", "held_out": False, "turns": 3}
+    rows = [{"task_id": task, "policy": "trained", "reward": value, **columns} for task, value in rewards.items()]
+    rows += [{"task_id": task, "policy": "base", "reward": base, **columns} for task in rewards]
     for row in rows[: 3 * len(rewards) // 4]:
         row["topic"] = "taxi"
     (root / "reports").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A served agent for tests: the endpoint over HTTP in a thread, and what one asks it."""
+"""A served agent for tests: the endpoint over HTTP in a thread, and requests to it."""
 
 from __future__ import annotations
 

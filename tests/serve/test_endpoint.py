@@ -29,8 +29,8 @@ from tests.signals import until
 @pytest.fixture(scope="module")
 def served(project: Path, settings: Settings) -> Iterator[Running]:
     """The agent in a folder, which has no alias to follow."""
-    with running("models/policy", settings) as found:
-        yield found
+    with running("models/policy", settings) as agent:
+        yield agent
 
 
 def test_a_dialogue_by_the_clients_own_library(served: Running) -> None:
@@ -56,20 +56,20 @@ def test_a_dialogue_by_the_clients_own_library(served: Running) -> None:
             model="policy", messages=list(REQUEST), temperature=0, stream=True, stream_options={"include_usage": True}
         )
     )
-    streamed = "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert streamed == same[0].choices[0].message.content
     assert chunks[-1].usage is not None and chunks[-1].usage.prompt_tokens > 0
     several = client.chat.completions.create(model="policy", messages=list(REQUEST), n=3, seed=1, temperature=1.0)
     again = client.chat.completions.create(model="policy", messages=list(REQUEST), n=3, seed=1, temperature=1.0)
-    assert [one.message.content for one in several.choices] == [one.message.content for one in again.choices]
+    assert all(a.message.content == b.message.content for a, b in zip(several.choices, again.choices, strict=True))
 
 
 def test_the_agents_own_system_prompt_is_applied(served: Running) -> None:
     config = served.endpoint.follower.speaker.handed.config
     body = {"model": "policy", "messages": REQUEST, "temperature": 0}
     own = {**body, "messages": [{"role": "system", "content": config.system_prompt}, *REQUEST]}
-    bare, told = served.post(body).json(), served.post(own).json()
-    assert bare["choices"] == told["choices"] and bare["usage"] == told["usage"]
+    bare, explicit = served.post(body).json(), served.post(own).json()
+    assert bare["choices"] == explicit["choices"] and bare["usage"] == explicit["usage"]
     engine = served.endpoint.follower.speaker.agent.engine
     ids = engine.chat.open(config.system_prompt, REQUEST[0]["content"])
     assert bare["usage"]["prompt_tokens"] == len(ids)
@@ -178,11 +178,11 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
     second = register_policy(settings, project).version
     assert second != first
     body = {"model": MODEL, "messages": REQUEST, "temperature": 0}
-    with running(f"{MODEL}@champion", settings) as found:
-        old = found.post(body).json()
+    with running(f"{MODEL}@champion", settings) as agent:
+        old = agent.post(body).json()
         assert old["sweetrl"]["version"] == first
         # A request that is being answered while the alias moves:
-        speaker = found.endpoint.follower.speaker
+        speaker = agent.endpoint.follower.speaker
         sample, begun, go_on = speaker.agent.engine.sample, threading.Event(), threading.Event()
 
         def slow(*arguments: Any) -> Any:
@@ -192,17 +192,17 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
 
         monkeypatch.setattr(speaker.agent.engine, "sample", slow)
         with ThreadPoolExecutor(2) as pool:
-            under_way = pool.submit(found.post, body)
+            under_way = pool.submit(agent.post, body)
             assert begun.wait(60)
             registry.promote(second, "better")
-            until(lambda: found.version == second)
-            new = found.post(body).json()  # answered by the new version, while the old one is at work
+            until(lambda: agent.version == second)
+            new = agent.post(body).json()  # answered by the new version, while the old one is at work
             assert not under_way.done()
             go_on.set()
             kept = under_way.result().json()
         assert kept["sweetrl"]["version"] == first and kept["choices"] == old["choices"]
         assert new["sweetrl"]["version"] == second and new["choices"] != old["choices"]
-        assert found.client.get(f"{found.url}/health").json()["version"] == second
+        assert agent.client.get(f"{agent.url}/health").json()["version"] == second
         looks = []
 
         def fail(registry: Registry) -> dict[str, str]:
@@ -212,10 +212,10 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
         with monkeypatch.context() as patch:  # a registry that fails leaves the one that answers
             patch.setattr(Registry, "aliases", fail)
             until(lambda: len(looks) > 1)
-            assert found.post(body).json()["choices"] == new["choices"]
+            assert agent.post(body).json()["choices"] == new["choices"]
         registry.promote(first, "restored")
-        until(lambda: found.version == first)
-        assert found.post(body).json()["choices"] == old["choices"]
+        until(lambda: agent.version == first)
+        assert agent.post(body).json()["choices"] == old["choices"]
 
 
 def test_a_taken_port_is_one_sentence(served: Running, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +230,8 @@ def test_who_samples() -> None:
     assert sampler(local).kind == "transformers" and sampler(vllm) == vllm
     assert sampler(vllm, "transformers").kind == "transformers"
     assert sampler(EngineSettings(kind="openai", urls="http://here:1/v1", model="x")).kind == "transformers"
-    asked = sampler(vllm, None, "http://there:2/v1")
-    assert (asked.kind, asked.urls, asked.model) == ("vllm", "http://there:2/v1", "")
+    remote = sampler(vllm, None, "http://there:2/v1")
+    assert (remote.kind, remote.urls, remote.model) == ("vllm", "http://there:2/v1", "")
     assert sampler(local, "vllm").urls == ""
     with pytest.raises(UserError, match="load no adapters"):
         sampler(local, "openai")

@@ -37,11 +37,11 @@ def vllm(project: Path, fake_server: Any) -> Any:
 def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(settings: Settings, vllm: Any) -> None:
     with vllm(latency=lambda body: 0.5) as server:
         engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
-        with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
+        with running("models/policy", settings, engine=engine) as agent, ThreadPoolExecutor(12) as pool:
             (loaded,) = server.adapters  # before the first request
             bodies = [{"model": "policy", "messages": REQUEST, "temperature": 1, "seed": n} for n in range(12)]
-            answers = list(pool.map(found.post, bodies))
-            assert [one.status_code for one in answers] == [200] * 12
+            answers = list(pool.map(agent.post, bodies))
+            assert [answer.status_code for answer in answers] == [200] * 12
             assert 2 <= server.most_active <= 8
             assert {body["model"] for body in server.bodies} == {loaded}
         until(lambda: server.adapters == {})  # unloaded at the end
@@ -51,16 +51,16 @@ def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(settin
     slow = [60.0]
     with vllm(latency=lambda body: slow[0]) as server:
         engine = EngineSettings(kind="vllm", urls=server.url, concurrency=1)
-        with running("models/policy", settings, engine=engine) as found:
+        with running("models/policy", settings, engine=engine) as agent:
             body = {"model": "policy", "messages": REQUEST}
-            address, text = found.url.removeprefix("http://"), json.dumps(body)
+            address, text = agent.url.removeprefix("http://"), json.dumps(body)
             with socket.create_connection(address.split(":")) as client:
                 head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(text)}\r\n\r\n"
                 client.sendall((head + text).encode())
                 until(lambda: server.requests == 1)
             until(lambda: server.gone == 1, seconds=30)
             slow[0] = 0.0  # and its place is free
-            assert found.post(body).status_code == 200
+            assert agent.post(body).status_code == 200
 
 
 def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_address(
@@ -68,9 +68,9 @@ def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_addr
 ) -> None:
     with vllm() as server:
         engine = EngineSettings(kind="vllm", urls=server.url)
-        with running("models/policy", settings, engine=engine) as found:
+        with running("models/policy", settings, engine=engine) as agent:
             server.context = 10  # less than the server has said
-            response = found.post({"model": "policy", "messages": REQUEST})
+            response = agent.post({"model": "policy", "messages": REQUEST})
             assert response.status_code == 400
             assert response.json()["error"]["code"] == "context_length_exceeded"
             assert server.url.removeprefix("http://") not in response.text
@@ -79,17 +79,17 @@ def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_addr
 def test_health_and_metrics_are_the_servers(settings: Settings, vllm: Any) -> None:
     with (
         vllm() as server,
-        running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)) as found,
+        running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)) as agent,
     ):
 
         def status(page: str) -> int:
-            return found.client.get(f"{found.url}/{page}").status_code
+            return agent.client.get(f"{agent.url}/{page}").status_code
 
         assert status("health") == status("metrics") == 200
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(found.endpoint.follower, "ended", lambda: True)
+            patch.setattr(agent.endpoint.follower, "ended", lambda: True)
             assert status("health") == 503
-        found.endpoint.follower.engine = EngineSettings(kind="vllm", urls="http://127.0.0.1:1/v1")
+        agent.endpoint.follower.engine = EngineSettings(kind="vllm", urls="http://127.0.0.1:1/v1")
         assert status("health") == status("metrics") == 503
 
 
@@ -113,12 +113,12 @@ def test_a_server_of_our_own_keeps_its_base_when_versions_change(
             assert (started[0] / "config.json").exists(), "the server ends before its base"
 
         monkeypatch.setattr("sweetrl.serve.alias.watched", watched)
-        with running(f"{MODEL}@champion", settings, engine=EngineSettings(kind="vllm")) as found:
+        with running(f"{MODEL}@champion", settings, engine=EngineSettings(kind="vllm")) as agent:
             registry.promote(versions[1], "better")
-            until(lambda: found.version == versions[1] and len(server.adapters) == 1)
+            until(lambda: agent.version == versions[1] and len(server.adapters) == 1)
             assert project not in started[0].parents, "the base came with the version"
             assert (started[0] / "config.json").exists(), "a server that dies is started from it again"
-            assert found.post({"model": MODEL, "messages": REQUEST}).json()["sweetrl"]["version"] == versions[1]
+            assert agent.post({"model": MODEL, "messages": REQUEST}).json()["sweetrl"]["version"] == versions[1]
     assert not started[0].exists()
 
 
@@ -146,7 +146,7 @@ def test_a_version_on_another_base_does_not_take_over_at_a_vllm_server(
         "Registry": lambda *more: registry,
         "fetch": lambda *more: handed("1", first),
         "from_registry": lambda *more: handed("2", second),
-        "load_speaker": lambda found, *more: SimpleNamespace(handed=found, close=lambda: None),
+        "load_speaker": lambda version, *more: SimpleNamespace(handed=version, close=lambda: None),
         "adapter_lora_rank": lambda path: 4,
         "watched": watched,
     }.items():

@@ -37,12 +37,11 @@ def greedy(model: Any, adapter: Path | None, system: str) -> list[str]:
 
     engine = TransformersEngine(model, adapter, threads=1)
     prompts = [Prompt(engine.chat.open(system, words), 0) for words in WORDS]
-    return [one[0].text for one in engine.sample(prompts, Sampling(12, 0.0))]
+    return [replies[0].text for replies in engine.sample(prompts, Sampling(12, 0.0))]
 
 
 def metadata(card: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(card.split("---\n")[1])
-    return found
+    return yaml.safe_load(card.split("---\n")[1])
 
 
 def test_a_merged_version_replies_as_base_and_adapter_do_and_has_its_lineage(
@@ -65,8 +64,8 @@ def test_a_merged_version_replies_as_base_and_adapter_do_and_has_its_lineage(
     for words, reply in zip(WORDS, apart, strict=True):
         messages = [{"role": "system", "content": talk["system_prompt"]}, {"role": "user", "content": words}]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        said = model.generate(**ids, max_new_tokens=talk["max_new_tokens"])[0, ids["input_ids"].shape[1] :]
-        assert tokenizer.decode(said, skip_special_tokens=True) == reply
+        generated = model.generate(**ids, max_new_tokens=talk["max_new_tokens"])[0, ids["input_ids"].shape[1] :]
+        assert tokenizer.decode(generated, skip_special_tokens=True) == reply
     assert (out / "chat_template.jinja").exists() and (out / "generation_config.json").exists()
     assert not list(out.glob("adapter_*")) and not list(out.glob("*.bin"))
     assert talk["max_turns"] == 3
@@ -136,20 +135,20 @@ def test_full_weights_are_registered_and_handed_over_without_a_base(
     save_trained(policy, tmp_path / "models/policy", "models/base")
     write_results(tmp_path, 0.5)
     version = register_policy(settings, tmp_path)
-    assert register_policy(settings, tmp_path).version == version.version, "it is known by its content"
+    assert register_policy(settings, tmp_path).version == version.version, "it is recognized by its content"
     system = source.from_folder(Path("models/policy"), settings).config.system_prompt
-    said = greedy(tmp_path / "models/base", tmp_path / "models/policy", system)
-    assert said != greedy(tmp_path / "models/base", None, system)
+    replies = greedy(tmp_path / "models/base", tmp_path / "models/policy", system)
+    assert replies != greedy(tmp_path / "models/base", None, system)
     assert load_agent("models/policy", settings).full
     (tmp_path / "models/base").rename(tmp_path / "gone")
     handed = source.fetch("full-agent@challenger", settings, tmp_path / "fetched")
     assert handed.base == str(handed.adapter) and not (handed.adapter.parent / "base").exists()
-    assert greedy(handed.base, handed.adapter, system) == said
+    assert greedy(handed.base, handed.adapter, system) == replies
     model = mlflow.pyfunc.load_model(f"models:/full-agent/{version.version}")
     request = [{"role": "user", "content": WORDS[0]}]
-    assert model.predict(request, params={"temperature": 0.0, "max_new_tokens": 12}) == said[0]
+    assert model.predict(request, params={"temperature": 0.0, "max_new_tokens": 12}) == replies[0]
     handover.export("full-agent@challenger", settings, tmp_path / "out")
-    assert greedy(tmp_path / "out", None, system) == said
+    assert greedy(tmp_path / "out", None, system) == replies
     card = (tmp_path / "out/README.md").read_text()
     assert metadata(card)["library_name"] == "transformers" and metadata(card)["license"] == "mit"
     assert "of which all weights were trained" in card
@@ -169,7 +168,7 @@ def test_a_critic_is_no_agent(project: Path, settings: Settings, tmp_path: Path)
     shutil.rmtree(critic)
 
 
-def test_nothing_is_said_of_an_adapter_that_is_not_registered(
+def test_a_card_names_no_data_of_an_adapter_that_is_not_registered(
     project: Path, settings: Settings, tmp_path: Path
 ) -> None:
     kept = shutil.copytree(project / "models/policy", tmp_path / "kept")
@@ -248,13 +247,13 @@ def test_a_base_that_has_sampling_values_alone_is_merged(project: Path, settings
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("flavors: {sklearn: {}}", "version 3: its MLmodel does not say how an agent talks, so sweetrl has not"),
         ("a: [", "MLmodel: line 1: this is not YAML"),
     ],
 )
-def test_a_version_that_somebody_else_registered_is_named(text: str, said: str, tmp_path: Path) -> None:
+def test_a_version_that_somebody_else_registered_is_named(text: str, sentence: str, tmp_path: Path) -> None:
     class Others:
         name = "agent"
 
@@ -265,12 +264,12 @@ def test_a_version_that_somebody_else_registered_is_named(text: str, said: str, 
             (folder / path).write_text(text)
             return folder / path
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=sentence):
         copy_version(Others(), "champion", tmp_path)  # type: ignore[arg-type]
 
 
 def test_the_shipped_bases_have_the_licence_of_the_project(tmp_path: Path) -> None:
-    """They are known by content, because their folders cannot say it."""
+    """They are recognized by content, because their folders do not name it."""
     for name in ("base", "base-frontend"):
         content = dvc_hash(ROOT / "models" / name)
         assert base_licence(ROOT / "models" / name, content) == "apache-2.0", name
@@ -293,22 +292,22 @@ def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> 
 def test_a_folder_is_pushed_as_a_private_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    said: list[Any] = []
+    calls: list[Any] = []
 
     class Hub:
         def create_repo(self, repo_id: str, **how: Any) -> str:
-            said.append((repo_id, how))
+            calls.append((repo_id, how))
             return f"https://hub.example/{repo_id}"
 
         def upload_folder(self, **how: Any) -> None:
-            said.append(how)
+            calls.append(how)
             if how["repo_id"] == "me/forbidden":
                 raise OSError("403 Forbidden: no write token\nmore")
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     assert handover.push(tmp_path, "me/agent", "agent version 2") == "https://hub.example/me/agent"
-    assert said[0] == ("me/agent", {"private": True, "exist_ok": True})
-    assert said[1]["folder_path"] == str(tmp_path) and "agent version 2" in said[1]["commit_message"]
+    assert calls[0] == ("me/agent", {"private": True, "exist_ok": True})
+    assert calls[1]["folder_path"] == str(tmp_path) and "agent version 2" in calls[1]["commit_message"]
     with pytest.raises(UserError, match=r"me/forbidden: the Hub did not take the folder \(403 Forbidden"):
         handover.push(tmp_path, "me/forbidden", "agent")
 

@@ -50,8 +50,8 @@ def client_of(recorder: Recorder | None, host: str | None = "127.0.0.1") -> Test
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with client_of(Recorder(tmp_path / "kept")) as found:
-        yield found
+    with client_of(Recorder(tmp_path / "kept")) as test_client:
+        yield test_client
 
 
 def ask(client: TestClient, *messages: dict[str, str], **values: Any) -> dict[str, Any]:
@@ -67,14 +67,14 @@ def test_a_dialogue_with_consent_and_outcome_is_kept(tmp_path: Path) -> None:
         name = ask(client, FEW, metadata={"consent": "true"})["dialogue"]
         more = [{"role": "assistant", "content": "turn 1"}, {"role": "user", "content": "It adds."}]
         assert ask(client, FEW, *more, metadata={"consent": "true", "dialogue": name})["dialogue"] == name
-        told = client.post("/v1/feedback", json={"dialogue": name, "reward": 0.5, "task_id": "adding"})
-        assert told.json() == {"dialogue": name, "status": "kept"}
+        feedback = client.post("/v1/feedback", json={"dialogue": name, "reward": 0.5, "task_id": "adding"})
+        assert feedback.json() == {"dialogue": name, "status": "kept"}
         again = client.post("/v1/feedback", json={"dialogue": name, "reward": 1})
         assert again.status_code == 404 and "no open dialogue" in again.json()["error"]["message"]
     (file,) = (tmp_path / "kept").glob("served-*.jsonl")
     row = json.loads(file.read_text())
     assert (row["reward"], row["task_id"], row["model"], row["consent"]) == (0.5, "adding", "agent version 4", True)
-    assert [one["content"] for one in row["messages"]] == [FEW["content"], "turn 1", "It adds.", "turn 2"]
+    assert [message["content"] for message in row["messages"]] == [FEW["content"], "turn 1", "It adds.", "turn 2"]
 
 
 def test_without_consent_an_answer_names_no_dialogue(client: TestClient, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_without_consent_an_answer_names_no_dialogue(client: TestClient, tmp_pat
 )
 def test_odd_feedback_is_refused_with_a_sentence(client: TestClient, body: Any, place: str) -> None:
     response = client.post("/v1/feedback", content=body if isinstance(body, bytes) else json.dumps(body).encode())
-    said = response.json()["error"]["message"]
-    assert response.status_code == 400 and said.endswith(".") and said.startswith(f"{place}: " if place else "")
+    message = response.json()["error"]["message"]
+    assert response.status_code == 400 and message.endswith(".") and message.startswith(f"{place}: " if place else "")
 
 
 def test_feedback_is_no_page_where_nothing_is_kept() -> None:

@@ -22,13 +22,13 @@ USER = {"role": "user", "content": "I want a function."}
 REPLY = "thought OUTPUT: Which one?"
 
 
-def asked(*messages: dict[str, str], consent: bool = True, dialogue: str = "") -> ChatRequest:
+def request(*messages: dict[str, str], consent: bool = True, dialogue: str = "") -> ChatRequest:
     return ChatRequest(messages, Sampling(8, 0.0, 1.0, 1), 0, False, False, len(messages) // 2 + 1, consent, dialogue)
 
 
 def begun(kept: Recorder, words: str = USER["content"]) -> str:
     """A dialogue with one turn is open; its id."""
-    name = kept.turn(asked({"role": "user", "content": words}), [REPLY], "a")
+    name = kept.turn(request({"role": "user", "content": words}), [REPLY], "a")
     assert name is not None
     return name
 
@@ -55,13 +55,11 @@ def kept(tmp_path: Path, now: list[float]) -> Recorder:
 
 
 def test_a_dialogue_is_kept_with_its_outcome_for_its_owner_alone(kept: Recorder) -> None:
-    name = kept.turn(asked(USER), [REPLY], "agent version 3")
+    name = kept.turn(request(USER), [REPLY], "agent version 3")
     assert name is not None and len(name) == 32
     more = {"role": "user", "content": "The one that adds."}
-    assert (
-        kept.turn(asked(USER, assistant("Which one?"), more, dialogue=name), ["I WANT TO ANSWER: x"], "agent version 4")
-        == name
-    )
+    second = request(USER, assistant("Which one?"), more, dialogue=name)
+    assert kept.turn(second, ["I WANT TO ANSWER: x"], "agent version 4") == name
     assert kept.feedback(Feedback(dialogue=name, outcome="success", reference="def f")) == "kept"
     assert rows(kept.folder) == [], "a file that grows is hidden"
     with pytest.raises(BadRequest, match="no open dialogue"):
@@ -88,7 +86,7 @@ def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_
     (tmp_path / "kept/.gitignore").write_text("served-*\n.*\n")  # a user's own stays as it is
     for name in ("kept", "more/kept"):
         recorder = Recorder(tmp_path / name)
-        closed, _ = (recorder.turn(asked(USER), [REPLY], "agent version 3") for _ in range(2))
+        closed, _ = (recorder.turn(request(USER), [REPLY], "agent version 3") for _ in range(2))
         assert closed is not None
         recorder.feedback(Feedback(dialogue=closed, outcome="success"))
         assert git(tmp_path, "status", "--porcelain") == "" and list(Folder(tmp_path / name).entries(2**20)) == []
@@ -99,10 +97,10 @@ def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_
 
 
 def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
-    assert kept.turn(asked(USER, consent=False), [REPLY], "a") is None
+    assert kept.turn(request(USER, consent=False), [REPLY], "a") is None
     name = begun(kept)
     secret = {"role": "user", "content": "not for you"}
-    assert kept.turn(asked(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
+    assert kept.turn(request(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
     with pytest.raises(BadRequest):
         kept.feedback(Feedback(dialogue=name, reward=1))
     assert kept.feedback(Feedback(dialogue=begun(kept), consent=False)) == "dropped"
@@ -112,21 +110,21 @@ def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
 
 def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
     more = {"role": "user", "content": "Yes."}
-    assert kept.turn(asked(USER, assistant("Forged"), more), ["x"], "a") is None, "nothing is known of its beginning"
+    assert kept.turn(request(USER, assistant("Forged"), more), ["x"], "a") is None, "nothing is known of its beginning"
     name = begun(kept)
-    assert kept.turn(asked(USER, assistant("Forged"), more, dialogue=name), ["x"], "a") is None
+    assert kept.turn(request(USER, assistant("Forged"), more, dialogue=name), ["x"], "a") is None
     assert not kept.open
     name = begun(kept)
-    assert kept.turn(asked(USER, assistant(REPLY), more, dialogue=name), ["x", "y"], "a") is None, "which of the two?"
+    assert kept.turn(request(USER, assistant(REPLY), more, dialogue=name), ["x", "y"], "a") is None, "which of the two?"
     assert not kept.open
 
 
 def test_a_turn_that_is_asked_for_again_takes_the_place_of_the_first(kept: Recorder) -> None:
     name = begun(kept)
-    assert kept.turn(asked(USER, dialogue=name), ["Other?"], "a") == name
+    assert kept.turn(request(USER, dialogue=name), ["Other?"], "a") == name
     kept.feedback(Feedback(dialogue=name, reward=0.5))
     kept.close()
-    assert [one["content"] for one in rows(kept.folder)[0]["messages"]] == [USER["content"], "Other?"]
+    assert [message["content"] for message in rows(kept.folder)[0]["messages"]] == [USER["content"], "Other?"]
 
 
 def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float]) -> None:
@@ -152,17 +150,17 @@ def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float
 def test_files_are_handed_on_when_they_are_full_or_old(
     kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def one() -> None:
+    def keep() -> None:
         kept.feedback(Feedback(dialogue=begun(kept), reward=1))
 
-    one()
+    keep()
     kept.tidy()
     assert rows(kept.folder) == []
     now[0] += module.OLD
     kept.tidy()
     assert len(rows(kept.folder)) == 1
     monkeypatch.setattr(module, "FULL", 10)
-    one()
+    keep()
     assert len(rows(kept.folder)) == 2 and len(list(kept.folder.glob("served-*.jsonl"))) == 2
     waiting = begun(kept)
     now[0] += module.FORGOTTEN
@@ -176,7 +174,7 @@ def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[
 
     withdrawn, stopped, other = begun(kept, "private words"), begun(kept, "second thoughts"), begun(kept)
     kept.feedback(Feedback(dialogue=withdrawn, consent=False))
-    kept.turn(asked({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
+    kept.turn(request({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
     assert b"private words" not in words() and b"second thoughts" not in words()
     assert USER["content"].encode() in words() and list(kept.open) == [other]
     now[0] += module.FORGOTTEN
@@ -205,7 +203,7 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
             kept.feedback(Feedback(dialogue=name, reward=1))
         assert refused.value.status_code == 503
         patch.setattr(module, "private_file", full)
-        assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
+        assert kept.turn(request(USER), [REPLY], "a") is None, "the answer goes out all the same"
     assert kept.feedback(Feedback(dialogue=name, reward=1)) == "kept"
     kept.close()
     assert [row["id"] for row in rows(kept.folder)] == [name], "half a line was taken back"

@@ -35,12 +35,12 @@ def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_alias_and_a_number_are_the_registered_adapter(project: Path, champion: str) -> None:
     for name in (f"{MODEL}@champion", f"{MODEL}/{champion}"):
-        found = find_adapter(name, str(project / "models/base"), frozenset({MODEL}))
-        assert found is not None
-        assert dvc_hash(found) == dvc_hash(project / "models/policy")
+        adapter = find_adapter(name, str(project / "models/base"), frozenset({MODEL}))
+        assert adapter is not None
+        assert dvc_hash(adapter) == dvc_hash(project / "models/policy")
 
 
-def test_other_names_are_none_of_ours(project: Path, champion: str) -> None:
+def test_other_names_are_left_to_others(project: Path, champion: str) -> None:
     own = ("@nobody", "/999", "/99999999999999999999", "@a b", "")
     for name in ("gpt-4", "other@champion", f"../{MODEL}@champion", "", *(f"{MODEL}{end}" for end in own)):
         assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None, name
@@ -70,24 +70,24 @@ def test_another_base_is_refused(
 )
 def test_the_hubs_cache_of_the_base_is_the_base(served: str, right: bool) -> None:
     """With HF_HUB_OFFLINE=1 vLLM calls the base by the folder that it has in the cache."""
-    said = _other_base(AgentConfig("org/name", base_revision="0123"), served)
-    assert said == (
+    reason = _other_base(AgentConfig("org/name", base_revision="0123"), served)
+    assert reason == (
         "" if right else f"the adapter was trained on org/name (revision 0123), and the server has {served}."
     )
     unknown = _other_base(AgentConfig("org/name"), "/cache/hub/models--org--name/snapshots/4567")
     assert unknown == "", "of which revision it was is not known"
 
 
-Asked = namedtuple("Asked", "lora_name lora_int_id lora_path")
+Request = namedtuple("Request", "lora_name lora_int_id lora_path")
 
 
 @pytest.fixture
 def resolvers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    registered: dict[str, Any] = {}
     request, resolver = ModuleType("vllm.lora.request"), ModuleType("vllm.lora.resolver")
-    request.LoRARequest = Asked  # type: ignore[attr-defined]
+    request.LoRARequest = Request  # type: ignore[attr-defined]
     resolver.LoRAResolver = object  # type: ignore[attr-defined]
-    resolver.LoRAResolverRegistry = type("R", (), {"register_resolver": staticmethod(found.__setitem__)})  # type: ignore[attr-defined]
+    resolver.LoRAResolverRegistry = type("R", (), {"register_resolver": staticmethod(registered.__setitem__)})  # type: ignore[attr-defined]
     for name, module in (
         ("vllm", ModuleType("vllm")),
         ("vllm.lora", ModuleType("vllm.lora")),
@@ -95,7 +95,7 @@ def resolvers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ("vllm.lora.resolver", resolver),
     ):
         monkeypatch.setitem(sys.modules, name, module)
-    return found
+    return registered
 
 
 def test_nothing_is_registered_unless_models_are_named(
@@ -112,7 +112,7 @@ def test_vllm_gets_a_request_with_the_adapters_path(
     monkeypatch.setenv(MODELS, f"another, {MODEL}")
     register()
     (resolver,) = resolvers.values()
-    asked = asyncio.run(resolver.resolve_lora(str(project / "models/base"), f"{MODEL}@champion"))
-    assert asked.lora_name == f"{MODEL}@champion"
-    assert (Path(asked.lora_path) / "adapter_config.json").exists()
+    request = asyncio.run(resolver.resolve_lora(str(project / "models/base"), f"{MODEL}@champion"))
+    assert request.lora_name == f"{MODEL}@champion"
+    assert (Path(request.lora_path) / "adapter_config.json").exists()
     assert asyncio.run(resolver.resolve_lora(str(project / "models/base"), "gpt-4")) is None
