@@ -43,7 +43,7 @@ LAUNCH = (
     "import os, sys\n"
     "a, b, home = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]\n"
     "import fcntl\n"
-    "a, b = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (a, b))\n"
+    "a, b = (fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (a, b))\n"
     "os.dup2(a, 3); os.dup2(b, 4)\n"
     "if os.geteuid() == 0:\n"
     "    os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
@@ -111,7 +111,7 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def go(self, address: str) -> None:
-        """Load an address and wait until the page says that its table is whole."""
+        """Load an address and wait until the page says that its table is complete."""
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=address)
         self.until("document.body && document.body.dataset.ready === 'yes'")

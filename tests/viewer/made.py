@@ -99,7 +99,7 @@ def evaluated(number: int, task: Task, policy: str) -> Trajectory:
 
 
 def ranked(spoken: Trajectory, number: int) -> tuple[list[RankedState], list[Preference]]:
-    """Candidates at every turn: what was said and two others; at one state the needed question comes last."""
+    """Candidates at every turn: the reply itself and two others; at one state the needed question comes last."""
     states, pairs = [], []
     kinds = list(read_facts(spoken.task.hidden_information))
     for turn, reply in enumerate(spoken.turns):

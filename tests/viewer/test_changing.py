@@ -49,11 +49,11 @@ def ready(tab: Tab, address: str) -> None:
     tab.call("Page.navigate", url="about:blank")
     tab.call("Page.navigate", url=address)
 
-    def whole() -> Any:
+    def state() -> Any:
         expression = "document.body && document.body.dataset.ready"
         return tab.browser.call("Runtime.evaluate", tab.session, 5.0, expression=expression)["result"].get("value")
 
-    wait_for(whole, 60)
+    wait_for(state, 60)
 
 
 def test_an_address_far_down_the_table_opens(

@@ -106,7 +106,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     assert viewer.dialogues.catalogue.count == 64
     assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
     listing = cached(data["data/trajectories"])
-    (row,) = json.loads(whole := listing.read_text())
+    (row,) = json.loads(content := listing.read_text())
     odd = [[row | {"relpath": relative}] for relative in ("../../out.parquet", "/out", "", 7)]
     for broken in (*odd, [row | {"md5": None}], [7], {}):
         listing.write_text(json.dumps(broken))
@@ -114,7 +114,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
             find_target("agent@champion", settings, tmp_path / "deep/er/links")
         shutil.rmtree(tmp_path / "deep", ignore_errors=True)
     assert not list(tmp_path.rglob("out*"))
-    listing.write_text(whole)
+    listing.write_text(content)
     cached(data["data/evaluation"]).unlink()
     with pytest.raises(UserError, match="not in DVC's cache"):
         find_target("agent@champion", settings, tmp_path / "again")

@@ -106,11 +106,11 @@ def test_the_table_is_made_once_and_again_when_a_file_changes(
 
 
 def test_parts_of_the_table_go_over_sources(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = viewer.dialogues.catalogue.rows(0)
+    table = viewer.dialogues.catalogue.rows(0)
     monkeypatch.setattr(index_module, "SHARD", 10)
     parts = [viewer.dialogues.catalogue.rows(number) for number in range(7)]
     assert SHARD > 10 and [len(part["task"]) for part in parts] == [10] * 6 + [4]
-    for name, values in whole.items():
+    for name, values in table.items():
         assert [value for part in parts for value in part[name]] == values
     assert viewer.dialogues.catalogue.words(18, 14)[2:4] == viewer.dialogues.catalogue.words(20, 2)
 
@@ -158,7 +158,7 @@ def test_a_study_has_methods_temperatures_users_and_seeds(settings: Settings, tm
         dialogues.read(0)
 
 
-def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         find_sources(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no dialogues here"):
@@ -169,7 +169,7 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
         find_sources(other)
 
 
-def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer, rows: list[Row]) -> None:
+def test_a_dialogue_is_described_with_candidates_pairs_and_verdicts(viewer: Viewer, rows: list[Row]) -> None:
     row = next(row["row"] for row in rows if row["needed_last"])
     description = viewer.dialogues.describe(row)
     json.dumps(description, allow_nan=False)
@@ -186,7 +186,7 @@ def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer, r
     assert viewer.dialogues.describe(27)["messages"][2]["pieces"] == [("", HOSTILE)]
 
 
-def test_token_ratios_are_told_where_they_are_stored(
+def test_token_ratios_are_given_where_they_are_stored(
     viewer: Viewer, rows: list[Row], settings: Settings, project: Path, tmp_path: Path
 ) -> None:
     collected = [row["row"] for row in rows if row["stage"] == "collect"]

@@ -47,7 +47,7 @@ def row_of(viewer: Viewer, task: str, attempt: int = 0, source: str = "data/traj
     return list(rows)[attempt]
 
 
-def said(reward: float | None = None, note: str = "") -> dict[str, Any]:
+def label(reward: float | None = None, note: str = "") -> dict[str, Any]:
     return {"reward": reward, "note": note}
 
 
@@ -91,15 +91,15 @@ def test_a_label_given_in_the_page_arrives_through_an_import_as_the_reward(
 
 def test_of_two_people_nobody_overwrites_what_they_have_not_seen(own: Viewer, client: httpx.Client) -> None:
     row = row_of(own, TRAINING[0].id)
-    first = {**said(1, "fine"), "before": said()}
+    first = {**label(1, "fine"), "before": label()}
     assert client.post(f"/api/label/{row}", json=first).json() == {str(row): [1.0, "fine"]}
-    late = client.post(f"/api/label/{row}", json={**said(0), "before": said()})
+    late = client.post(f"/api/label/{row}", json={**label(0), "before": label()})
     assert late.status_code == 400 and "Somebody else has said something" in late.json()["error"]
     assert client.get("/api/meta").json()["labels"] == {str(row): [1.0, "fine"]}
     rows = [row_of(own, task.id, attempt) for task in TRAINING[1:6] for attempt in (0, 1)]
 
     def post(number: int) -> None:
-        client.post(f"/api/label/{number}", json={**said(0.5), "before": said()})
+        client.post(f"/api/label/{number}", json={**label(0.5), "before": label()})
 
     threads = [threading.Thread(target=post, args=(number,)) for number in rows]
     for thread in threads:
@@ -107,7 +107,8 @@ def test_of_two_people_nobody_overwrites_what_they_have_not_seen(own: Viewer, cl
     for thread in threads:
         thread.join()
     assert client.get("/api/meta").json()["labels"].keys() == {str(number) for number in (row, *rows)}
-    assert client.post(f"/api/label/{row}", json={**said(), "before": said(1, "fine")}).json() == {str(row): [None, ""]}
+    back = {**label(), "before": label(1, "fine")}
+    assert client.post(f"/api/label/{row}", json=back).json() == {str(row): [None, ""]}
     assert str(row) not in client.get("/api/meta").json()["labels"], "taken back"
 
 
@@ -124,10 +125,10 @@ def test_what_an_import_would_refuse_is_no_label(
     own: Viewer, client: httpx.Client, reward: Any, note: str, status: int, why: str
 ) -> None:
     row = row_of(own, TRAINING[0].id)
-    refused = client.post(f"/api/label/{row}", json={**said(reward, note), "before": said()})
+    refused = client.post(f"/api/label/{row}", json={**label(reward, note), "before": label()})
     assert refused.status_code == status and why in refused.text
     foreign = {"Origin": "https://evil.example"}
-    assert client.post(f"/api/label/{row}", json={**said(1), "before": said()}, headers=foreign).status_code == 403
+    assert client.post(f"/api/label/{row}", json={**label(1), "before": label()}, headers=foreign).status_code == 403
     assert own.meta()["labels"] == {}
 
 

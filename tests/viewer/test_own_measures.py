@@ -38,13 +38,13 @@ def settings(own_code: Any, tmp_path: Path) -> Settings:
         made = [dialogue(task, ["zero"], "x = 1", 0, policy) for task in TESTS[:12]]
         spoken[policy] = [
             replace(
-                each,
-                task=replace(each.task, suite="mine:Table"),
+                trajectory,
+                task=replace(trajectory.task, suite="mine:Table"),
                 tests=(),
                 reward=0.25 - cost * place,
                 parts={"food": 0.5, "price": -0.25 - cost * place},
             )
-            for place, each in enumerate(made)
+            for place, trajectory in enumerate(made)
         ]
         TrajectoryStore(tmp_path / "data/evaluation" / policy).write_shard(0, spoken[policy])
     domain = find_domain("mine:Table")
@@ -71,9 +71,9 @@ def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Pa
         tab.js("document.querySelector('.overviewhead select').value = 'part price'; 0")
         tab.js("document.querySelector('.overviewhead select').dispatchEvent(new Event('change')); 0")
         tab.until("document.querySelector('.charts')?.innerText.includes('price by method')")
-        points = tab.js("[...document.querySelectorAll('.dots .estimate')].map(one => one.title)")
+        points = tab.js("[...document.querySelectorAll('.dots .estimate')].map(el => el.title)")
         assert any(title.startswith("trained: -30.5\u00a0% [-32.") for title in points)
-        ends = "[...document.querySelectorAll('.estimate')].map(one => Number(one.style.getPropertyValue('--low')))"
+        ends = "[...document.querySelectorAll('.estimate')].map(el => Number(el.style.getPropertyValue('--low')))"
         assert all(0 <= place <= 1 for place in tab.js(ends)), "on the scale"
         tab.to("#/dialogues?part+price=..-0.26&sort=part+food&columns=task,reward,part+price")
         tab.until("document.querySelectorAll('.inner .row').length === 11")

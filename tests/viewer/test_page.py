@@ -102,7 +102,7 @@ def test_won_by_one_and_lost_by_the_other(tab: Tab, rows: list[Row]) -> None:
     link = tab.js("document.querySelector('.inner a').getAttribute('href')")
     tab.to(link)
     tab.until("document.querySelectorAll('.side').length === 2")
-    heads = tab.js("[...document.querySelectorAll('.sidehead')].map(one => one.innerText.replace(/\\s+/g, ' '))")
+    heads = tab.js("[...document.querySelectorAll('.sidehead')].map(el => el.innerText.replace(/\\s+/g, ' '))")
     assert heads[0].startswith("trained solved 10 of 10") and heads[1].startswith("base not solved")
 
 
@@ -110,7 +110,7 @@ def test_counts_beside_filters_are_what_choosing_them_would_list(tab: Tab, rows:
     listed(tab, "#/dialogues?method=trained")
     counts = tab.js(
         "Object.fromEntries([...document.querySelectorAll('#filters [type=checkbox]')]"
-        ".map(one => [one.dataset.key, Number(one.parentElement.querySelector('.many').textContent.replace(',', ''))]))"
+        ".map(el => [el.dataset.key, Number(el.parentElement.querySelector('.many').textContent.replace(',', ''))]))"
     )
     of_trained = [row for row in rows if row["method"] == "trained"]
     assert counts["success yes"] == sum(row["success"] for row in of_trained)
@@ -148,8 +148,8 @@ def test_a_dialogue_shows_candidates_pairs_tests_and_what_is_hidden(tab: Tab, ro
     text = tab.text("main")
     assert "−0.400" in text and "rank 3 of 4" in text and "4 distinct replies of 10 sampled, 1 pair" in text
     assert "Hidden information" not in text, "folded"
-    assert tab.js("[...document.querySelectorAll('.request details')].every(one => !one.open)")
-    tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
+    assert tab.js("[...document.querySelectorAll('.request details')].every(el => !el.open)")
+    tab.js("document.querySelectorAll('details').forEach(el => el.open = true); 0")
     tab.settle()
     text = tab.text("main")
     assert "Hidden information" in text and "3 over 2" in text and '"token_ids"' in text
@@ -172,7 +172,7 @@ def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: l
             f"document.querySelectorAll('.candidates .heat').length == {sampled}"
         )
         tab.settle()
-        button = "[...document.querySelectorAll('.buttons button')].find(one => one.textContent.includes('Tokens by'))"
+        button = "[...document.querySelectorAll('.buttons button')].find(el => el.textContent.includes('Tokens by'))"
         assert tab.js(f"!!{button}") == there
         if not there:
             continue
@@ -194,7 +194,7 @@ def test_hostile_words_stay_text(tab: Tab, viewer: Viewer) -> None:
     tab.until(f"!!{spoken}")
     thoughts = f"{spoken}.previousSibling"
     assert tab.js(f"!{thoughts}.open && {thoughts}.textContent.startsWith('Thoughts<img')"), "folded, before the reply"
-    tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
+    tab.js("document.querySelectorAll('details').forEach(el => el.open = true); 0")
     tab.settle()
     assert "Prompt: 2 tokens, 2 new\n" in (text := tab.text("main"))
     assert "Prompt: 5 tokens, 3 new; earlier messages were written anew\n" in text, "its reply has left the prompt"
@@ -221,7 +221,7 @@ def test_the_overview_says_what_the_rows_say(tab: Tab, rows: list[Row]) -> None:
     for title in ("Success by method", "By domain", "Success against questions asked", "What goes wrong"):
         assert title in text
     assert "From the first fault to the outcome" in text and "What the critic knows" in text
-    tab.js("document.querySelectorAll('figure details').forEach(one => one.open = true); 0")
+    tab.js("document.querySelectorAll('figure details').forEach(el => el.open = true); 0")
     table = tab.js("[...document.querySelectorAll('figure')][0].querySelector('tbody').innerText.split('\\n')")
     share = wilson_interval(sum(trained), len(trained))
     shares = "\t".join(f"{100 * value:.1f}\u00a0%" for value in (share.value, share.low, share.high))
@@ -263,10 +263,10 @@ def test_the_keyboard_is_enough(tab: Tab) -> None:
 
 ADDRESSES = ("#/dialogues?fault=untold", "#/overview", f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[1].id}/0")
 UNNAMED = """[...document.querySelectorAll('button, a, input, select, textarea, [role=img], [role=region]')]
-  .filter(one => !(one.getAttribute('aria-label') || one.textContent?.trim() || one.title
-    || one.closest('label')?.textContent.trim() || one.querySelector?.('title')))
-  .map(one => one.outerHTML.slice(0, 120))"""
-IDS = "[...document.querySelectorAll('[id]')].map(one => one.id)"
+  .filter(el => !(el.getAttribute('aria-label') || el.textContent?.trim() || el.title
+    || el.closest('label')?.textContent.trim() || el.querySelector?.('title')))
+  .map(el => el.outerHTML.slice(0, 120))"""
+IDS = "[...document.querySelectorAll('[id]')].map(el => el.id)"
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280, 2560])

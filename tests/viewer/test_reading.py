@@ -40,7 +40,7 @@ def taken(folder: Path, name: str) -> str:
 
 def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
     def heads() -> list[str]:
-        titles: list[str] = tab.js("[...document.querySelectorAll('.head .cell')].map(one => one.textContent)")
+        titles: list[str] = tab.js("[...document.querySelectorAll('.head .cell')].map(el => el.textContent)")
         return titles
 
     tab.size(1280, 900)
@@ -64,11 +64,11 @@ def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
     tab.key("Escape")
 
 
-def test_names_of_tasks_are_whole_and_a_narrow_page_keeps_its_columns(tab: Tab) -> None:
+def test_names_of_tasks_are_not_cut_and_a_narrow_page_keeps_its_columns(tab: Tab) -> None:
     for width in (1280, 1241, 390):
         tab.size(width, 900)
         listed(tab, "#/dialogues?method=trained&columns=request,tokens" if width == 390 else "#/dialogues")
-        cut = "[...document.querySelectorAll('.inner .cell.task a')].filter(one => one.scrollWidth > one.clientWidth)"
+        cut = "[...document.querySelectorAll('.inner .cell.task a')].filter(el => el.scrollWidth > el.clientWidth)"
         assert tab.js(f"{cut}.length") == 0, width
     assert "/10" in tab.text(".inner .row .passed") and "trained" in tab.text(".inner .row .method")
     tab.size(1280, 900)
@@ -92,7 +92,7 @@ def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Pa
     tab.js(f"sweetrl.data.tasks[0] = {json.dumps(rows[0]['task'])}; 0")
 
 
-def test_dialogues_are_written_whole(tab: Tab, viewer: Viewer, downloads: Path) -> None:
+def test_dialogues_are_written_in_full(tab: Tab, viewer: Viewer, downloads: Path) -> None:
     numbers = listed(tab, "#/dialogues?outcome=lost&columns=task,tokens")
     tab.js(
         "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('JSON')).click()"
@@ -105,7 +105,7 @@ def test_dialogues_are_written_whole(tab: Tab, viewer: Viewer, downloads: Path) 
     tab.until("document.querySelectorAll('.message').length > 2")
     for word, name in (("JSON", "json"), ("Text", "txt")):
         tab.js(
-            "[...document.querySelectorAll('.about .menu')].find(one => one.innerText.startsWith('Download'))"
+            "[...document.querySelectorAll('.about .menu')].find(el => el.innerText.startsWith('Download'))"
             f".querySelectorAll('button')[{0 if word == 'JSON' else 1}].click(); 0"
         )
         text = taken(downloads, f"data-evaluation-trained-{TESTS[3].id}-0.{name}".replace("-0.", "."))
@@ -134,7 +134,7 @@ def test_messages_as_written_and_one_of_them_copied(tab: Tab) -> None:
     tab.to(DIALOGUE)
     tab.until("document.querySelectorAll('.message').length > 2")
     assert tab.js("!!document.querySelector('.message .code')")
-    button = "[...document.querySelectorAll('.buttons button')].find(one => one.innerText.trim() === 'As written')"
+    button = "[...document.querySelectorAll('.buttons button')].find(el => el.innerText.trim() === 'As written')"
     tab.js(f"{button}.click(); 0")
     shown = tab.js("[...document.querySelectorAll('.message.assistant .written')].pop().textContent")
     assert shown.startswith("I WANT TO ANSWER:\n```python\n") and not tab.js(

@@ -89,7 +89,7 @@ def test_tests_are_run_again_with_every_value(client: httpx.Client, viewer: View
     assert all(run["passed"] and run["got"] == run["expected"] for run in right)
 
 
-def test_what_cannot_be_had_is_said(client: httpx.Client) -> None:
+def test_what_cannot_be_had_is_an_error(client: httpx.Client) -> None:
     refused = client.post("/api/dialogue/0/heat", json={})
     assert refused.status_code == 400 and "no trained log-ratio critic" in refused.json()["error"]
 
@@ -103,13 +103,13 @@ def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: p
         return target.getvalue()
 
     domain = find_domain("frontend")
-    shades = {"one": png("black", (40, 30)), "wanted": png("white", (40, 50))}
-    monkeypatch.setattr(type(domain), "picture", lambda self, content: shades["one" if "one" in content else "wanted"])
+    page, reference = png("black", (40, 30)), png("white", (40, 50))
+    monkeypatch.setattr(type(domain), "picture", lambda self, content: reference if "reference" in content else page)
     (task,) = domain.tasks("test", 1, 1, 2)
-    messages = (Message("user", "a page"), Message("assistant", "<html><body>one</body></html>"))
-    drawn = pictures(Trajectory(replace(task, ground_truth="<html>wanted</html>"), 0, messages), domain)
+    messages = (Message("user", "a page"), Message("assistant", "<html><body>page</body></html>"))
+    drawn = pictures(Trajectory(replace(task, ground_truth="<html>reference</html>"), 0, messages), domain)
     assert set(drawn["pages"]) == {"1"} and drawn["reference"].startswith("data:image/png;base64,")
-    change = difference(shades["one"], shades["wanted"])
+    change = difference(page, reference)
     with Image.open(io.BytesIO(change)) as image:
         assert image.size == (40, 50) and image.getpixel((5, 5)) == 0 and image.getpixel((5, 45)) == 255
 

@@ -29,10 +29,10 @@ def cost(task: str, policy: str, tokens: int) -> DialogueCost:
 
 
 class Store:
-    """Runs with costs; what is asked for is in `asked`."""
+    """Runs with costs; the ids that were requested are in `requests`."""
 
     def __init__(self, folder: Path) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.places = {RUNS["evaluate"]: folder / "evaluate", RUNS["collect"]: folder / "collect"}
         for name, tokens in (("base", 50), ("trained", 80)):
             ledger = Ledger(folder / f"evaluate/costs-{name}.jsonl")
@@ -40,7 +40,7 @@ class Store:
             ledger.add([cost(TESTS[0].id, name, 7), cost(TESTS[0].id, name, tokens), cost(TESTS[1].id, name, tokens)])
 
     def run(self, run_id: str) -> RunFacts | None:
-        self.asked.append(run_id)
+        self.requests.append(run_id)
         if run_id == RUNS["tasks"]:
             return None
         return RunFacts(run_id, "x", "FINISHED", "c0ffee00c0ffee", 61.5, {"seed": "7"})
@@ -77,7 +77,7 @@ def test_a_dialogue_has_the_cost_of_its_last_attempt(store: Store, counted: View
     names = "prompt_tokens", "cached_tokens", "generated_tokens", "seconds", "busy_seconds"
     expected = dict(zip(names, (800, 720, 80, 2.5, 0.25), strict=True))
     assert costs["data/evaluation/trained", TESTS[0].id] == expected
-    assert store.asked == [], "only the files of a run are looked at"
+    assert store.requests == [], "only the files of a run are looked at"
 
 
 def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium: Chromium) -> None:
@@ -88,8 +88,8 @@ def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium:
         assert "seed" in tab.js("[...document.querySelectorAll('.charts details')].pop().textContent")
         tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[1].id}/0")
         facts = tab.until("document.querySelector('.about .facts + .facts, .about .facts:last-of-type')?.innerText")
-        whole = tab.text(".about")
-        assert "2.5 s" in whole and "800 (720 cached)" in whole and "Tokens written" in whole, facts
+        about = tab.text(".about")
+        assert "2.5 s" in about and "800 (720 cached)" in about and "Tokens written" in about, facts
 
 
 def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
