@@ -70,8 +70,8 @@ class Clone:
 
     def environment(self) -> dict[str, str]:
         """The environment of a user with an activated environment, and nothing of this test run's."""
-        ours = ("MLFLOW_", "PREFECT_", "SWEETRL_")
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        own = ("MLFLOW_", "PREFECT_", "SWEETRL_")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return {**plain, "PATH": path, "PYTHONPATH": str(self.root / "src"), "COLUMNS": "200"}
 

@@ -116,8 +116,8 @@ class Reader:
             done = subprocess.run(
                 ["bash", "-c", script], **run, input=words, capture_output=True, text=True, timeout=SECONDS, check=False
             )
-            said = f"line {block.line}: {command}\n{done.stdout[-2500:]}\n{done.stderr[-2500:]}"
-            assert done.returncode == 0 and "Traceback (most recent call last)" not in done.stdout + done.stderr, said
+            output = f"line {block.line}: {command}\n{done.stdout[-2500:]}\n{done.stderr[-2500:]}"
+            assert done.returncode == 0 and "Traceback (most recent call last)" not in done.stdout + done.stderr, output
             self.place, _, rest = state.read_text(encoding="utf-8").partition("\n")
             self.environment = dict(pair.split("=", 1) for pair in rest.split("\0") if "=" in pair)
 

@@ -69,9 +69,9 @@ def code_of(clone: Clone, version: str, monkeypatch: pytest.MonkeyPatch) -> dict
     from sweetrl.tracking.lineage import lineage
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    found = lineage(f"sweetrl-agent/{version}", load_settings(clone.root / "params.yaml").tracking, clone.root)
-    assert found.parent is not None and found.parent.status == "FINISHED"
-    return found.code
+    origins = lineage(f"sweetrl-agent/{version}", load_settings(clone.root / "params.yaml").tracking, clone.root)
+    assert origins.parent is not None and origins.parent.status == "FINISHED"
+    return origins.code
 
 
 def committed(clone: Clone, changes: dict[str, Any]) -> None:
@@ -106,9 +106,9 @@ def test_an_own_domain_is_trained_evaluated_and_registered(
     dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
     assert len(dialogues) == 160
     # Its own reward and its own user: the parts add up, and a question that matters is answered by its value.
-    for one in dialogues:
-        assert one["reward"] == pytest.approx(sum(part for _, part in one["parts"]))
-    assert len({one["reward"] for one in dialogues}) > 2
+    for dialogue in dialogues:
+        assert dialogue["reward"] == pytest.approx(sum(part for _, part in dialogue["parts"]))
+    assert len({dialogue["reward"] for dialogue in dialogues}) > 2
     adapter = load_file(clone.root / "models/policy/adapter_model.safetensors")
     assert all(weight.any() for name, weight in adapter.items() if "lora_B" in name), "the policy has not moved"
     assert "<dt>Domain</dt><dd>examples.forms:Forms</dd>" in (clone.root / "reports/report.html").read_text()
@@ -124,8 +124,8 @@ def test_an_own_method_takes_the_same_dialogues_and_skips_what_it_does_not_need(
     printed = run(clone)
     assert status(printed, "collect") == "skipped"
     for stage, skipped in (("train-critic", "models/critic"), ("rank", "data/preferences")):
-        told = read(clone, f"{skipped}/skipped.json")
-        assert "examples.best_attempt:BestAttempt" in json.dumps(told), stage
+        note = read(clone, f"{skipped}/skipped.json")
+        assert "examples.best_attempt:BestAttempt" in json.dumps(note), stage
     assert clone.lock()["collect"] == before["collect"]
     assert clone.lock()["train-policy"] != before["train-policy"]
     assert "version 2" in printed
@@ -151,21 +151,21 @@ def test_an_own_reward_on_backend_programming(
     clone = clone_project(tmp_path / "brief", **BRIEF)
     printed = run(clone)
     assert "model: sweetrl-agent version 1 registered (@challenger)" in printed
-    said = priced(clone, 0.02)
+    messages = priced(clone, 0.02)
     assert code_of(clone, "1", monkeypatch)["reward.function"].startswith("examples.brief:brief ")
     path = clone.root / "examples/brief.py"
     path.write_text(path.read_text().replace("0.02", "0.03"))
     again = clone.check("flows.run", "--until", "collect").stdout
     assert status(again, "collect") == "ran" and "scored again, none played" in again
-    assert priced(clone, 0.03) == said
+    assert priced(clone, 0.03) == messages
 
 
 def priced(clone: Clone, price: float) -> list[Any]:
-    """What is said in the collected dialogues, whose questions have cost `price`."""
+    """The messages of the collected dialogues, whose questions have cost `price`."""
     dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
-    for one in dialogues:
-        parts = dict(one["parts"])
-        questions = sum(message["role"] == "assistant" for message in one["messages"]) - 1
+    for dialogue in dialogues:
+        parts = dict(dialogue["parts"])
+        questions = sum(message["role"] == "assistant" for message in dialogue["messages"]) - 1
         assert parts["questions"] == pytest.approx(-price * questions)
-        assert one["reward"] == pytest.approx(parts["tests"] + parts["questions"])
-    return [one["messages"] for one in dialogues]
+        assert dialogue["reward"] == pytest.approx(parts["tests"] + parts["questions"])
+    return [dialogue["messages"] for dialogue in dialogues]

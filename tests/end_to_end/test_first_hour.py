@@ -57,9 +57,9 @@ class Shortest(sweetrl.Method):
 
     def data(self, job):
         best = {}
-        for one in job.inputs.trajectories():
-            if letters(one) <= min(job.settings.most, letters(best.get(one.task.id, one))):
-                best[one.task.id] = one
+        for dialogue in job.inputs.trajectories():
+            if letters(dialogue) <= min(job.settings.most, letters(best.get(dialogue.task.id, dialogue))):
+                best[dialogue.task.id] = dialogue
         return job.rows(best.values())
 """,
 }
@@ -134,7 +134,7 @@ def test_from_the_demo_to_an_own_domains_second_champion_and_back(
     registry = Registry(load_settings(clone.root / "params.yaml").tracking, clone.root)
     registry.promote("1", "the first")  # as `flows.promote` does with the second
 
-    # What the reward counts is another one now, in a file that neither `suite` nor `reward.function` names.
+    # What the reward counts has changed, in a file that neither `suite` nor `reward.function` names.
     (clone.root / "words/counting.py").write_text(CODE["words/counting.py"].replace("len(message.content)", "1"))
     commit(clone, method_options={"epochs": 2, "learning_rate": 1e-3})
     printed = clone.check("flows.run")

@@ -48,9 +48,9 @@ write_adapter(Path("."), dialogues)
 rewards = [float(number < 4 * dialogues) for number in range(40)]
 rows = [{"task_id": f"t{number:02d}", "policy": "trained", "reward": reward} for number, reward in enumerate(rewards)]
 parquet.write_table(pa.Table.from_pylist(rows), "reports/results.parquet")
-whole = {"value": sum(rewards) / 40, "low": 0.0, "high": 1.0, "n": 40}
-measured = {name: {"success": whole, "reward": whole} for name in ("base", "trained")}
-difference = {**whole, "low": 0.1, "p_value": 0.001, "test": "none"}
+overall = {"value": sum(rewards) / 40, "low": 0.0, "high": 1.0, "n": 40}
+measured = {name: {"success": overall, "reward": overall} for name in ("base", "trained")}
+difference = {**overall, "low": 0.1, "p_value": 0.001, "test": "none"}
 report = {"tasks": 40, "confidence": 0.95, "policies": measured}
 report["difference"] = {"success": difference, "reward": difference}
 write_json(Path("reports/evaluation.json"), report)
@@ -146,9 +146,9 @@ def serving(home: Path) -> Iterator[httpx.Client]:
     server = subprocess.Popen([sys.executable, *words], cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        found = re.search(r"http://\S+", server.stdout.readline())
-        assert found is not None
-        with httpx.Client(base_url=found[0], trust_env=False, timeout=120) as client:
+        address = re.search(r"http://\S+", server.stdout.readline())
+        assert address is not None
+        with httpx.Client(base_url=address[0], trust_env=False, timeout=120) as client:
             until(lambda: version(client) != "", "the endpoint did not answer", 180)
             yield client
     finally:
@@ -173,8 +173,8 @@ def talk(client: httpx.Client, number: int, consent: str) -> None:
         if words:
             messages.append({"role": "user", "content": words})
         notes["dialogue"] = answer["sweetrl"].get("dialogue", "")
-    told = client.post("/feedback", json={"dialogue": notes["dialogue"], "outcome": "success"})
-    assert told.status_code == (200 if consent == "true" else 404), told.text
+    feedback = client.post("/feedback", json={"dialogue": notes["dialogue"], "outcome": "success"})
+    assert feedback.status_code == (200 if consent == "true" else 404), feedback.text
 
 
 def status(home: Path) -> str:

@@ -42,7 +42,7 @@ def test_variants_run_once_and_make_a_report(
     values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
     values |= {"large_seeds": [7], "online_seeds": [7]}
     claims = yaml.safe_load((folder / "claims.yaml").read_text())
-    claims = [one for one in claims if one.get("persona", "") in ("", *values["personas"])]
+    claims = [claim for claim in claims if claim.get("persona", "") in ("", *values["personas"])]
     (folder / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
@@ -56,9 +56,9 @@ def test_variants_run_once_and_make_a_report(
     assert {path.name for path in (kept / "models").iterdir()} == {"2", "3", "policy"}
     assert results["missing"] == []
     for row in results["rows"].values():
-        assert {name: one["tasks"] for name, one in row["at"].items()} == {"0": 8, "1": 8, "chosen": 8}, row["variant"]
+        assert {name: at["tasks"] for name, at in row["at"].items()} == {"0": 8, "1": 8, "chosen": 8}, row["variant"]
         assert set(row["personas"]) == ({"terse"} if row["variant"] == "sweet" else set())
-    assert all(one["written"] in ("before", "") for one in results["claims"])
+    assert all(claim["written"] in ("before", "") for claim in results["claims"])
     critics = ("sweet", "value-head", "random")
     assert set(results["best_of_n"]["7"]) == {f"{name}{end}" for name in critics for end in ("", " with prior")}
     assert "SWEET-RL, a third of the tasks" in (folder / "results.md").read_text()

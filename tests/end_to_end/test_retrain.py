@@ -48,8 +48,8 @@ def test_retrain_promote_and_restore(trained: Clone, monkeypatch: pytest.MonkeyP
     lines = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 1}
     assert lines["collect"] == "ran" and lines["tasks"] == "restored", "the run cache is shared"
 
-    found = registry(trained)
-    second = found.get("2")
+    registered = registry(trained)
+    second = registered.get("2")
     assert second.tags["git_commit"] == git(home, "rev-parse", branch).stdout.strip()
     assert at_work(trained.root) == []
 
@@ -57,17 +57,17 @@ def test_retrain_promote_and_restore(trained: Clone, monkeypatch: pytest.MonkeyP
     git(home, "merge", "-q", "--ff-only", branch)
     assert trained.run("dvc", "checkout", "-q", "dvc.yaml").returncode == 0
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy
-    assert found.aliases()["champion"] == "2"
+    assert registered.aliases()["champion"] == "2"
     settled = trained.run("flows.run")
     assert settled.returncode == 0 and "nothing had changed" in settled.stdout, settled.stdout + settled.stderr[-3000:]
 
     done = trained.check("sweetrl.cli", "restore", "1")
     assert "version 1 (was 2)" in done.stdout
-    assert found.aliases()["champion"] == "1"
+    assert registered.aliases()["champion"] == "1"
     assert (home / "dvc.lock").read_bytes() == first_lock
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() == first_policy
-    said = trained.check("sweetrl.cli", "restore", "--json").stdout
-    assert "restored in the place of version 2" in said and "accepted: for the test" in said
+    history = trained.check("sweetrl.cli", "restore", "--json").stdout
+    assert "restored in the place of version 2" in history and "accepted: for the test" in history
 
 
 def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatc
     done = trained.check("flows.evaluate", "sweetrl-agent/1")
     assert "on 8 tasks" in done.stdout + done.stderr
     assert {path: path.read_bytes() for path in before} == before, "the project's own results are not touched"
-    found = registry(trained)
-    assert len(measured(found, found.get("1")).rewards) == 8
+    registered = registry(trained)
+    assert len(measured(registered, registered.get("1")).rewards) == 8
     leftovers = list((trained.root / ".scratch").glob("evaluate-version-*"))
     assert leftovers == []

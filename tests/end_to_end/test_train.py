@@ -1,4 +1,4 @@
-"""The whole thing: from a clean clone to a registered, evaluated version, and again with nothing to do."""
+"""From a clean clone to a registered, evaluated version, and again with nothing to do."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def test_the_lineage_of_the_registered_version_is_complete(
     clone, _ = first
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     settings = load_settings(clone.root / "params.yaml")
-    found = lineage("sweetrl-agent@champion", settings.tracking, clone.root)
-    assert found.commit == git(clone.root, "rev-parse", "HEAD").stdout.strip()
-    assert found.run is not None and found.run.name == "train-policy"
-    assert found.parent is not None and found.parent.name == "train" and found.parent.status == "FINISHED"
-    assert {stage.name for stage in found.stages} == set(STAGES)
-    assert all(stage.status == "FINISHED" and stage.commit == found.commit for stage in found.stages)
+    origins = lineage("sweetrl-agent@champion", settings.tracking, clone.root)
+    assert origins.commit == git(clone.root, "rev-parse", "HEAD").stdout.strip()
+    assert origins.run is not None and origins.run.name == "train-policy"
+    assert origins.parent is not None and origins.parent.name == "train" and origins.parent.status == "FINISHED"
+    assert {stage.name for stage in origins.stages} == set(STAGES)
+    assert all(stage.status == "FINISHED" and stage.commit == origins.commit for stage in origins.stages)
     locked = {path: value for outs in clone.lock().values() for path, value in outs.items()}
     data = {path: value for path, value in locked.items() if not path.startswith("reports/runs/")}
-    assert {path: value for path, value in found.data.items() if path in locked} == data
-    assert found.params["collect.tasks"] == "12"
-    collect = next(stage for stage in found.stages if stage.name == "collect")
+    assert {path: value for path, value in origins.data.items() if path in locked} == data
+    assert origins.params["collect.tasks"] == "12"
+    collect = next(stage for stage in origins.stages if stage.name == "collect")
     assert {item.path: item.hash for item in collect.inputs}["data/tasks/train.parquet"] == locked[
         "data/tasks/train.parquet"
     ]
-    assert "success_after" in found.evaluation and found.cost["seconds"] > 0
+    assert "success_after" in origins.evaluation and origins.cost["seconds"] > 0
 
 
 def test_a_second_run_has_nothing_to_do(first: tuple[Clone, str]) -> None:

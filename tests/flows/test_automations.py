@@ -1,4 +1,4 @@
-"""Who is told: the automations of prefect.yaml on a real Prefect server, whose words a webhook receives."""
+"""Notifications: the automations of prefect.yaml on a real Prefect server, whose words a webhook receives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def inbox() -> Iterator[tuple[str, Queue[dict[str, str]]]]:
 
 
 @pytest.mark.slow
-def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_own(
+def test_a_winner_that_waits_is_reported_by_webhook_once_and_each_project_has_its_own(
     server: Prefect, inbox: tuple[str, Queue[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -57,37 +57,34 @@ def test_a_winner_that_waits_is_told_by_webhook_once_and_each_project_has_its_ow
     from tasks.training import Waiting
 
     def automations(project: str) -> list[dict[str, Any]]:
-        named: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text().replace(PROJECT, project))[
-            "automations"
-        ]
-        return named
+        return yaml.safe_load((ROOT / "prefect.yaml").read_text().replace(PROJECT, project))["automations"]
 
     url, received = inbox
     monkeypatch.setenv("PREFECT_API_URL", server.url)
     where = {PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: PREFECT_PASSWORD}
     with temporary_settings(where), get_client(sync_client=True) as client:
-        assert "no notification block team" in automate(client, automations("ours"), "team")
+        assert "no notification block team" in automate(client, automations("own"), "team")
         assert not client.read_automations()
         sent = {"subject": "{{subject}}", "body": "{{body}}"}
         block: Any = CustomWebhookNotificationBlock(name="team", url=url, json_data=sent)
         block.save("team")
-        for project in ("ours", "theirs", "ours"):
+        for project in ("own", "other", "own"):
             assert "tells of" in automate(client, automations(project), "team")
         assert {each.name: each.enabled for each in client.read_automations()} == {
-            "ours.needs-a-person": True,
-            "ours.refused": False,
-            "theirs.needs-a-person": True,
-            "theirs.refused": False,
+            "own.needs-a-person": True,
+            "own.refused": False,
+            "other.needs-a-person": True,
+            "other.refused": False,
         }
         flow = client.create_flow_from_name("retrain")
-        deployment = client.create_deployment(flow, name="ours.nightly")
+        deployment = client.create_deployment(flow, name="own.nightly")
         run = client.create_flow_run_from_deployment(deployment)
         client.set_flow_run_state(run.id, Failed(name=Waiting.__name__, message=REASON), force=True)
-        night = last_night("ours")
+        night = last_night("own")
         assert night is not None and (night.state, night.message, night.failed) == ("Waiting", REASON, True)
-        assert last_night("theirs") is None
-    told = received.get(timeout=SECONDS)
-    assert told["subject"] == "ours: retrain ended as Waiting"
-    assert told["body"].startswith(REASON)
+        assert last_night("other") is None
+    notification = received.get(timeout=SECONDS)
+    assert notification["subject"] == "own: retrain ended as Waiting"
+    assert notification["body"].startswith(REASON)
     with pytest.raises(Empty):
         received.get(timeout=3)

@@ -61,15 +61,15 @@ def test_harm_is_shown_first_and_is_the_exit_status(
     monkeypatch.setattr(console, "_silence_traces", lambda: None)
     flow, show = how(which, ended(accepted), monkeypatch)
     code = console.command_line(lambda: console.show_all(flow, show))
-    said = capsys.readouterr()
-    assert "gate: as the gate says" in said.out, "all that was done is shown"
+    printed = capsys.readouterr()
+    assert "gate: as the gate says" in printed.out, "all that was done is shown"
     change = "mean reward changed by −19.0 points on 1,000 held-out tasks"
     assert code == (0 if accepted else 3)
-    assert (f"error: the new version is worse than its base: {change}" in said.err) is not accepted
-    assert said.out.startswith(f"\x1b[1;31mHARM: worse than its base: {change}") is not accepted
+    assert (f"error: the new version is worse than its base: {change}" in printed.err) is not accepted
+    assert printed.out.startswith(f"\x1b[1;31mHARM: worse than its base: {change}") is not accepted
 
 
-def test_a_winner_that_waits_is_said_each_night(
+def test_a_winner_that_waits_is_reported_each_night(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was exit status 0 and Completed, and nobody knew that a better version waited for a merge."""
@@ -77,8 +77,8 @@ def test_a_winner_that_waits_is_said_each_night(
     monkeypatch.setattr(console, "_silence_traces", lambda: None)
     flow, show = how("retrain", ended(True), monkeypatch, "version 2 has won and is not merged: params.yaml is edited")
     assert console.command_line(lambda: console.show_all(flow, show)) == 4
-    said = capsys.readouterr()
-    assert "branch:  retrain/x" in said.out and "error: version 2 has won and is not merged" in said.err
+    printed = capsys.readouterr()
+    assert "branch:  retrain/x" in printed.out and "error: version 2 has won and is not merged" in printed.err
     assert [event[:3] for event in EVENTS] == [("waiting", "model", "sweetrl-agent")]
     state = retrain.retrain.fn()
     assert state.is_failed() and state.name == "Waiting" and "version 2 has won" in state.message

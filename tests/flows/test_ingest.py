@@ -1,4 +1,4 @@
-"""The flow `ingest`: what it is told, what it tells, and that its event is the one that retraining waits for."""
+"""The flow `ingest`: its options, what it prints, and that its event is the one that retraining waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE = Made("000003", "in", "dialogues", "dialogues-000003", files=2, rows=5, ba
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the flow's steps are called with; the project has a source."""
     (tmp_path / "params.yaml").write_text("ingest: {source: in}\n")
     monkeypatch.chdir(tmp_path)
@@ -38,29 +38,29 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_what_waits_is_announced(told: list[Any], tmp_path: Path) -> None:
+def test_what_waits_is_announced(calls: list[Any], tmp_path: Path) -> None:
     module.ingest.fn(str(tmp_path), kind="tasks", again=True)
-    assert told == [
+    assert calls == [
         (tmp_path, "", "tasks", True, True),
         ("arrived", "data", "sweetrl-agent", {"batch": "dialogues-000003", "kind": "dialogues"}),
     ]
-    told.clear()
+    calls.clear()
     module.ingest.fn(str(tmp_path), announce=False)
-    assert len(told) == 1
+    assert len(calls) == 1
 
 
-def test_by_its_schedule_it_has_nothing_to_do_without_a_source(told: list[Any], tmp_path: Path) -> None:
+def test_by_its_schedule_it_has_nothing_to_do_without_a_source(calls: list[Any], tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("seed: 7\n")
     assert module.ingest.fn(str(tmp_path)) == Ingested(None)
-    assert told == ["ingest.source is empty in params.yaml: there is nowhere to look for new files"]
+    assert calls == ["ingest.source is empty in params.yaml: there is nowhere to look for new files"]
 
 
-def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(calls: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "ingest", module.ingest.fn)
     monkeypatch.setattr("sys.argv", ["ingest", "s3://team/x/", "--kind", "dialogues", "--no-push", "--no-event"])
     with pytest.raises(SystemExit, match="0"):
         module.main()
-    assert told == [(Path.cwd(), "s3://team/x/", "dialogues", False, False)]
+    assert calls == [(Path.cwd(), "s3://team/x/", "dialogues", False, False)]
     assert capsys.readouterr().out.splitlines() == [
         "dialogues-000003: 5 rows of 2 new files, 1 put aside (data/ingest/quarantine/000003.jsonl)",
         "pushed:  data to store",
@@ -69,9 +69,9 @@ def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("sys.argv", ["ingest", "--no-event", "--json"])
     with pytest.raises(SystemExit, match="0"):
         module.main()
-    found = json.loads(capsys.readouterr().out)
-    assert found["made"]["batch"] == found["waiting"] == "dialogues-000003"
-    assert (found["made"]["rows"], found["made"]["bad"], found["pushed"]) == (5, 1, ["data to store"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["made"]["batch"] == printed["waiting"] == "dialogues-000003"
+    assert (printed["made"]["rows"], printed["made"]["bad"], printed["pushed"]) == (5, 1, ["data to store"])
     monkeypatch.setattr(module.ingestion, "ingest", lambda *arguments: Ingested(None))
     with pytest.raises(SystemExit, match="0"):
         module.main()
@@ -85,9 +85,9 @@ def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: py
     steps.announce("arrived", "data", "mine", {"batch": "dialogues-000003"})
     (event,) = sent
     text = (ROOT / "prefect.yaml").read_text().replace("{{ $SWEETRL_PROJECT }}", "mine")
-    deployments = {one["name"]: one for one in yaml.safe_load(text)["deployments"]}
+    deployments = {deployment["name"]: deployment for deployment in yaml.safe_load(text)["deployments"]}
     triggers = deployments["mine.nightly"]["triggers"]
-    trigger = next(one for one in triggers if event["event"] in one["expect"])
+    trigger = next(trigger for trigger in triggers if event["event"] in trigger["expect"])
     assert event["resource"]["prefect.resource.id"] == trigger["match"]["prefect.resource.id"]
     assert event["payload"] == {"batch": "dialogues-000003"}
     assert deployments["mine.ingest"]["schedules"] and deployments["mine.ingest"]["triggers"]

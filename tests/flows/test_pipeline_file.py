@@ -63,9 +63,9 @@ def test_no_stage_depends_on_a_run_file() -> None:
 @pytest.mark.parametrize("stage", sorted(STAGES | ITERATIONS))
 def test_a_stage_depends_on_the_code_of_what_its_parameters_choose(stage: str) -> None:
     """Where `suite`, `method`, `reward` or `simulator` decides a result, so does what is written in its source."""
-    found = (STAGES | ITERATIONS)[stage]
-    chosen = [f"${{sources.{name}}}" for name in SOURCES if name in found["params"]]
-    named = [path for path in found["deps"] if path.startswith("$") and path not in DATA]
+    definition = (STAGES | ITERATIONS)[stage]
+    chosen = [f"${{sources.{name}}}" for name in SOURCES if name in definition["params"]]
+    named = [path for path in definition["deps"] if path.startswith("$") and path not in DATA]
     assert named == [path for path in chosen if path not in DATA]
 
 
@@ -96,7 +96,7 @@ def test_a_deployment_names_a_flow_and_its_parameters(deployment: dict) -> None:
     assert deployment["work_pool"]["name"] == "{{ $SWEETRL_PROJECT }}"
     for shared in (
         deployment["name"],
-        *(one["match"]["prefect.resource.id"] for one in deployment.get("triggers", ())),
+        *(trigger["match"]["prefect.resource.id"] for trigger in deployment.get("triggers", ())),
     ):
         assert "{{ $SWEETRL_PROJECT }}" in shared, "another project on the server has its own"
 

@@ -19,20 +19,20 @@ from tests.tasks.fake_project import Project
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """What the flows have said."""
+def lines() -> list[str]:
+    """What the flows have printed."""
     return []
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Project:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> Project:
     """Versions 1 to 3 were champion, one after the other; 4 is registered."""
-    made = registered(monkeypatch, tmp_path, [promote, promotion, restore], said.append)
+    made = registered(monkeypatch, tmp_path, [promote, promotion, restore], lines.append)
     monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
-    steps = replace(made.steps(), promote=promotion.take_over, say=said.append)
+    steps = replace(made.steps(), promote=promotion.take_over, say=lines.append)
     monkeypatch.setattr(promote, "prefect_steps", lambda: steps)
     made.client.change(
-        "versions", lambda known: [*known, "lock of batch 40\n", "lock of batch 80\n", "lock of a run\n"]
+        "versions", lambda locks: [*locks, "lock of batch 40\n", "lock of batch 80\n", "lock of a run\n"]
     )
     for version in ("2", "3"):
         made.registry().promote(version, "better")
@@ -63,7 +63,7 @@ def run(project: Project) -> object:
 
 
 def test_a_promotion_while_a_version_is_restored_comes_behind_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    project: Project, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     """It came between the data and the alias, and the alias then went to a version that nobody had named."""
     put_back, other = restore.put_back, threading.Thread(target=by_hand, args=(project,))
@@ -78,7 +78,7 @@ def test_a_promotion_while_a_version_is_restored_comes_behind_it(
     other.join(600)
     assert [entry.version for entry in project.registry().history()] == ["1", "2", "3", "2", "1"]
     assert project.champion() == "1" and (project.home / "dvc.lock").read_text() == "lock of batch 40\n"
-    assert any("waiting until another process of this repository has ended its promotion" in line for line in said)
+    assert any("waiting until another process of this repository has ended its promotion" in line for line in lines)
 
 
 @pytest.mark.parametrize("who", ["a run", "the gate", "by hand"])

@@ -1,4 +1,4 @@
-"""The flow that prunes: this project's flow runs, and what is told of the plan; tests/tasks has the plan itself."""
+"""The flow that prunes: this project's flow runs, and what is printed of the plan; tests/tasks has the plan itself."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Server:
 
     def __init__(self, count: int) -> None:
         self.runs = [SimpleNamespace(id=number) for number in range(count)]
-        self.asked: list[Any] = []
+        self.filters: list[Any] = []
 
     def read_flow_runs(self, flow_run_filter: Any, deployment_filter: Any, limit: int, offset: int) -> list[Any]:
-        self.asked.append((flow_run_filter, deployment_filter))
+        self.filters.append((flow_run_filter, deployment_filter))
         return self.runs[offset : offset + limit]
 
     def delete_flow_run(self, number: int) -> None:
@@ -49,26 +49,26 @@ def test_old_flow_runs_go_of_this_project_alone_where_a_server_is_shared(
     monkeypatch.setenv("PREFECT_API_URL", "https://prefect.example.org/api")
     assert len(prune.prune.fn(str(tmp_path), dry_run=True).items) == 2 + 450 and len(server.runs) == 450
     assert len(prune.prune.fn(str(tmp_path), days=30).items) == 2 + 450 and not server.runs
-    ended, ours = server.asked[-1]
-    assert ours.tags.all_ == ["from:https://git.example.org/agent"], "as flows.deploy has marked them"
+    ended, own = server.filters[-1]
+    assert own.tags.all_ == ["from:https://git.example.org/agent"], "as flows.deploy has marked them"
     assert ended.end_time.before_ is not None and ended.start_time is None
     monkeypatch.delenv("PREFECT_API_URL")
     prune.prune.fn(str(tmp_path))
-    assert server.asked[-1][1] is None, "the embedded server has no others"
+    assert server.filters[-1][1] is None, "the embedded server has no others"
 
 
-def test_the_plan_is_told_in_few_lines_or_as_json(
+def test_the_plan_is_printed_in_few_lines_or_as_json(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(prune, "prune", prune.prune.fn)
-    for words, told in (([], False), (["--dry-run", "--json"], True)):
+    for words, as_json in (([], False), (["--dry-run", "--json"], True)):
         monkeypatch.setattr("sys.argv", ["prune", *words])
         with pytest.raises(SystemExit) as ended:
             prune.main()
         assert ended.value.code == 0
-        said = capsys.readouterr().out
-        if told:
-            assert json.loads(said)["stays"] == {"version 2": "is @champion"} and json.loads(said)["bytes"] == 2**20
+        text = capsys.readouterr().out
+        if as_json:
+            assert json.loads(text)["stays"] == {"version 2": "is @champion"} and json.loads(text)["bytes"] == 2**20
         else:
-            assert "version\t1\t0.0 MiB" in said and "flow run\t450\t0.0 MiB" in said
-            assert "version 2\tis @champion" in said
+            assert "version\t1\t0.0 MiB" in text and "flow run\t450\t0.0 MiB" in text
+            assert "version 2\tis @champion" in text

@@ -1,4 +1,4 @@
-"""Restoring a version, with git and the registry's aliases in files: whoever dies where, the next one finishes it."""
+"""Restoring a version, with git and the registry's aliases in files: where a process dies, the next one finishes it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def registered(monkeypatch: pytest.MonkeyPatch, root: Path, modules: Sequence[An
     light(monkeypatch, made)
 
     def registry(settings: Any, root: Path) -> Registry:
-        found = Registered(settings, root, made.registry().store)
-        found.project = made
-        return found
+        opened = Registered(settings, root, made.registry().store)
+        opened.project = made
+        return opened
 
     for module in modules:
         monkeypatch.setattr(module, "Registry", registry)
@@ -99,18 +99,18 @@ def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
     tags = {"git_commit": git(project.home, "rev-parse", branch), "git_dirty": "false", "code": "{}"}
     tags |= {"dvc_lock": hashlib.md5(lock.encode()).hexdigest()}
     tags |= {lacks: '{"suite": "mine:Own 0123"}' if lacks == "code" else "0" * 32} if lacks else {}
-    asked: list[str] = []
+    downloads: list[str] = []
     download = Registered.download
 
     def downloading(registry: Registered, version: Any, path: str, folder: Path) -> Path:
-        asked.append(path)
+        downloads.append(path)
         (folder / "there").mkdir()
         return download(registry, version, path, folder / "there")
 
     monkeypatch.setattr(Registered, "get", lambda registry, reference: SimpleNamespace(version=reference, tags=tags))
     monkeypatch.setattr(Registered, "download", downloading)
     back(project)
-    assert asked == (["lineage"] if lacks else [])
+    assert downloads == (["lineage"] if lacks else [])
     project.check_done("2")
 
 
@@ -170,7 +170,7 @@ def test_a_restore_that_died_is_finished_and_goes_no_further_back(
 def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = project.clone("theirs")
+    other = project.clone("other")
     commit(other.home, {"stage.py": "new code\n"}, "Theirs")
     git(other.home, "push", "-q", "origin", "main")
     seen: list[str] = []  # of main, by those who could get its data by then

@@ -1,4 +1,4 @@
-"""`python -m flows.<name>`: what is wrong in params.yaml is said before anything heavy is loaded."""
+"""`python -m flows.<name>`: what is wrong in params.yaml is an error before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HEAVY = ("prefect", "mlflow", "torch", "transformers", "sqlalchemy", "great_expe
 
 
 @pytest.mark.parametrize("module", ["flows.run", "sweetrl.stages.collect"])
-def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
+def test_wrong_parameters_are_an_error_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("seed: x\n")
     done = python("-X", "importtime", "-m", module, cwd=tmp_path)
     lines = done.stderr.splitlines()
     imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
-    said = [line for line in lines if not line.startswith("import time")]
-    assert (done.returncode, len(said)) == (1, 1), said
-    assert said[0].startswith("error: params.yaml: parameter `seed` = 'x'")
+    errors = [line for line in lines if not line.startswith("import time")]
+    assert (done.returncode, len(errors)) == (1, 1), errors
+    assert errors[0].startswith("error: params.yaml: parameter `seed` = 'x'")
     assert "pydantic" in imported and not imported & set(HEAVY)
 
 
@@ -34,7 +34,7 @@ def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, 
         ("zero-shot", "`method_options` are read by methods of your own, and not by zero-shot; set the keys of the "),
     ],
 )
-def test_options_that_a_method_has_not_are_said_before_anything_is_run(
+def test_options_that_a_method_has_not_are_an_error_before_anything_is_run(
     method: str, sentence: str, tmp_path: Path
 ) -> None:
     """They were found in the seventh stage, after everything that takes time."""
@@ -49,10 +49,10 @@ def test_options_that_a_method_has_not_are_said_before_anything_is_run(
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container under somebody's number: DVC asks for the name, and ended in a trace."""
-    asked = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nimport flows, getpass\nprint(getpass.getuser())"
+    code = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nimport flows, getpass\nprint(getpass.getuser())"
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    done = python("-c", asked)
+    done = python("-c", code)
     assert done.stdout.strip() == f"uid-{os.getuid()}", done.stderr
 
 

@@ -107,7 +107,7 @@ def test_the_base_is_the_first_opponent(success: Ends, reward: Ends, tone: str, 
     assert f'class="verdict {tone}"' in render(beaten, PLAIN, "3", "2")
 
 
-def test_who_loses_to_the_champion_is_told_about_the_base_all_the_same() -> None:
+def test_a_loss_to_the_champion_reports_the_base_all_the_same() -> None:
     harmful = Measured(by_task(BEFORE), evaluation=against_base(reward=WORSE))
     lost = decide(pair_versions(measured(AFTER), harmful, PLAIN), PLAIN)
     assert lost.reason.startswith("not promoted: the challenger is worse than its base: mean reward")
@@ -133,7 +133,7 @@ def test_what_wins_the_first_time_does_not_win_the_third_time() -> None:
     assert decision_of(BEFORE, AFTER, PLAIN, number=3).promote
 
 
-def test_who_is_not_shown_to_be_better_is_told_what_could_have_been_seen() -> None:
+def test_a_version_not_shown_to_be_better_reports_what_could_have_been_seen() -> None:
     decision = decision_of([0.0, 1.0] * 50, [1.0, 0.0] * 10 + [0.0, 1.0] * 40)
     assert decision.detectable == pytest.approx(0.124, abs=0.002)
     assert "On 100 tasks a true difference of 0.124 or more is seen with a chance of 80 %" in decision.verdict
@@ -151,7 +151,7 @@ def sliced(rules: GateSettings) -> Decision:
     return decide(pair_versions(old, Measured(new.rewards, groups=groups, evaluation=LEARNT), rules), rules)
 
 
-def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:
+def test_a_loss_in_a_slice_is_reported_and_refused_where_asked() -> None:
     kept = sliced(GateSettings(slices=["topic"]))
     assert kept.promote
     assert "In 1 of 3 slices it loses more than 0.1: topic boat (-0.300 on 40 tasks" in kept.verdict
@@ -164,7 +164,7 @@ def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:
     assert "cannot be ruled out in topic rare (gate.slice_rule: refuse-doubt)" in doubted.reason
 
 
-def test_costs_are_told_and_refused_where_asked() -> None:
+def test_costs_are_reported_and_refused_where_asked() -> None:
     turns = {"turns": [3.0, 5.0] * 150}, {"turns": [4.0, 5.0] * 150}
     sides = measured(BEFORE, **turns[0]), measured(AFTER, **turns[1])
 

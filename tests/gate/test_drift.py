@@ -22,7 +22,7 @@ def test_a_drop_is_found_and_asks_for_a_retraining() -> None:
     assert not better.drifted and "has got better without training" in better.sentence
 
 
-def test_what_could_not_be_seen_is_said() -> None:
+def test_what_could_not_be_seen_is_reported() -> None:
     rng = np.random.default_rng(3)
     first, now = (rng.random(200) < 0.5).astype(float), (rng.random(200) < 0.5).astype(float)
     same = looked(first, now)

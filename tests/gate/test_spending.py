@@ -45,14 +45,14 @@ def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: py
     def decided(champion: Measured, challenger: Measured) -> Decision:
         return decide(pair_versions(champion, challenger, rules), rules, resamples=1000, number=10)
 
-    found = decided(loser, winner)
-    assert found.promote and found.p_value < found.alpha < 2 / 2001
+    decision = decided(loser, winner)
+    assert decision.promote and decision.p_value < decision.alpha < 2 / 2001
     assert not decided(winner, loser).promote
     assert not decided(loser, few).promote, "8 of 40 tasks: p is 0.008"
     assert look(winner.rewards, loser.rewards, rules, 0.95, 1000, 0, 10).drifted
 
 
-def test_the_interval_is_of_the_level_that_it_is_said_to_have() -> None:
+def test_the_interval_is_of_the_level_that_it_states() -> None:
     """With the resamples of the first comparison its ends were those of another level."""
     before, after = [0.0] * 45 + [1.0] * 30 + [0.5] * 225, [1.0] * 45 + [0.0] * 30 + [0.5] * 225
     alpha = level(GateSettings(), 0.95, 20)
@@ -100,5 +100,5 @@ def test_without_the_guard_luck_wins_in_the_end(promoted: dict[str, float]) -> N
     assert promoted["none"] > 3 * ALPHA
 
 
-def test_with_the_guard_it_wins_no_more_often_than_said(promoted: dict[str, float]) -> None:
+def test_with_the_guard_it_wins_no_more_often_than_stated(promoted: dict[str, float]) -> None:
     assert promoted["inverse-square"] <= ALPHA
