@@ -69,7 +69,7 @@ class Clone:
         return done
 
     def environment(self) -> dict[str, str]:
-        """The environment of a user with an activated environment, and nothing of this test run's."""
+        """The environment of a user with an activated environment, without the variables of this test run."""
         own = ("MLFLOW_", "PREFECT_", "SWEETRL_")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -126,7 +126,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[...,
 
 @pytest.fixture(scope="session")
 def first_kept(tmp_path_factory: pytest.TempPathFactory, first: tuple[Clone, str]) -> Path:
-    """A copy of the first run's clone as that left it, whatever other tests do there: to be copied, not changed."""
+    """A copy of the clone right after its first run, which other tests do not touch: to be copied, not changed."""
     return shared_folder(tmp_path_factory) / "kept"
 
 

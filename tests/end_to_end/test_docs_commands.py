@@ -72,7 +72,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory, first: tuple[Clone, str], fi
 
 
 class Reader:
-    """Somebody who does what a page says, in a folder: one shell, one Python, one params.yaml."""
+    """A reader who runs a page's commands in a folder, with one shell, one Python and one params.yaml."""
 
     def __init__(self, root: Path, environment: dict[str, str]):
         self.root, self.place, self.environment = root, str(root), environment
@@ -81,7 +81,7 @@ class Reader:
         self.python: subprocess.Popen[str] | None = None
 
     def follow(self, block: Block, python: bool) -> None:
-        """Do what a block says; an AssertionError has the command and its last words."""
+        """Run a block; an AssertionError has the command and the end of its output."""
         if block.title:
             (self.root / block.title).parent.mkdir(parents=True, exist_ok=True)
             (self.root / block.title).write_text(block.text, encoding="utf-8")
@@ -96,13 +96,13 @@ class Reader:
             self.execute(self.small(block.text), block)
 
     def small(self, text: str) -> str:
-        """With smaller numbers, and a port that is free."""
+        """The text with smaller numbers, and a port that is free."""
         for large, smaller in NUMBERS.items():
             text = text.replace(large, smaller)
         return text.replace("8000", str(self.port))
 
     def type(self, command: str, block: Block) -> None:
-        """Run a command where the one before has left the shell: folder and variables."""
+        """Run a command with the folder and variables that the last command has left."""
         state = self.root.parent / f"{self.root.name}.state"
         script = f"{command}\ncode=$?\n{{ pwd; env -0; }} > {state}\nexit $code\n"
         run: dict[str, Any] = {"cwd": self.place, "env": self.environment, "start_new_session": True}

@@ -1,4 +1,4 @@
-"""The examples through real flows, DVC, MLflow and the gate, in clones of which only params.yaml is another."""
+"""The examples through real flows, DVC, MLflow and the gate, in clones of which only params.yaml differs."""
 
 from __future__ import annotations
 

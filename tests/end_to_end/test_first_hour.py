@@ -104,7 +104,7 @@ def look_at_the_demo(clone: Clone, folder: Path) -> None:
 
 
 def environment_without_the_project(place: Path) -> Path:
-    """An environment with the packages of this one, and neither the project nor what installs it for editing."""
+    """An environment with the packages of this one, without the project and its editable installation."""
     venv.create(place)
     for name in ("mlflow", "uvicorn"):
         program = place / "bin" / name

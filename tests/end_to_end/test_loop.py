@@ -1,4 +1,4 @@
-"""The loop in small: served, collected, validated, retrained, gated, served by the new one, and undone.
+"""The loop in small: an agent is served, its dialogues collected and validated, it is retrained, promoted and restored.
 
 git, DVC with an S3 of this machine, MLflow, Great Expectations, the endpoint and the gate are real; only the training
 pretends: its agent is random, and the better the more dialogues it had.
@@ -164,7 +164,7 @@ def version(client: httpx.Client) -> str:
 
 
 def talk(client: httpx.Client, number: int, consent: str) -> None:
-    """A dialogue of two turns about task `number`, and what it came to."""
+    """Hold a dialogue of two turns about task `number`, and send its outcome."""
     messages = [{"role": "user", "content": f"I want a function for case {number}."}]
     notes = {"consent": consent}
     for words in ("It adds.", ""):

@@ -1,4 +1,4 @@
-"""What is seen at the end of a run."""
+"""The output at the end of a run."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_harm_is_shown_first_and_is_the_exit_status(
 def test_a_winner_that_waits_is_reported_each_night(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was exit status 0 and Completed, and nobody knew that a better version waited for a merge."""
+    """Before, it was exit status 0 and Completed, and nobody noticed that a better version waited for a merge."""
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     monkeypatch.setattr(console, "_silence_traces", lambda: None)
     flow, show = how("retrain", ended(True), monkeypatch, "version 2 has won and is not merged: params.yaml is edited")

@@ -1,4 +1,4 @@
-"""dvc.yaml, params.yaml and the stages' own table agree; prefect.yaml and infra/ name what there is."""
+"""dvc.yaml, params.yaml and the stages' own table agree; names in prefect.yaml and infra/ exist."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_no_stage_depends_on_a_run_file() -> None:
 
 @pytest.mark.parametrize("stage", sorted(STAGES | ITERATIONS))
 def test_a_stage_depends_on_the_code_of_what_its_parameters_choose(stage: str) -> None:
-    """Where `suite`, `method`, `reward` or `simulator` decides a result, so does what is written in its source."""
+    """A stage that reads `suite`, `method`, `reward` or `simulator` depends on the source of its value, too."""
     definition = (STAGES | ITERATIONS)[stage]
     chosen = [f"${{sources.{name}}}" for name in SOURCES if name in definition["params"]]
     named = [path for path in definition["deps"] if path.startswith("$") and path not in DATA]

@@ -1,4 +1,4 @@
-"""Whoever moves the champion's alias waits for those who are at it: promotions by hand, the gate, runs, restores."""
+"""Whatever moves the champion's alias (promotions by hand, the gate, runs, restores) waits for the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(project: Project) -> object:
 def test_a_promotion_while_a_version_is_restored_comes_behind_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
-    """It came between the data and the alias, and the alias then went to a version that nobody had named."""
+    """Before, it came between the data and the alias, and the alias then moved to a version that nobody had named."""
     put_back, other = restore.put_back, threading.Thread(target=by_hand, args=(project,))
 
     def restoring(*arguments: Any) -> tuple[str, list[str]]:
@@ -85,7 +85,7 @@ def test_a_promotion_while_a_version_is_restored_comes_behind_it(
 def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
     project: Project, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    """It came between the two, so that what was merged was not the champion."""
+    """Before, it came between the two, so that the merged version was not the champion."""
     merge = retraining.merge
     promote_here = {"a run": run, "the gate": gate, "by hand": by_hand}[who]
     refused: list[UserError] = []

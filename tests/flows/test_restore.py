@@ -91,7 +91,7 @@ def test_back_and_forward_each_leave_a_clean_checkout_and_keep_what_was_there(pr
 def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
     project: Project, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    """The registry's server and the bucket are what fails when somebody needs a version back."""
+    """The registry's server and the bucket may be down when a version is to be restored."""
     lock = project.client.read()["versions"][1]
     (branch,) = (
         name for name in project.branches(project.home) if git(project.home, "show", f"{name}:dvc.lock") in lock
@@ -140,7 +140,7 @@ def test_a_version_whose_data_cannot_be_had_changes_nothing(project: Project, mo
 def test_a_champion_of_another_machine_that_comes_meanwhile_stays(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The alias went to the one before it, whose data were not those that had been brought back."""
+    """Before, the alias moved to the version before it, whose data were not the restored ones."""
     commit = restore.commit_records
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -184,7 +184,7 @@ def test_a_restore_comes_behind_what_others_have_pushed_and_is_pushed(
 
 @pytest.mark.parametrize("fault", ["refused", "gone"])
 def test_a_version_is_champion_though_git_s_server_does_not_take_it(project: Project, fault: str) -> None:
-    """The same command makes up for it."""
+    """The same command, given again, pushes it."""
     refusing = hook(project.origin / "hooks", "pre-receive", "echo main is protected >&2\nexit 1")
     moved = project.root / "moved.git"
     if fault == "gone":

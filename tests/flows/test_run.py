@@ -37,7 +37,7 @@ def test_wrong_parameters_are_an_error_before_anything_heavy_is_loaded(module: s
 def test_options_that_a_method_has_not_are_an_error_before_anything_is_run(
     method: str, sentence: str, tmp_path: Path
 ) -> None:
-    """They were found in the seventh stage, after everything that takes time."""
+    """Before, they were found in the seventh stage, after everything that takes time."""
     (tmp_path / "own.py").write_text("import sweetrl\n\nclass Own(sweetrl.Method):\n    pass\n")
     (tmp_path / "params.yaml").write_text(f"method: {method}\nmethod_options: {{epoch: 2}}\n")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
@@ -48,7 +48,7 @@ def test_options_that_a_method_has_not_are_an_error_before_anything_is_run(
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container under somebody's number: DVC asks for the name, and ended in a trace."""
+    """As in a container under a user id without a name: DVC asks for the name, and ended in a trace."""
     code = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nimport flows, getpass\nprint(getpass.getuser())"
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""The decision: who is promoted, on what it is refused, and whether the verdict says it."""
+"""The decision: which challenger is promoted, the reasons to refuse it, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching the champion: a drop is found, no change is none however often one looks, and the words say what to do."""
+"""Watching the champion: a drop is found, an equal champion raises no alarm, and the sentence says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison can see: the formulas against simulated comparisons, with the tests that the gate uses."""
+"""The power of comparisons: the formulas against simulated comparisons, with the tests that the gate uses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_detectable_difference_is_the_inverse() -> None:
 
 
 def test_so_many_tasks_of_a_slice_rule_a_loss_out() -> None:
-    """With equal versions, by the very interval that judges slices."""
+    """With equal versions, by the same interval that judges slices."""
     rules, rng = GateSettings(slices=["topic"]), np.random.default_rng(3)
     count = tasks_for_margin(rules.slice_margin, 0.2, 0.05, rules.power)
     assert count == 157

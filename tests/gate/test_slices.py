@@ -38,7 +38,7 @@ def test_a_loss_is_found_and_a_small_one_is_none() -> None:
 
 
 def test_many_slices_of_equal_versions_raise_an_alarm_as_rarely_as_one() -> None:
-    """Without Holm's adjustment about half of the trials would have one."""
+    """Without Holm's adjustment about half of the trials would raise an alarm."""
     rng = np.random.default_rng(5)
     alarms = 0
     for _ in range(100):

@@ -35,7 +35,7 @@ def test_a_small_level_gets_resamples_that_can_reach_it() -> None:
 
 
 def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From comparison 124 on not even a challenger that wins every task was promoted, and no champion got worse."""
+    """Before, from comparison 124 on no challenger was promoted, even with every task won, and no drift was found."""
     assert level(GateSettings(), 0.95, 124) < 2 / (MOST_RESAMPLES + 1) < level(GateSettings(), 0.95, 123)
     monkeypatch.setattr("sweetrl.gate.power.MOST_RESAMPLES", 2000)
     rules, names = GateSettings(slices=[]), [f"t{number:02d}" for number in range(40)]
@@ -53,7 +53,7 @@ def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: py
 
 
 def test_the_interval_is_of_the_level_that_it_states() -> None:
-    """With the resamples of the first comparison its ends were those of another level."""
+    """With as many resamples as in the first comparison its ends would be those of another level."""
     before, after = [0.0] * 45 + [1.0] * 30 + [0.5] * 225, [1.0] * 45 + [0.0] * 30 + [0.5] * 225
     alpha = level(GateSettings(), 0.95, 20)
     difference, _ = compare_means(before, after, alpha, 1000, 0)

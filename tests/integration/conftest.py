@@ -1,6 +1,6 @@
 """One vLLM server of the base model on the CPU for all tests here, started as the stages start it.
 
-SWEETRL_VLLM_URL names one that runs already instead (another version, on a GPU): it must serve models/base in float32
+SWEETRL_VLLM_URL names a running server instead (another version, on a GPU): it must serve models/base in float32
 as `base`, and be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora, --max-loras 3 and
 --enable-prompt-tokens-details.
 """

@@ -1,4 +1,4 @@
-"""A real vLLM on the CPU, started by ourselves: the same tokens as the transformers engine, adapters, whole dialogues.
+"""A real vLLM on the CPU, started by the tests: the same tokens as the transformers engine, adapters, dialogues.
 
 `make test-vllm` builds vLLM's own environment and names its Python in SWEETRL_VLLM; without it these tests are skipped.
 """

@@ -1,5 +1,5 @@
-"""What the tests of sweetrl.interop.verifiers add to it: a chat program without a process, users with bad
-days, and a reward that is for one thread at a time.
+"""Helpers for the tests of sweetrl.interop.verifiers: a chat program without a process, users who fail, leave
+or echo, and a reward that allows one thread at a time.
 
 verifiers' own chat programs (`null`, `bash`) are scripts that uv prepares from a package index; a harness may as well
 ask the interception endpoint itself. verifiers finds it by its id, `chat-in-process`.
@@ -90,7 +90,7 @@ _busy = threading.Lock()
 
 
 def alone(task: Any, dialogue: Any) -> float:
-    """Half a point, which two threads at a time do not get."""
+    """Half a point; nothing where two threads ask for it at a time."""
     if not _busy.acquire(blocking=False):
         return 0.0
     time.sleep(0.05)

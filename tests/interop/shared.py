@@ -42,7 +42,7 @@ def check_hidden(tasks: list[Task], text: str) -> None:
 
 
 def example(module: Any, words: str, changes: dict[str, str]) -> str:
-    """The code in a module's docstring that holds `words`, with some of what it says made smaller."""
+    """The code block with `words` in a module's docstring, with `changes` that make it smaller."""
     blocks = re.findall(r"(?:^(?:    .*)?\n)+", module.__doc__ or "", re.M)
     (text,) = (textwrap.dedent(block) for block in blocks if words in block)
     for long, short in changes.items():

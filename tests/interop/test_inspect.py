@@ -186,7 +186,7 @@ def test_bad_input_is_one_sentence() -> None:
 
 
 def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """As it is pasted, but for two tasks and a model of this machine."""
+    """The module's example, with two tasks and a model of this machine."""
     text = example(adapter, "import inspect_ai", {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INSPECT_DISPLAY", "none")

@@ -27,7 +27,7 @@ BEGIN, END = "<|im_start|>", "<|im_end|>"
 
 
 def called(reply: str) -> tuple[str, dict[str, str]]:
-    """The call of a tool that says the same as `reply`."""
+    """The tool call with the content of `reply`."""
     answer = marked_answer(reply)
     return ("say", {"message": reply}) if answer is None else ("submit", {"answer": answer.removeprefix("\n")})
 
@@ -208,7 +208,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(model: Path, folder: Path, reply: Callable[[str], str]) -> Any:
-    """Two steps of GRPO on backend programming; `reply` turns what the model reads into what it writes."""
+    """Two steps of GRPO on backend programming; `reply` maps the model's prompt to its completion."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -258,7 +258,7 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
     attempts: dict[str, int] = {}
 
     def reply(text: str) -> str:
-        """Of each task's two attempts one asks and is right, the other is wrong at once."""
+        """Of each task's two attempts the first asks and is right, the other is wrong at once."""
         turns = text.split(BEGIN)[1:]
         request = turns[1].removeprefix("user\n").partition(END)[0]
         task, last = tasks[request], turns[-2]
@@ -291,7 +291,7 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is pasted, but for a model of this machine and one short step."""
+    """The module's example, with a model of this machine and one short step."""
     smaller = "max_completion_length=16, max_steps=1, num_generations=2, per_device_train_batch_size=2, "
     smaller += "report_to='none', use_cpu=True, bf16=False, disable_tqdm=True"
     changes = {'"Qwen/Qwen3-0.6B"': repr(str(model)), "max_completion_length=4096": smaller, "count=200": "count=2"}

@@ -159,7 +159,7 @@ def test_the_user_hears_every_blank(server: Any) -> None:
 
 
 def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
-    """An environment server makes the task again from what a trainer sends, and finds the rest by itself."""
+    """An environment server makes the task again from the row that a trainer sends, which has no secrets."""
     from verifiers.v1.serve.client import EnvClient
     from verifiers.v1.serve.pool import env_config_data
     from verifiers.v1.serve.server import EnvServer
@@ -251,7 +251,7 @@ def test_the_model_fails(server: Any) -> None:
 
 
 def test_the_example(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the module and docs/interop.md have it, but for the harness, whose default needs a package index."""
+    """The example of the module and docs/interop.md; only the harness differs, as the default needs a package index."""
     tasks = list(sweetrl.domain("backend").tasks("test", 2, 7, 3))
     with server(reply=programmer(tasks)) as far:
         changes = {"http://localhost:8000/v1": far.url, "count=20": f"count=2, seat={SEAT}"}

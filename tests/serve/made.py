@@ -1,4 +1,4 @@
-"""What the tests of handing over write: a small random agent's adapter, its results, a dvc.lock."""
+"""A project for the tests of export and serving: a small random agent's adapter, its results, a dvc.lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = "agent-to-hand-over"
 
 
 def write_adapter(root: Path, seed: int) -> None:
-    """Write models/policy: a random adapter, far enough from nothing that its replies are its own."""
+    """Write models/policy: a random adapter, large enough that its replies differ from the base's."""
     adapters.write_adapter(root / "models/base", root / "models/policy", 0.3, seed)
 
 
@@ -30,7 +30,7 @@ def make_project(root: Path, base: Path) -> None:
 
 
 def write_rewards(root: Path, rewards: Mapping[str, float | None], base: float = 0.0) -> None:
-    """Write what a trained policy has earned on each task, the mean, and how it differs from `base` on all of them."""
+    """Write a trained policy's reward on each task, the mean, and the difference from `base`."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -58,7 +58,7 @@ def write_rewards(root: Path, rewards: Mapping[str, float | None], base: float =
 
 
 def write_results(root: Path, reward: float) -> None:
-    """Write reports and the dvc.lock that knows them."""
+    """Write reports and a dvc.lock with their hashes."""
 
     def estimate(value: float) -> dict[str, float]:
         return {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 40}

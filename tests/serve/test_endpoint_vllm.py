@@ -1,4 +1,4 @@
-"""The endpoint before a vLLM server: many requests at a time, changes of version, and a server of our own."""
+"""The endpoint before a vLLM server: many requests at a time, changes of version, and a server that it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported folders: read by transformers and peft alone, with a card that says what is known and what is not."""
+"""Exported folders: read by transformers and peft alone, with a card that also says what is not recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = ("I want a function that computes the price of a ticket.", "The rate is 
 
 
 def greedy(model: Any, adapter: Path | None, system: str) -> list[str]:
-    """What the agent says, greedily, to three requests."""
+    """The agent's greedy replies to three requests."""
     from sweetrl.engines.transformers import TransformersEngine
     from sweetrl.types import Prompt, Sampling
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
 
 
 def test_a_base_that_has_sampling_values_alone_is_merged(project: Path, settings: Settings, tmp_path: Path) -> None:
-    """As many fine-tunes have them: transformers loads such a generation config, and does not save it."""
+    """Many fine-tunes have them: transformers loads such a generation config, and does not save it."""
     config = project / "models/base/generation_config.json"
     before = config.read_text()
     try:

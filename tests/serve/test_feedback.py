@@ -1,4 +1,4 @@
-"""Consent and outcome over HTTP: what a client sends, and what is kept of it."""
+"""Consent and outcome over HTTP: requests, and the rows that are kept of them."""
 
 from __future__ import annotations
 

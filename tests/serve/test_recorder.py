@@ -1,4 +1,4 @@
-"""Dialogues of a served agent: kept with consent and outcome only, by whole lines and files, whoever dies when."""
+"""Dialogues of a served agent: kept with consent and outcome only; no death leaves half a line or file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(*messages: dict[str, str], consent: bool = True, dialogue: str = "")
 
 
 def begun(kept: Recorder, words: str = USER["content"]) -> str:
-    """A dialogue with one turn is open; its id."""
+    """Open a dialogue with one turn; return its id."""
     name = kept.turn(request({"role": "user", "content": words}), [REPLY], "a")
     assert name is not None
     return name

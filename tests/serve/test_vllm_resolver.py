@@ -69,7 +69,7 @@ def test_another_base_is_refused(
     ],
 )
 def test_the_hubs_cache_of_the_base_is_the_base(served: str, right: bool) -> None:
-    """With HF_HUB_OFFLINE=1 vLLM calls the base by the folder that it has in the cache."""
+    """With HF_HUB_OFFLINE=1 vLLM names the base by its folder in the cache."""
     reason = _other_base(AgentConfig("org/name", base_revision="0123"), served)
     assert reason == (
         "" if right else f"the adapter was trained on org/name (revision 0123), and the server has {served}."

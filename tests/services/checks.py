@@ -1,4 +1,4 @@
-"""What must hold after every retraining, whatever has happened: nothing lost, doubled or half-registered."""
+"""Checks that hold after every retraining, whatever has happened: nothing is lost, doubled or half-registered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REF = "refs/sweetrl/batches"
 
 @dataclass
 class Books:
-    """Compares git, the S3 and MLflow's server with one another; versions that were right once are not read again."""
+    """Compares git, the S3 and MLflow's server with each other; a version that was right once is not read again."""
 
     checkout: Checkout
     withdrawn: set[int] = field(default_factory=set)

@@ -27,7 +27,7 @@ def missing() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The tests here take minutes and servers: only who asks for them gets them."""
+    """The tests here take minutes and servers: they are skipped unless they are asked for."""
     here = Path(__file__).parent
     why = missing() if os.environ.get(ASKED) else "`make test-services` runs it"
     for item in items:
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def environment_of_a_user() -> Iterator[None]:
-    """This process asks the servers, too: nothing of the machine's own settings is in its way."""
+    """This process is a client of the servers, too, and has the environment of a user."""
     with pytest.MonkeyPatch.context() as patch:
         for name in set(os.environ) - set(plain_environment()) - {ASKED}:
             patch.delenv(name)
@@ -75,7 +75,7 @@ def small(team: Team) -> Iterator[Checkout]:
 
 @pytest.fixture(scope="session")
 def books(small: Checkout) -> Books:
-    """What must hold of the stand-in's checkout."""
+    """The checks of the stand-in's checkout."""
     return Books(small)
 
 

@@ -1,4 +1,4 @@
-"""Retrainings with a fault at a random moment, and a table of what came of them.
+"""Retrainings with a fault at a random moment, and a table of their outcomes.
 
 Every run draws a fault, the step of the journal after which it begins, a delay and how long it lasts. What ends a run
 is kept; then the documented way to finish is taken, and git, S3 and registry are compared.
@@ -30,7 +30,7 @@ PATIENCE = 300.0  # seconds that a run may take, with all tries of all clients
 
 @dataclass
 class Row:
-    """One run: what was done to it, and what came of it. `outcome` is "right" or says what was not."""
+    """One run with its fault and its outcome: "right", or what was wrong."""
 
     seed: int
     fault: str
@@ -131,7 +131,7 @@ class Runs:
     by_hand: subprocess.Popen[str] | None = None
 
     def run(self, seed: int) -> Row:
-        """Make one run with what `seed` draws, finish it, and compare the books."""
+        """Make one run with the fault that `seed` draws, finish it, and check the books."""
         chance = random.Random(seed)
         name = chance.choice(sorted(self.kinds()))
         through_worker = chance.random() < 0.3 and name not in ("Ctrl-C", "two at once, one killed")
@@ -173,7 +173,7 @@ class Runs:
         return row
 
     def short(self, text: str) -> str:
-        """A message without what differs from machine to machine."""
+        """A message without paths, ports and branch names, which differ from machine to machine."""
         text = text.removeprefix("error: ").replace(str(self.checkout.root), "~")
         text = re.sub(r"retrain/[\w-]+|retrain-\d\w+(-\d+)?", "retrain/...", text)
         return re.sub(r"127\.0\.0\.1:\d+", "server", text)[:400]
@@ -181,7 +181,7 @@ class Runs:
     def attempt(
         self, name: str, trouble: Trouble, through_worker: bool, after: str, delay: float
     ) -> tuple[Done, Done | None]:
-        """Let a retraining run into trouble; return how it ended, and how the one beside it ended."""
+        """Run a retraining with a fault; return how it ended, and how a second one beside it ended."""
         before = self.checkout.count(after)
         self.by_hand, flow_run, beside = None, "", None
         if through_worker:

@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def own_port() -> int:
-    """Return a free port below those that the system gives to clients: nobody takes it while its server is down."""
+    """Return a free port below the system's ephemeral ports: nobody takes it while its server is down."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ class Server:
             time.sleep(0.2)
 
     def stop(self, hard: bool = False) -> None:
-        """End it and everything that it has started: as its manual says, or with kill -9."""
+        """End it and everything that it has started: by its documented signal, or with kill -9."""
         if self.process is None:
             return
         if not hard:
@@ -128,7 +128,7 @@ class Server:
 
 
 def plain_environment() -> dict[str, str]:
-    """The environment of a user with an activated environment, and nothing of this test run's."""
+    """The environment of a user with an activated environment, without the variables of this test run."""
     own = ("MLFLOW_", "PREFECT_", "SWEETRL_", "AWS_", "PYTEST_", "COV_")
     plain = {
         name: value for name, value in os.environ.items() if not name.startswith(own) and "proxy" not in name.lower()
@@ -233,7 +233,7 @@ class ObjectStore(Server):
 
 
 class SeaweedFS(ObjectStore):
-    """SeaweedFS: a server that people run, with keys, and with its data on the disk."""
+    """SeaweedFS: an S3 server that is used in practice, with keys, and with its data on the disk."""
 
     stop_signal = signal.SIGINT
 

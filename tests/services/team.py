@@ -59,9 +59,9 @@ parquet.write_table(pa.Table.from_pylist(rows), "reports/results.parquet")
 mean = sum(rewards.values()) / len(rewards)
 estimate = {"value": mean, "low": mean, "high": mean, "p_value": 0.0, "test": "none"}
 both = {"success": estimate, "reward": estimate}
-told = {"tasks": len(rewards), "confidence": 0.95, "mean": mean, "difference": both}
-told["policies"] = {"base": both, "trained": both}
-pathlib.Path("reports/evaluation.json").write_text(json.dumps(told))
+report = {"tasks": len(rewards), "confidence": 0.95, "mean": mean, "difference": both}
+report["policies"] = {"base": both, "trained": both}
+pathlib.Path("reports/evaluation.json").write_text(json.dumps(report))
 print(f"trained on batch {first}")
 """
 PIPELINE = """
@@ -270,9 +270,9 @@ class Checkout:
         return state
 
     def logs(self, run: str) -> str:
-        """What a flow run has said."""
-        asked = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
-        return "\n".join(row["message"] for row in self.team.api("POST", "/logs/filter", asked))
+        """The log messages of a flow run."""
+        query = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        return "\n".join(row["message"] for row in self.team.api("POST", "/logs/filter", query))
 
     def worker(self) -> Worker:
         """Start a worker whose flows work with this checkout's servers."""

@@ -1,4 +1,4 @@
-"""Projects in real repositories: a toy with DVC and three stages, and a retraining whose weight is taken away."""
+"""Projects in real repositories: a toy with DVC and three stages, and a retraining whose heavy steps are fakes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A project in real git repositories whose stages, data store and registry are files: the sequence without its weight.
+"""A project in real git repositories whose stages, data store and registry are files: a retraining in seconds.
 
-What the steps leave is on the disk, so that a child process that dies in the middle leaves it to its parent.
+All state is on the disk, so that the parent of a child process that dies in the middle sees what it has left.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Client:
 
 
 class Project:
-    """A checkout with an origin; version 1 is champion, and what is trained next is better by one."""
+    """A checkout with an origin; version 1 is champion, and the next version is better unless `better` is False."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.origin = root, root / "home", root / "origin.git"
@@ -269,7 +269,7 @@ class Project:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def check_others(self) -> None:
-        """What others see rests on what they can get, at every moment."""
+        """Others can get each version's data and branch, and main has had the champion's dvc.lock."""
         at_origin = {git(self.origin, "show", f"{name}:dvc.lock") + "\n" for name in self.branches(self.origin)}
         for lock in self.client.read()["versions"][1:]:
             assert (self.root / "data" / lock.strip().replace(" ", "-")).exists()
@@ -313,7 +313,7 @@ def in_child(action: Callable[[], object]) -> int:
 
 
 def dying_at(number: int, after: bool) -> Callable[..., None]:
-    """A `Journal.note` that ends the process at its `number`th call: before anything is written, or right after."""
+    """A `Journal.note` that ends the process at its `number`th call: before or right after the entry is written."""
     noted, write = 0, Journal.note
 
     def note(self: Journal, step: str, **facts: Any) -> None:

@@ -1,4 +1,4 @@
-"""Ingests in real git repositories: nothing is lost or doubled, whoever dies when; retrainings take each batch once."""
+"""Ingests in real git repositories: no death loses or doubles a row; retrainings take each batch once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Store:
 
 
 def rows_of(project: Project, batch: str = "") -> list[Any]:
-    """The rows of the batch that the next retraining takes, each as often as it is there."""
+    """The rows of the batch that the next retraining takes, repeated rows included."""
     batch = batch or next_batch(project.home, "origin", "dialogues")
     name = git(project.origin, "show", f"ingest:data/batches/{batch}.dvc")
     files = sorted((project.root / "remote" / name).glob("*.jsonl"))
@@ -136,7 +136,7 @@ def test_another_machine_goes_on_from_the_origin(project: Project) -> None:
 
 
 class Dying:
-    """Ends the process right behind the `number`th step that reaches the disk or a server."""
+    """Ends the process right after the `number`th step that reaches the disk or a server."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -69,7 +69,7 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
 
 
 def write_for(seconds: float, database: Path) -> None:
-    """Commit to Prefect's database a thousand times a second: who has read there cannot write in that transaction."""
+    """Commit to Prefect's database a thousand times a second: a transaction that has read there cannot write."""
     with contextlib.closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE busy (number)")
         end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""What a retraining and a restore have in common with others: main is pulled before, pushed after, and never forced."""
+"""A retraining and a restore with other people's pushes: main is pulled before, pushed after, and never forced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def protect(project: Project) -> Path:
 
 
 def test_a_retraining_is_made_of_what_others_have_pushed_and_they_get_it(project: Project) -> None:
-    """A server's checkout trained on old code, and was 11 commits ahead after 11 nights."""
+    """Before, a server's checkout trained on old code, and was 11 commits ahead after 11 nights."""
     parameters = (project.home / "params.yaml").read_text().replace("tasks: 4", "tasks: 5")
     other = other_checkout(project, "params.yaml", parameters)
     (done,) = project.retrain()
@@ -82,7 +82,7 @@ def test_what_cannot_be_pulled_is_an_error_and_takes_no_batch(project: Project, 
 
 
 def test_where_main_is_protected_the_winner_waits_for_its_pull_request(project: Project) -> None:
-    """Which may become one commit on main; and where a person merges anyway, the branch is there for it."""
+    """The pull request may be squashed to one commit; with merge_promoted=False the branch waits for a person."""
     protected = protect(project)
     (waits,) = project.retrain()
     assert "version 2 has won and is not merged: " in waits.left and waits.left.count("main is protected: open a") == 1

@@ -45,7 +45,7 @@ def test_a_server_that_is_gone_is_one_sentence(package: str, name: str, server: 
 
 
 def test_a_refusal_becomes_a_sentence_and_other_errors_keep_their_trace() -> None:
-    """A token that ran out while an agent was trained ended the run with a trace."""
+    """Before, a token that ran out while an agent was trained ended the run with a trace."""
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 
     assert "MLflow's server" in str(outage(mlflow_error(REFUSED)))

@@ -1,4 +1,4 @@
-"""Code of your own in a project, with real DVC: a stage refuses where its changes would not be seen."""
+"""A project's own code, with real DVC: a stage refuses to run where DVC would not see that code's changes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def would(root: Path, *arguments: object) -> dict[str, str]:
 
 
 def test_a_plan_is_what_a_run_then_does(toy) -> None:
-    """Also with parameters that are nowhere written: the plan is that of the edited file, and nothing is changed."""
+    """Parameters may also be given without a file: the plan is that of a file with them, and nothing is changed."""
     definition = toy.root / "dvc.yaml"
     definition.write_text(definition.read_text().replace("[toy.yaml: [second]]", "[toy.yaml: [second], collect]"))
     assert would(toy.root) == {"first": "run", "second": "run", "third": "run"}

@@ -44,7 +44,7 @@ class Project:
         return register_policy(self.settings, self.root).version
 
     def champion(self, name: str, rewards: Mapping[str, float | None]) -> str:
-        """Train a version that stands against the champion, and is to win."""
+        """Train a version that is compared with the champion and wins."""
         version = self.train(name, rewards)
         decide(self.settings, self.root, version)
         return version
@@ -81,7 +81,7 @@ def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgr
 
 
 def failing(*arguments: object, **options: object) -> object:
-    """What MLflow's client does where its server fails."""
+    """Raises what MLflow's client raises where its server fails."""
     from mlflow.exceptions import MlflowException
 
     raise MlflowException("API request failed with error code 503")
@@ -120,7 +120,7 @@ def test_a_better_challenger_becomes_champion_and_a_lucky_one_does_not(project: 
 def test_who_is_not_better_than_its_base_is_champion_only_where_it_is_accepted(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mean reward fell, the gate promoted it as the first, and the run ended with 0."""
+    """Before, a version whose mean reward had fallen was promoted as the first, and the run ended with 0."""
     registry = Registry(project.settings.tracking, project.root)
     for name, base, says in (("same", 0.5, "not shown to be better than"), ("harmful", 0.9, "worse than")):
         version = project.train(name, rewards(0.5, 1), base)
@@ -185,7 +185,7 @@ print(names, load_domain(settings).system_prompt(settings.agent.prompt))
 def test_a_champion_is_measured_again_with_the_projects_own_code_and_prompt(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There was "no module own" in the folder of its own, so that no second version ever stood before the gate."""
+    """Before, its own folder had "no module own", so that no second version was ever compared."""
     (project.root / "own.py").write_text(OWN)
     (project.root / "asking.txt").write_text("Ask.")
     values: dict[str, Any] = {"suite": "own:Own", "method": "own:Best", "reward": {"function": "own:reward"}}
@@ -208,7 +208,7 @@ def test_a_champion_is_measured_again_with_the_projects_own_code_and_prompt(
 
 
 def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:
-    """Nothing has run since, and the version is registered already: only its tag says whether it was decided."""
+    """No stage runs again, and the version is registered already: only its tag says whether the gate has decided."""
     version = project.train("first", rewards(0.5, 1))
     settings = (project.settings, project.root, project.root)
     registration, gate = training._register(*settings, Steps(), None, unchanged=True)
@@ -298,7 +298,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
 
 
 def test_comparisons_at_the_same_moment_are_never_both_the_first(project: Project) -> None:
-    """As two machines: each has a client of its own, and they begin together."""
+    """Two threads with a client each begin together, as two machines would."""
     champion = project.train("champion", rewards(0.5, 1))
     numbers: list[int] = []
     together = threading.Barrier(4)

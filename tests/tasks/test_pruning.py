@@ -131,7 +131,7 @@ class Team:
         return prune(self.home, **{"keep": KEEP, "days": 0, "say": say} | options)
 
     def check(self) -> None:
-        """What is there rests on what is there: each version has its model and runs, each that stays its data."""
+        """Each version has its model and its runs, and each version that stays has its data."""
         client = self.registry.client
         for version in self.registry.versions():
             model = client.get_logged_model(str(version.source).removeprefix("models:/"))
@@ -335,7 +335,7 @@ def test_a_hash_of_digits_is_one_though_yaml_quotes_it() -> None:
 
 
 def test_remotes_are_pruned_where_asked_for(team: Team) -> None:
-    """What other clones know of comes from the remote of git first, though this clone is of one branch."""
+    """Other clones' branches are fetched from git's remote first, though this clone is of one branch."""
     home, origin, store = team.home, team.home.parent / "origin.git", team.home.parent / "store"
     git(home.parent, "init", "-q", "--bare", "-b", "main", str(origin))
     git(home, "remote", "add", "origin", str(origin))

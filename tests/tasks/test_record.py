@@ -1,4 +1,4 @@
-"""What a pipeline run leaves in MLflow about its end."""
+"""How a pipeline run's end is recorded in MLflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.training import PipelineRecord, Steps
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A pipeline record whose run writes nothing, and what it would have written."""
+    """A pipeline record of a project with an evaluation; tracking is off, so that nothing is written."""
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     numbers: dict[str, Any] = {"tasks": 8, "confidence": 0.95, "resamples": 100}
     gain = {"value": 0.25, "low": 0.0, "high": 0.5, "p_value": 0.5, "test": "a test"}
@@ -49,7 +49,7 @@ def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
 
 
 def test_a_run_is_closed_when_what_it_says_is_true(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was FINISHED and "promoted" before the merge and the alias, whatever became of them."""
+    """Before, it was FINISHED and "promoted" ahead of the merge and the alias, even where these failed."""
     decision = Decision(True, "promoted: it wins.")
     won = GateResult("3", False, "2", "2", decision.reason, decision)
     ended.finish([], Registration("agent", "3", True), won, evaluated=True)
@@ -102,7 +102,7 @@ def test_who_is_killed_leaves_its_run_with_its_parameters_to_the_next_attempt(
 def test_the_run_of_a_retraining_is_closed_or_the_retraining_is_unfinished(
     ended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MLflow's server was gone at the end, and the run was RUNNING for ever: the retraining was done."""
+    """Before, where MLflow's server was gone at the end, the retraining was done and its run RUNNING for ever."""
     from mlflow.exceptions import MlflowException
 
     monkeypatch.delenv("SWEETRL_TRACKING")

@@ -143,7 +143,7 @@ def test_what_a_stage_has_made_is_kept_until_dvc_has_recorded_it(toy) -> None:
 
 
 def test_in_a_fresh_clone_dvc_lock_names_what_is_not_recorded_yet(toy) -> None:
-    """Killed before DVC has put into its cache what a stage has made anew: dvc.lock has named those bytes before."""
+    """Killed before a stage's new output is in DVC's cache, while dvc.lock already names those bytes."""
     root = long_toy(toy)
     assert execute_stage(root, "long", {}, quiet).status == "ran"
     lock = (root / "dvc.lock").read_bytes()

@@ -1,4 +1,4 @@
-"""The sequence of a retraining: whoever dies where, and whichever server is gone, the next run brings it to its end."""
+"""The sequence of a retraining: wherever it dies, and whichever server is gone, the next run finishes it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_whoever_dies_at_a_step_the_next_run_brings_it_to_its_end(
 def test_whoever_dies_within_a_step_the_next_run_brings_it_to_its_end(
     project: Project, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The history is written and the alias is not; main has moved and its data have not; origin knows of the batch."""
+    """For example: history written, alias not moved; main moved, its data not; the batch taken at the origin only."""
 
     def die(*arguments: object, **options: object) -> str:
         os._exit(9)
@@ -170,7 +170,7 @@ def test_parameters_that_people_have_changed_meanwhile_are_theirs_to_merge(proje
 
 
 def test_two_that_win_against_the_same_champion_both_end_on_main(project: Project) -> None:
-    """The second is judged again, against the first, and its branch gets what main has got."""
+    """The second is judged again, against the first, and main is merged into its branch."""
     leave(project, "alias")
     (held,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
     project.failing = set()
@@ -232,7 +232,7 @@ def test_a_remote_that_does_not_answer_is_an_error_before_anything_is_trained(pr
 def test_a_batch_that_may_have_been_taken_is_looked_for_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection broke when the remote had written it down: the batch is ours, and no other is taken."""
+    """The connection breaks after the remote has recorded the batch: it is this retraining's, and no other is taken."""
     push_ref = batches.push_ref
 
     def broken(*arguments) -> bool:
@@ -266,7 +266,7 @@ def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> No
 def test_who_withdraws_while_mlflows_server_is_gone_withdraws_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run would be RUNNING for ever; it lies in the experiment that the retraining has set."""
+    """Else its run would be RUNNING for ever; it is in the experiment that the retraining has set."""
     from mlflow.exceptions import MlflowException
 
     def lose(log: RunLog) -> None:
@@ -283,7 +283,7 @@ def test_who_withdraws_while_mlflows_server_is_gone_withdraws_again(
 
 
 def test_code_that_git_does_not_have_takes_no_batch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worktree is made of what git has: the first stage there ended with "there is no module"."""
+    """Its worktree has only what is in git: before, the first stage there ended with "there is no module"."""
     monkeypatch.chdir(project.home)
     Path("mine_alone.py").write_text("import sweetrl\n\nclass Best(sweetrl.Method):\n    pass\n")
     with pytest.raises(UserError, match=r"^mine_alone\.py: git does not have it as it is here"):
@@ -356,7 +356,7 @@ def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pyte
 def test_a_retraining_on_fresh_test_tasks_has_them_in_its_parameters(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so has the one that finishes it, whatever is due by then."""
+    """So has the retraining that finishes it, whatever is due by then."""
     commit(project.home, {"params.yaml": PARAMS + "tasks: {test: 5, test_first: 0}\n"})
     monkeypatch.setattr(retraining, "tracking_enabled", lambda: True)
     monkeypatch.setattr(retraining, "recording_at", lambda settings, home: contextlib.nullcontext())
@@ -381,7 +381,7 @@ def test_what_another_checkout_has_left_is_its_own(project: Project) -> None:
 
 @pytest.mark.parametrize("end", ["--continue", "--withdraw", "another machine wins"])
 def test_a_version_that_is_merged_and_not_promoted_is_finished_or_undone(project: Project, end: str) -> None:
-    """`--continue` failed alike each night, and `--withdraw` left the merge and did not say so."""
+    """Before, `--continue` failed each night, and `--withdraw` silently left the merge."""
     project.failing = {"alias"}
     says = r"^version 2 is merged and not promoted: alias does not answer; .*--continue`, or .*--withdraw"
     for _ in range(2):
@@ -407,7 +407,7 @@ def test_a_version_that_is_merged_and_not_promoted_is_finished_or_undone(project
 def test_a_retraining_that_a_hook_starts_works_in_its_own_worktree(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git's hooks hand the repository on that they are in: what had lost was committed on main."""
+    """Git's hooks set the repository in the environment: before, a version that had lost was committed on main."""
     handed = {"GIT_DIR": project.home / ".git", "GIT_WORK_TREE": project.home, "GIT_INDEX_FILE": ".git/index"}
     project.better = False
     project.push = lambda root, branch: ["nothing"]  # type: ignore[method-assign]

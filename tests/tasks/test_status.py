@@ -136,7 +136,7 @@ def test_prometheus_reads_what_waits(project: Project) -> None:
 
 
 def test_without_mlflow_the_rest_is_shown(project: Project) -> None:
-    """As the command, with a server that is gone."""
+    """The command itself, while MLflow's server is gone."""
     fail(project)
     gone = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "SWEETRL_TRACKING": "on"}
     before = git(project.home, "status", "--porcelain", "--ignored")

@@ -40,7 +40,7 @@ def test_sections_in_which_nothing_is_set_keep_their_lines(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy, tmp_path: Path) -> None:
-    """The remote is set up as the guide says and not committed, and the cache lies where config.local says."""
+    """The remote is set up as in the guide and not committed, and config.local names the cache's folder."""
     home = toy.root
     remote, bare = tmp_path / "remote", tmp_path / "bare.git"
     workspace.dvc(home, "remote", "add", "-q", "-d", "store", "../remote")
@@ -160,7 +160,7 @@ def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) ->
 def test_commits_need_neither_name_nor_address_of_a_user(
     configured: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker's user has neither in its container, or only what somebody has set."""
+    """In a container a worker's user has neither, or only the setting that somebody has made."""
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -181,7 +181,7 @@ def test_commits_need_neither_name_nor_address_of_a_user(
 
 
 def test_what_git_refuses_is_reported_in_all_its_words(tmp_path: Path) -> None:
-    """It was "failed to push some refs", and a lock that a death had left was "cannot be fast-forwarded"."""
+    """Before, it was "failed to push some refs", and for a stale lock file "cannot be fast-forwarded"."""
     home, origin = tmp_path / "home", tmp_path / "origin.git"
     workspace.git(tmp_path, "init", "-q", "--bare", str(origin))
     workspace.git(tmp_path, "init", "-q", "-b", "main", str(home))

@@ -1,4 +1,4 @@
-"""What is read back of a version, what was compared with it, and what the next comparison could see.
+"""Reading a version's results back, comparisons with it, and the plan of the next comparison.
 
 Comparisons that were made are in tests/tasks/test_promotion.py.
 """
@@ -23,7 +23,7 @@ from sweetrl.types import AgentTurn, Message, Result, Task, Trajectory
 
 
 def dialogue(name: str, *tokens: int, simulator: str = "scripted") -> Trajectory:
-    """A dialogue whose agent turns generated so many tokens each; 0: the server did not say."""
+    """A dialogue whose agent turns generated so many tokens each; 0 where the server did not count."""
     messages = [Message("user", "I want a function.")]
     turns = []
     for count in tokens:
@@ -64,7 +64,7 @@ def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> Non
 
 
 def test_every_column_is_a_group_of_tasks_or_what_became_of_them() -> None:
-    """Groups by what a challenger did (its turns, its mistakes) are its own, and would show losses that are none."""
+    """Groups by a challenger's own results (its turns, its mistakes) would show losses that are none."""
     assert {column.name for column in fields(Result)} - set(OUTCOMES) == {"topic", "held_out", "tests", "details"}
 
 

@@ -1,4 +1,4 @@
-"""Who was champion when, in tags of the versions: the alias is the truth, whoever died before it moved."""
+"""The history of champions, in tags of the versions: the alias decides, also where a process died before it moved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def history(registry: Registry) -> list[str]:
 
 
 def sixty_champions(registry: Registry) -> None:
-    """Promote 60 versions, one after the other, and go 10 back; all of it is known, and each reason fits."""
+    """Promote 60 versions, one after the other, go 10 back, and check that the history has it all."""
     client, name = registry.client, registry.name
     client.create_registered_model(name)
     for number in range(1, 61):
@@ -54,7 +54,7 @@ def sixty_champions(registry: Registry) -> None:
 def test_sixty_champions_and_ten_steps_back_fit_in_postgresqls_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After some fifteen champions none could be promoted any more: they were in one tag of the model."""
+    """Before, some fifteen champions filled a tag of the model, and none could be promoted any more."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     registry = Registry(TrackingSettings(), tmp_path)
     sixty_champions(registry)

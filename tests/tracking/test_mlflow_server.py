@@ -1,4 +1,4 @@
-"""The registry behind a real MLflow server: what an sqlite store lets pass, a server may refuse."""
+"""The registry behind a real MLflow server, which may refuse requests that an sqlite store accepts."""
 
 from __future__ import annotations
 

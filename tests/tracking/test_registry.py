@@ -158,7 +158,7 @@ def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
 
 
 def test_of_equal_runs_of_a_stage_the_newest_counts_that_has_ended_well(project: Path, settings: Settings) -> None:
-    """In the project's own experiment; what this store does not know, or nobody has recorded, is left out."""
+    """Only runs of the project's own experiment count; records without a run in this store are left out."""
     folder, ids = project / "other", dict[str, str | None]()
     write_json(folder / "reports/runs/collect.json", {"stage": "collect"})
     write_json(folder / "reports/runs/rank.json", {"stage": "rank"})

@@ -51,7 +51,7 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
 
 @pytest.mark.usefixtures("postgres_lengths")
 def test_names_and_texts_that_mlflow_does_not_take_are_written_otherwise_and_nothing_else_is_lost(here: Path) -> None:
-    """One odd key of a domain's own options, and the whole run was dropped."""
+    """Before, one odd key of a domain's own options dropped all records of the run."""
     odd = ("how many [of each]?", "how many [of each]!", "x" * 300, "../up", "a//b", "", ".", "é/ö", "new\nline")
     log = RunLog(SETTINGS, "collect " * 99, tags={"note\0": "t" * 9000})
     log.log_params({"seed": 7, "options": {name: f"{name}\0" for name in odd}, "long": "ü" * 7000})

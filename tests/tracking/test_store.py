@@ -26,7 +26,7 @@ EXPERIMENT = {"experiment_id": "7", "name": "sweetrl", "lifecycle_stage": "activ
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """It answers the question for an experiment with what `answers` says; nothing may be written there."""
+    """It answers the request for an experiment with `answers`; nothing may be written there."""
     made = SimpleNamespace(answers=(200, json.dumps({"experiment": EXPERIMENT})))
 
     async def answer(request: Request) -> Response:

@@ -42,7 +42,7 @@ def here(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def traced(stores: dict[str, TrajectoryStore], **changes: Any) -> tuple[int, dict[tuple[str, str], Any], RunLog]:
-    """Log what the settings want; return how many were logged, the traces by policy and task, and the run."""
+    """Log dialogues by the settings; return how many were logged, the traces by policy and task, and the run."""
     settings = parse_settings({"seed": 3, "tracking": changes})
     run = RunLog(settings.tracking, "evaluate")
     count = log_dialogues(run, stores, settings.tracking, settings.seed)

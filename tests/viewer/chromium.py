@@ -1,6 +1,6 @@
-"""A Chromium for the tests of pages of our own: it reaches this machine's servers and files, and nothing else.
+"""A Chromium for the tests of the viewer's pages: it reaches this machine's servers and files, and nothing else.
 
-(sweetrl.browser's is for pages of others: it has no network at all, and draws frames on request only.)
+(sweetrl.browser's is for untrusted pages: it has no network at all, and draws frames on request only.)
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Tab:
         self.settle()
 
     def js(self, expression: str) -> Any:
-        """Evaluate an expression; what it throws is an error here."""
+        """Evaluate an expression; an exception in it fails the test."""
         reply = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in reply:
             raise AssertionError(reply["exceptionDetails"].get("exception", {}).get("description", reply))
@@ -163,7 +163,7 @@ class Tab:
         self.settle()
 
     def picture(self, path: Path) -> None:
-        """Write what is in sight as PNG."""
+        """Write the visible part of the page as PNG."""
         self.settle()
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
@@ -178,7 +178,7 @@ class Tab:
 
 
 def wait_for(holds: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Wait until `holds` gives something."""
+    """Wait until `holds` returns something true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := holds():

@@ -49,7 +49,7 @@ def answer(program: str) -> str:
 
 
 def dialogue(task: Task, kinds: Sequence[str], program: str, passed: int, policy: str, attempt: int = 0) -> Trajectory:
-    """A dialogue in which the agent asks about kinds of detail (or says what stands there), then answers."""
+    """A dialogue in which the agent asks about kinds of detail (or sends other text as it is), then answers."""
     user = ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
     for kind in kinds:
@@ -155,7 +155,7 @@ def make_project(root: Path) -> Path:
 
 
 def with_words(spoken: Trajectory, words: str) -> Trajectory:
-    """The same dialogue, in which the user's first reply and the agent's raw words are others, and prompts are kept."""
+    """The same dialogue with another first reply of the user, other raw words of the agent, and kept prompts."""
     messages = list(spoken.messages)
     messages[2] = Message("user", words)
     raw = f"<think>{words}</think>{words} OUTPUT: {spoken.messages[1].content}"

@@ -1,4 +1,4 @@
-"""What is looked at grows, changes or goes while it is looked at, and many ask at the same time."""
+"""Dialogues that grow, change or disappear while they are viewed, and many requests at the same time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fragment(catalogue: Catalogue, row: int, beside: int | None = None) -> str:
 
 
 def ready(tab: Tab, address: str) -> None:
-    """Open an address. A page that is busy for ever answers nothing, so this asks itself."""
+    """Open an address and poll whether it is ready: a page that is busy for ever would not answer `go`."""
     tab.call("Page.navigate", url="about:blank")
     tab.call("Page.navigate", url=address)
 
@@ -59,7 +59,7 @@ def ready(tab: Tab, address: str) -> None:
 def test_an_address_far_down_the_table_opens(
     viewer: Viewer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dialogue is in none of the first parts of the table: the page waits for it, and for the one beside it."""
+    """The dialogue is in none of the first parts of the table: the page waits for it and for its neighbour."""
     monkeypatch.setattr(index_module, "SHARD", 10)
     catalogue = viewer.dialogues.catalogue
     _, task, _ = catalogue.read(35)
@@ -145,7 +145,7 @@ def test_other_dialogues_in_the_place_of_those_in_the_table_are_not_shown(
 
 
 def test_rows_of_one_ranking_are_read_by_one_thread_at_a_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two dialogues side by side ask for both at once; a Parquet file that two threads read ends the process."""
+    """Two dialogues side by side are requested at once; two threads that read a Parquet file end the process."""
     inside, most = 0, 0
 
     def item(self: Table[Any], number: int) -> None:
@@ -192,7 +192,7 @@ def test_rows_are_made_again_when_the_code_of_an_own_domain_changes(own_code: An
 def test_a_batch_as_it_was_ingested_does_not_hide_the_rest(
     project: Path, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its rows may be of any kind, so that it is no official file."""
+    """A row that is no dialogue is left out with a note."""
     shutil.copytree(project / "data/evaluation", tmp_path / "data/evaluation")
     batch = tmp_path / "data/batches/dialogues-000001/dialogues-000001.jsonl"
     write_trajectories(batch, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_is_named(project: Path, settings: Settings, 
 
 
 def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Settings, tmp_path: Path) -> None:
-    """vLLM writes -9999 for a token that it has sampled although its probability is none."""
+    """vLLM writes -9999 for a token that it has sampled although its probability is zero."""
     spoken = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
     made_up = replace(spoken.turns[0], logprobs=(-0.1, -9999.0))
     TrajectoryStore(tmp_path / "some").write_shard(0, [replace(spoken, turns=(made_up, *spoken.turns[1:]))])

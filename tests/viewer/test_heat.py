@@ -1,4 +1,4 @@
-"""Token log-ratios by a critic, curves of tracked runs, and dialogues of the past."""
+"""Token log-ratios by a critic, curves of tracked runs, and dialogues of earlier versions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sweetrl.viewer.sources import Target, find_target
 
 
 def small(settings: Settings, model: Path) -> Settings:
-    """Settings of a random model that says little."""
+    """Settings of a random model with short replies."""
     return settings.model_copy(
         update={
             "model": settings.model.model_copy(update={"base": str(model)}),

@@ -1,4 +1,4 @@
-"""What is found in a folder, and the table of it."""
+"""The dialogues in a folder, and their table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people say of dialogues: given in the page, kept in the project, and taken by an import as their rewards."""
+"""People's labels of dialogues: given in the page, kept in the project, and taken by an import as rewards."""
 
 from __future__ import annotations
 

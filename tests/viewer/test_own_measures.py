@@ -1,4 +1,4 @@
-"""A domain of one's own by its own names: its measures in the list, a dialogue and the overview, harm first."""
+"""A domain with measures of its own: their names in the list, a dialogue and the overview, harm first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(sweetrl.Domain):
 
 @pytest.fixture
 def settings(own_code: Any, tmp_path: Path) -> Settings:
-    """A project's with two policies: people eat as well with the trained one, but it is dearer."""
+    """Settings of a project with two policies: the trained policy is as good in `food`, and worse in `price`."""
     own_code(tmp_path, OWN)
     (tmp_path / "params.yaml").write_text("suite: mine:Table\n")
     spoken = {}

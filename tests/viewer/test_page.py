@@ -160,7 +160,7 @@ def test_a_dialogue_shows_candidates_pairs_tests_and_what_is_hidden(tab: Tab, ro
 
 
 def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: list[Row]) -> None:
-    """Without a critic at hand: those of what was said, and those of every sampled reply; no more where none are."""
+    """Without a critic at hand: the stored ratios of every reply and of every sampled candidate."""
     assert not viewer.heat.there
     collected = [row for row in rows if row["stage"] == "collect"]
     for row, there in ((collected[0], True), (collected[EXPLAINED], False)):

@@ -1,4 +1,4 @@
-"""What else a reader does with the page: columns, files, turns, messages as written, colours."""
+"""More uses of the page: columns, files, turns, messages as written, colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and its JSON over HTTP: what is answered, and to whom it is not; runs, pictures, and the exported folder."""
+"""The page and its JSON over HTTP: answers and refusals; runs, pictures, and the exported folder."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: p
 
 
 def take(path: Path) -> Any:
-    """What a script of an exported folder hands to the page."""
+    """The data that a script of an exported folder hands to the page."""
     call = re.fullmatch(r'sweetrl\.take\("[\w-]+",(.*)\);\n', path.read_text(encoding="ascii"), re.S)
     assert call, path
     return json.loads(call[1])

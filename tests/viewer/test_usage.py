@@ -1,4 +1,4 @@
-"""The runs behind dialogues and what each has cost: asked of the tracking store once, and shown."""
+"""The runs behind dialogues and their costs: read from the tracking store once, and shown."""
 
 from __future__ import annotations
 
