@@ -61,8 +61,8 @@ def test_a_winner_that_waits_is_reported_by_webhook_once_and_each_project_has_it
 
     url, received = inbox
     monkeypatch.setenv("PREFECT_API_URL", server.url)
-    where = {PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: PREFECT_PASSWORD}
-    with temporary_settings(where), get_client(sync_client=True) as client:
+    server_settings = {PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: PREFECT_PASSWORD}
+    with temporary_settings(server_settings), get_client(sync_client=True) as client:
         assert "no notification block team" in automate(client, automations("own"), "team")
         assert not client.read_automations()
         sent = {"subject": "{{subject}}", "body": "{{body}}"}
@@ -70,7 +70,7 @@ def test_a_winner_that_waits_is_reported_by_webhook_once_and_each_project_has_it
         block.save("team")
         for project in ("own", "other", "own"):
             assert "tells of" in automate(client, automations(project), "team")
-        assert {each.name: each.enabled for each in client.read_automations()} == {
+        assert {automation.name: automation.enabled for automation in client.read_automations()} == {
             "own.needs-a-person": True,
             "own.refused": False,
             "other.needs-a-person": True,

@@ -32,7 +32,7 @@ def ended(accepted: bool) -> Outcome:
     return Outcome((), Registration("sweetrl-agent", "2", True), gate, evaluation=HARMFUL)
 
 
-def how(
+def fake(
     which: str, outcome: Outcome, patch: pytest.MonkeyPatch, left: str = ""
 ) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     """A flow that ends with `outcome`, and how its program shows that."""
@@ -59,7 +59,7 @@ def test_harm_is_shown_first_and_is_the_exit_status(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     monkeypatch.setattr(console, "_silence_traces", lambda: None)
-    flow, show = how(which, ended(accepted), monkeypatch)
+    flow, show = fake(which, ended(accepted), monkeypatch)
     code = console.command_line(lambda: console.show_all(flow, show))
     printed = capsys.readouterr()
     assert "gate: as the gate says" in printed.out, "all that was done is shown"
@@ -75,7 +75,7 @@ def test_a_winner_that_waits_is_reported_each_night(
     """Before, it was exit status 0 and Completed, and nobody noticed that a better version waited for a merge."""
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     monkeypatch.setattr(console, "_silence_traces", lambda: None)
-    flow, show = how("retrain", ended(True), monkeypatch, "version 2 has won and is not merged: params.yaml is edited")
+    flow, show = fake("retrain", ended(True), monkeypatch, "version 2 has won and is not merged: params.yaml is edited")
     assert console.command_line(lambda: console.show_all(flow, show)) == 4
     printed = capsys.readouterr()
     assert "branch:  retrain/x" in printed.out and "error: version 2 has won and is not merged" in printed.err
@@ -87,6 +87,6 @@ def test_a_winner_that_waits_is_reported_each_night(
 def test_what_the_gate_refuses_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     decision = SimpleNamespace(promote=False)
     gate = GateResult("2", False, "1", "1", "no better than version 1", cast(Any, decision))
-    how("train", ended(True), monkeypatch)
+    fake("train", ended(True), monkeypatch)
     train.announce_outcome(replace(ended(True), gate=gate))
     assert [event[0] for event in EVENTS] == ["refused"]

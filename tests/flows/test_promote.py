@@ -81,13 +81,13 @@ def test_a_promotion_while_a_version_is_restored_comes_behind_it(
     assert any("waiting until another process of this repository has ended its promotion" in line for line in lines)
 
 
-@pytest.mark.parametrize("who", ["a run", "the gate", "by hand"])
+@pytest.mark.parametrize("promoter", ["a run", "the gate", "by hand"])
 def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
-    project: Project, monkeypatch: pytest.MonkeyPatch, who: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, promoter: str
 ) -> None:
     """Before, it came between the two, so that the merged version was not the champion."""
     merge = retraining.merge
-    promote_here = {"a run": run, "the gate": gate, "by hand": by_hand}[who]
+    promote_here = {"a run": run, "the gate": gate, "by hand": by_hand}[promoter]
     refused: list[UserError] = []
 
     def other() -> None:
@@ -110,8 +110,8 @@ def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
     assert not done.left and not list(retraining.unfinished(project.home))
     assert [entry.version for entry in project.registry().history()][:4] == ["1", "2", "3", "5"]
     assert (project.home / "dvc.lock").read_text() == "lock of batch 4\n"
-    assert project.champion() == {"a run": "5", "the gate": "4", "by hand": "1"}[who]
-    if who == "a run":
+    assert project.champion() == {"a run": "5", "the gate": "4", "by hand": "1"}[promoter]
+    if promoter == "a run":
         assert "version 5 became champion meanwhile" in str(refused.pop())
     assert not refused
 

@@ -87,9 +87,9 @@ def test_back_and_forward_each_leave_a_clean_checkout_and_keep_what_was_there(pr
         back(project, "")
 
 
-@pytest.mark.parametrize("lacks", ["", "dvc_lock", "git_commit", "code"])
+@pytest.mark.parametrize("missing", ["", "dvc_lock", "git_commit", "code"])
 def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
-    project: Project, monkeypatch: pytest.MonkeyPatch, lacks: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """The registry's server and the bucket may be down when a version is to be restored."""
     lock = project.client.read()["versions"][1]
@@ -98,7 +98,7 @@ def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
     )
     tags = {"git_commit": git(project.home, "rev-parse", branch), "git_dirty": "false", "code": "{}"}
     tags |= {"dvc_lock": hashlib.md5(lock.encode()).hexdigest()}
-    tags |= {lacks: '{"suite": "mine:Own 0123"}' if lacks == "code" else "0" * 32} if lacks else {}
+    tags |= {missing: '{"suite": "mine:Own 0123"}' if missing == "code" else "0" * 32} if missing else {}
     downloads: list[str] = []
     download = Registered.download
 
@@ -110,7 +110,7 @@ def test_what_git_holds_of_a_version_is_not_asked_for_elsewhere(
     monkeypatch.setattr(Registered, "get", lambda registry, reference: SimpleNamespace(version=reference, tags=tags))
     monkeypatch.setattr(Registered, "download", downloading)
     back(project)
-    assert downloads == (["lineage"] if lacks else [])
+    assert downloads == (["lineage"] if missing else [])
     project.check_done("2")
 
 
@@ -151,15 +151,15 @@ def test_a_champion_of_another_machine_that_comes_meanwhile_stays(
     assert project.champion() == "1"
 
 
-@pytest.mark.parametrize("where", ["put_back", "commit_records", "promote", "announce"])
+@pytest.mark.parametrize("step", ["put_back", "commit_records", "promote", "announce"])
 def test_a_restore_that_died_is_finished_and_goes_no_further_back(
-    project: Project, monkeypatch: pytest.MonkeyPatch, where: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def die(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Registry if where == "promote" else restore, where, die)
+        patch.setattr(Registry if step == "promote" else restore, step, die)
         with pytest.raises(KeyboardInterrupt):
             back(project)
     assert back(project).champion == "2"

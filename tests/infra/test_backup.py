@@ -22,8 +22,8 @@ def test_the_job_of_a_cluster_dumps_the_databases_before_it_copies_the_buckets()
     assert [step["command"] for step in steps] == [["sh", f"/etc/sweetrl/{SCRIPT.name}", name] for name in SECRETS]
     assert pod["securityContext"]["runAsNonRoot"] and pod["automountServiceAccountToken"] is False
     for step in steps:
-        given = {variable["valueFrom"]["secretKeyRef"]["key"] for variable in step["env"] if "valueFrom" in variable}
-        assert given == SECRETS[step["name"]], "each program gets its own secrets"
+        secrets = {variable["valueFrom"]["secretKeyRef"]["key"] for variable in step["env"] if "valueFrom" in variable}
+        assert secrets == SECRETS[step["name"]], "each program gets its own secrets"
         assert step["securityContext"]["readOnlyRootFilesystem"] and step["resources"]["limits"]["memory"]
         assert {mount["name"] for mount in step["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 

@@ -81,8 +81,8 @@ def repository(tmp_path: Path) -> Path:
     source.mkdir()
     (source / "params.yaml").touch()
     (source / "tasks.py").write_text("the last file")
-    who = ("-c", "user.name=t", "-c", "user.email=t@t")
-    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
         assert run("git", "-C", source, *words).returncode == 0
     program(tmp_path / "prefect", "echo started")
     return source

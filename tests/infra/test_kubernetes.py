@@ -147,8 +147,8 @@ def test_no_pod_has_more_rights_than_it_needs(name: str, pod: dict[str, Any]) ->
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in pod["containers"]:
-        none = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-        assert container["securityContext"] == none
+        rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        assert container["securityContext"] == rights
         assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}
         assert container["resources"]["limits"]["memory"]
     assert pod.get("automountServiceAccountToken", name == "gpu-worker") is (name == "gpu-worker")

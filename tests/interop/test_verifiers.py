@@ -118,8 +118,8 @@ def test_backend_dialogues_are_those_of_sweetrl(server: Any) -> None:
     domain = sweetrl.domain("backend", **options)
     tasks = list(domain.tasks("test", 3, 11, domain.settings.tasks.difficulty))
     agent = programmer(tasks)
-    with server(reply=agent) as far:
-        traces = [only(episode) for episode in play(env, far, attempts=2)]
+    with server(reply=agent) as model:
+        traces = [only(episode) for episode in play(env, model, attempts=2)]
     with sweetrl.opened(domain) as world:
         for number, task in enumerate(tasks):
             attempts = sorted(traces[2 * number :][:2], key=lambda trace: trace.info["sweetrl"]["attempt"])
@@ -132,8 +132,8 @@ def test_backend_dialogues_are_those_of_sweetrl(server: Any) -> None:
 
 def test_an_own_domain_with_parts(server: Any) -> None:
     env = load_environment("examples.forms:Forms", count=6, seed=3, seat=SEAT)
-    with server(reply=clerk) as far:
-        traces = [only(episode) for episode in play(env, far)]
+    with server(reply=clerk) as model:
+        traces = [only(episode) for episode in play(env, model)]
     domain = sweetrl.domain("examples.forms:Forms")
     with sweetrl.opened(domain) as world:
         for task, trace in zip(domain.tasks("train", 6, 3, 3), traces, strict=True):
@@ -148,8 +148,8 @@ def test_the_user_hears_every_blank(server: Any) -> None:
 
     options: dict[str, Any] = {"agent": {"max_turns": 3}, "simulator": {"kind": "chat_in_process:Echo"}}
     env = load_environment("backend", count=1, seed=2, seat=SEAT, **options)
-    with server(reply=says) as far:
-        (trace,) = (only(episode) for episode in play(env, far))
+    with server(reply=says) as model:
+        (trace,) = (only(episode) for episode in play(env, model))
     domain = sweetrl.domain("backend", **options)
     with sweetrl.opened(domain) as world:
         spoken = by_sweetrl(world, next(domain.tasks("train", 1, 2, 3)), 2, 0, says)
@@ -184,8 +184,8 @@ def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    with server(reply=programmer(tasks)) as far:
-        right, wrong, strange = asyncio.run(serve(far))
+    with server(reply=programmer(tasks)) as model:
+        right, wrong, strange = asyncio.run(serve(model))
     assert (only(right).reward, only(wrong).reward) == (1.0, 0.0)
     assert not strange.ok and not strange.traces
     assert "there is another one at place 2; take the same domain" in strange.errors[0].message
@@ -199,27 +199,27 @@ def test_task_files(server: Any, tmp_path: Path) -> None:
     env = load_environment("backend", split="test", count=2, seed=1, seat=SEAT, tasks=files)
     assert [task.data.id for task in env.taskset] == [task.id for task in tasks[:2]]
     assert [task.data.idx for task in env.taskset.skip(1)] == [1]
-    with server(reply=programmer(tasks)) as far:
-        assert [only(episode).reward for episode in play(env, far)] == [1.0, 0.0]
+    with server(reply=programmer(tasks)) as model:
+        assert [only(episode).reward for episode in play(env, model)] == [1.0, 0.0]
 
 
 def test_a_limit_of_verifiers_breaks_a_dialogue_off(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT | {"max_turns": 2})
-    with server(reply=lambda body: "What is the rate?") as far:
-        trace = only(play(env, far)[0])
+    with server(reply=lambda body: "What is the rate?") as model:
+        trace = only(play(env, model)[0])
     assert trace.stop_condition == "max_turns" and trace.reward == 0.0
     assert [trace.metrics[name] for name in ("success", "answered", "turns")] == [0.0, 0.0, 2.0]
     assert trace.info["sweetrl"]["outcome"] == "broken_off"
 
 
 def test_users_who_leave_and_users_who_are_not_there(server: Any) -> None:
-    with server(reply=lambda body: "What is the rate?") as far:
+    with server(reply=lambda body: "What is the rate?") as model:
         env = load_environment("backend", count=1, seat=SEAT, simulator={"kind": "chat_in_process:Leaves"})
-        trace = only(play(env, far)[0])
+        trace = only(play(env, model)[0])
         assert trace.reward == 0.0 and trace.info["sweetrl"]["outcome"] == "user_left"
 
         env = load_environment("backend", count=1, seat=SEAT, simulator={"kind": "chat_in_process:Gone"})
-        (episode,) = play(env, far)
+        (episode,) = play(env, model)
     assert not episode.ok and not episode.traces[0].ok and not episode.traces[0].rewards
     assert "the dialogue is lost: nobody is there" in episode.errors[0].message
 
@@ -229,23 +229,23 @@ def test_a_repeated_episode_is_the_same_attempt(server: Any, monkeypatch: pytest
     options: dict[str, Any] = {"agent": {"max_turns": 2}, "simulator": {"kind": "chat_in_process:Late"}}
     patient = load_environment("backend", count=1, seed=4, seat=SEAT, **options)
     patient.config.retries = vf.RetryConfig(max_retries=1)
-    with server(reply=lambda body: "What is the rate?") as far:
-        traces = [only(episode) for episode in play(patient, far, attempts=2)]
+    with server(reply=lambda body: "What is the rate?") as model:
+        traces = [only(episode) for episode in play(patient, model, attempts=2)]
     assert sorted(trace.info["sweetrl"]["attempt"] for trace in traces) == [0, 1]
     assert sorted(importlib.import_module("chat_in_process").Late.seen.values()) == [2, 2]
 
 
 def test_an_own_reward_is_for_one_thread_at_a_time(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT, reward={"function": "chat_in_process:alone"})
-    with server(reply=lambda body: "I WANT TO ANSWER: nothing") as far:
-        traces = [only(episode) for episode in play(env, far, attempts=6)]
+    with server(reply=lambda body: "I WANT TO ANSWER: nothing") as model:
+        traces = [only(episode) for episode in play(env, model, attempts=6)]
     assert [(trace.reward, trace.metrics["success"]) for trace in traces] == [(0.5, 0.0)] * 6
 
 
 def test_the_model_fails(server: Any) -> None:
     env = load_environment("backend", count=1, seat=SEAT)
-    with server(reply=lambda body: "What?", scripted=["", *["500"] * 3]) as far:
-        (episode,) = play(env, far)
+    with server(reply=lambda body: "What?", scripted=["", *["500"] * 3]) as model:
+        (episode,) = play(env, model)
     assert not episode.ok and not episode.traces[0].rewards
     assert episode.traces[0].errors[0].type == "ProviderError"
 
@@ -253,8 +253,8 @@ def test_the_model_fails(server: Any) -> None:
 def test_the_example(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The example of the module and docs/interop.md; only the harness differs, as the default needs a package index."""
     tasks = list(sweetrl.domain("backend").tasks("test", 2, 7, 3))
-    with server(reply=programmer(tasks)) as far:
-        changes = {"http://localhost:8000/v1": far.url, "count=20": f"count=2, seat={SEAT}"}
+    with server(reply=programmer(tasks)) as model:
+        changes = {"http://localhost:8000/v1": model.url, "count=20": f"count=2, seat={SEAT}"}
         exec(example(adapter, "import asyncio", changes), {})
     assert capsys.readouterr().out == "4.0\n"
 

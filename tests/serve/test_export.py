@@ -295,13 +295,13 @@ def test_a_folder_is_pushed_as_a_private_repository(tmp_path: Path, monkeypatch:
     calls: list[Any] = []
 
     class Hub:
-        def create_repo(self, repo_id: str, **how: Any) -> str:
-            calls.append((repo_id, how))
+        def create_repo(self, repo_id: str, **options: Any) -> str:
+            calls.append((repo_id, options))
             return f"https://hub.example/{repo_id}"
 
-        def upload_folder(self, **how: Any) -> None:
-            calls.append(how)
-            if how["repo_id"] == "me/forbidden":
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(options)
+            if options["repo_id"] == "me/forbidden":
                 raise OSError("403 Forbidden: no write token\nmore")
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
@@ -318,7 +318,7 @@ def test_the_command_exports_and_pushes(project: Path, tmp_path: Path, monkeypat
     from sweetrl.cli.main import app
 
     pushed: list[Any] = []
-    monkeypatch.setattr(handover, "push", lambda *what: pushed.append(what) or "https://hub.example/me/agent")
+    monkeypatch.setattr(handover, "push", lambda *arguments: pushed.append(arguments) or "https://hub.example/me/agent")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["export", "models/policy", "--out", str(out), "--push", "me/agent"])

@@ -68,31 +68,31 @@ class Books:
 
     def version(self, version: Any, keys: dict[str, int]) -> int | str:
         """Check one registered version, and return its batch: the first task (0 without one), or the ingested data."""
-        what = f"version {version.version}"
+        label = f"version {version.version}"
         tags, model = version.tags, self.checkout.model
-        assert version.status == "READY", what
-        assert {"adapter_hash", "data", "evaluation", "gate", "git_commit", "dvc_lock"} <= tags.keys(), what
-        assert tags["git_dirty"] == "false", what
+        assert version.status == "READY", label
+        assert {"adapter_hash", "data", "evaluation", "gate", "git_commit", "dvc_lock"} <= tags.keys(), label
+        assert tags["git_dirty"] == "false", label
         commit = tags["git_commit"]
         with tempfile.TemporaryDirectory() as name:
             import mlflow
 
-            where = self.client.get_logged_model(version.source.removeprefix("models:/")).artifact_location
+            location = self.client.get_logged_model(version.source.removeprefix("models:/")).artifact_location
             uri = self.checkout.team.mlflow.url
             load = mlflow.artifacts.download_artifacts
-            lock = Path(load(f"{where}/lineage/dvc.lock", dst_path=name, tracking_uri=uri))
-            adapter = Path(load(f"{where}/artifacts/policy/adapter_config.json", dst_path=name, tracking_uri=uri))
-            assert file_hash(lock) == tags["dvc_lock"], what
+            lock = Path(load(f"{location}/lineage/dvc.lock", dst_path=name, tracking_uri=uri))
+            adapter = Path(load(f"{location}/artifacts/policy/adapter_config.json", dst_path=name, tracking_uri=uri))
+            assert file_hash(lock) == tags["dvc_lock"], label
             params = yaml.safe_load(git(self.checkout.origin, "show", f"{commit}:params.yaml").stdout)
             first = int(params["collect"]["first"])
             batch = batch_named({"sources.trajectories": params["sources"]["trajectories"]}) or first
             if batch:  # `make run` registers before anybody has committed its dvc.lock
-                assert git(self.checkout.origin, "show", f"{commit}:dvc.lock").stdout == lock.read_text(), what
+                assert git(self.checkout.origin, "show", f"{commit}:dvc.lock").stdout == lock.read_text(), label
             written = json.loads(adapter.read_text())
-            assert written.get("first", first) == first, f"{model} {what}: another batch's adapter"
+            assert written.get("first", first) == first, f"{model} {label}: another batch's adapter"
         for path, digest in json.loads(tags["data"]).items():
             if path.startswith(("data/", "models/policy", "reports/")):
-                assert self.stored(keys, digest), f"{what}: {path} ({digest}) is not in the S3"
+                assert self.stored(keys, digest), f"{label}: {path} ({digest}) is not in the S3"
         return batch
 
     def check(self, champion: str | None = None) -> str:

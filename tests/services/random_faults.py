@@ -107,10 +107,10 @@ class Runs:
     def take_pushes(self) -> None:
         (self.checkout.origin / "hooks/pre-receive").unlink(missing_ok=True)
 
-    def signal(self, whom: str, number: signal.Signals) -> None:
+    def signal(self, target: str, number: signal.Signals) -> None:
         """Send a signal to the flow that is at work, or to one of the programs that it runs."""
         with contextlib.suppress(psutil.Error):
-            if whom == "flow":
+            if target == "flow":
                 self.flow().send_signal(number)
             else:
                 children = self.flow().children(recursive=True)

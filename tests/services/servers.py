@@ -254,13 +254,13 @@ class SeaweedFS(ObjectStore):
         small = ["-master.volumeSizeLimitMB=64", "-volume.max=50", "-volume.minFreeSpace=1MiB"]
         small += ["-master.telemetry=false", "-master.electionTimeout=1s", "-volume.preStopSeconds=0"]
         small += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
-        where = [
+        places = [
             "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",
             f"-dir={self.folder / 'store'}",
             f"-s3.config={self.folder / 's3.json'}",
         ]
-        return [weed, "server", "-s3", f"-s3.port={self.port}", *ports, *small, *where]
+        return [weed, "server", "-s3", f"-s3.port={self.port}", *ports, *small, *places]
 
 
 def s3_client(url: str) -> Any:
@@ -305,9 +305,9 @@ class MLflow(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
-        where = ["--backend-store-uri", self.database, "--artifacts-destination", f"s3://{self.bucket}/mlflow"]
+        stores = ["--backend-store-uri", self.database, "--artifacts-destination", f"s3://{self.bucket}/mlflow"]
         address = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        return [sys.executable, "-m", "mlflow", "server", *address, *where]
+        return [sys.executable, "-m", "mlflow", "server", *address, *stores]
 
     def answers(self) -> bool:
         return healthy(self.url)

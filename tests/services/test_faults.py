@@ -74,9 +74,9 @@ def test_an_s3_that_refuses_keeps_the_version_from_everybody(
     assert len(books.seen) == seen + 1
 
 
-@pytest.mark.parametrize("whom", ["flow", "worker", "flow and worker", "flow, worker and server"])
+@pytest.mark.parametrize("killed", ["flow", "worker", "flow and worker", "flow, worker and server"])
 def test_whoever_is_killed_under_a_worker_the_next_run_of_the_deployment_ends_well(
-    team: Team, small: Checkout, worker: Worker, books: Books, whom: str
+    team: Team, small: Checkout, worker: Worker, books: Books, killed: str
 ) -> None:
     books.check()
     seen, before = len(books.seen), small.count("trained")
@@ -85,18 +85,18 @@ def test_whoever_is_killed_under_a_worker_the_next_run_of_the_deployment_ends_we
     assert worker.process is not None
     children = psutil.Process(worker.process.pid).children(recursive=True)
     flows = [process for process in children if "prefect" in " ".join(process.cmdline())]
-    if "worker" in whom:
+    if "worker" in killed:
         worker.process.kill()
-    if "flow" in whom:
+    if "flow" in killed:
         for flow in flows:
             with contextlib.suppress(psutil.Error):
                 flow.send_signal(signal.SIGKILL)
-    if "server" in whom:
+    if "server" in killed:
         team.prefect.stop(hard=True)
         team.prefect.start()
-    if "worker" in whom:
+    if "worker" in killed:
         worker.stop(hard=True)
-        if whom == "worker":  # what it had started ends at one of its next lines: nobody reads them any more
+        if killed == "worker":  # what it had started ends at one of its next lines: nobody reads them any more
             small.ended(run)
         worker.start()
     again = small.ask("nightly")

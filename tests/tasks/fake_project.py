@@ -121,12 +121,12 @@ class Client:
         empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}, "deleted": []}
         return json.loads(self.path.read_text()) if self.path.exists() else empty
 
-    def change(self, part: str, how: Callable[[Any], Any]) -> None:
+    def change(self, part: str, update: Callable[[Any], Any]) -> None:
         """Change one part; processes take turns, as at a server."""
         with self.path.with_suffix(".lock").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             parts = self.read()
-            write_json(self.path, parts | {part: how(parts[part])})
+            write_json(self.path, parts | {part: update(parts[part])})
 
     def get_registered_model(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(**self.read())

@@ -64,10 +64,10 @@ def test_who_dies_in_a_pull_leaves_its_data_to_the_next_one(project: Project, mo
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("how", ["apart", "edited"])
-def test_what_cannot_be_pulled_is_an_error_and_takes_no_batch(project: Project, how: str) -> None:
-    other_checkout(project, "stage.py" if how == "apart" else "params.yaml")
-    if how == "apart":
+@pytest.mark.parametrize("conflict", ["apart", "edited"])
+def test_what_cannot_be_pulled_is_an_error_and_takes_no_batch(project: Project, conflict: str) -> None:
+    other_checkout(project, "stage.py" if conflict == "apart" else "params.yaml")
+    if conflict == "apart":
         commit(project.home, {"mine": "mine\n"})
         says = (
             r"`git merge` failed: .*Not possible to fast-forward, aborting\..*"

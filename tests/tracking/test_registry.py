@@ -101,13 +101,13 @@ def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
     numbers |= {"success_difference": 0.576, "success_low": 0.542, "success_high": 0.608}
     registry.client.set_model_version_tag(registry.name, first, "evaluation", json.dumps(numbers))
     registry.note_gate(first, {"promote": True, "promoted": False, "against": "", "reason": "It is better."})
-    verdict, table, what = described().split("\n\n")
+    verdict, table, description = described().split("\n\n")
     assert verdict == "**Gate:** It is better. (It has yet to become champion.)"
     assert (
         "| **tasks solved, %** | 26.3 | **83.9** | +57.6 [+54.2, +60.8] |" in table and "1,000 held-out tasks" in table
     )
     registry.note_gate(first, {"promote": False, "promoted": False, "against": "1", "reason": "It is worse."})
-    assert described().split("\n\n") == ["**Gate:** It is worse.", table, what]
+    assert described().split("\n\n") == ["**Gate:** It is worse.", table, description]
     registry.client.delete_model_version_tag(registry.name, first, "gate")
     registry.client.set_model_version_tag(registry.name, first, "evaluation", before)
 
@@ -188,9 +188,9 @@ def test_a_registered_version_loads_back_and_answers_as_the_endpoint_does(projec
     for wrong in (-1.0, 2.5, float("nan"), float("inf")):
         with pytest.raises(UserError, match=r"`temperature` is .*; it must be a number from 0 to 2\."):
             loaded.predict(dialogue, params={"temperature": wrong})
-    for none in (0, -5):
-        with pytest.raises(UserError, match=rf"`max_new_tokens` is {none}; it must be a whole number from 1\."):
-            loaded.predict(dialogue, params={"max_new_tokens": none})
+    for number in (0, -5):
+        with pytest.raises(UserError, match=rf"`max_new_tokens` is {number}; it must be a whole number from 1\."):
+            loaded.predict(dialogue, params={"max_new_tokens": number})
     with pytest.raises(UserError, match="tokens, the context"):
         loaded.predict([{"role": "user", "content": "price " * 5000}])
     most = loaded.predict(dialogue, params={"seed": 3, "max_new_tokens": 10**12})

@@ -75,8 +75,8 @@ def test_prompts_are_shown_as_they_were_sent(settings: Settings, tiny_model: Pat
         turns.append(replace(turn, prompt_kept=read - lost, prompt_ids=ids))
         read += len(ids) - lost + len(turn.token_ids)
     shown = [turn["prompt"] for turn in plain(replace(spoken, turns=tuple(turns)), load_domain(chosen))["turns"]]
-    assert [each["new"] for each in shown] == [len(ids) for ids in new]
-    assert [each["anew"] for each in shown] == [False, False, True, False]
+    assert [turn["new"] for turn in shown] == [len(ids) for ids in new]
+    assert [turn["anew"] for turn in shown] == [False, False, True, False]
     assert shown[-1]["tokens"] + len(turns[-1].token_ids) == read
     assert Heat(Domains(chosen), tmp_path).prompts(replace(spoken, turns=tuple(turns))) == texts
     assert plain(spoken, load_domain(chosen))["turns"][0]["prompt"] is None, "not recorded"

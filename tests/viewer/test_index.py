@@ -135,7 +135,7 @@ def study(root: Path, spoken: list[Trajectory], settings: Settings) -> Path:
     domain = load_domain(settings)
     for method in ("grpo", "sweet"):
         folder = root / "measured" / method / "11"
-        results = [result_of(each, "trained", domain, 7) for each in spoken]
+        results = [result_of(trajectory, "trained", domain, 7) for trajectory in spoken]
         for name in ("t0", "t1", "t0-terse"):
             write_results(folder / f"{name}.parquet", results)
         says = [("t0", 0.0, ""), ("t1", 1.0, ""), ("t0-terse", 0.0, "terse")]
