@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +32,9 @@ class Registered(Registry):
         first = int(lock.split()[-1])
         text = (self.project.home / "params.yaml").read_text()
         (folder / "dvc.lock").write_text(lock)
-        (folder / "params.yaml").write_text("".join(_set(line, first) for line in text.splitlines(True)))
+        text = re.sub("^collect:.*", f"collect: {{tasks: 4, first: {first}}}", text, flags=re.MULTILINE)
+        (folder / "params.yaml").write_text(text)
         return folder
-
-
-def _set(line: str, first: int) -> str:
-    return f"collect: {{tasks: 4, first: {first}}}\n" if line.startswith("collect:") else line
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, root: Path, modules: Sequence[Any], say: Any = quiet) -> Project:

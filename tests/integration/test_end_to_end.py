@@ -62,12 +62,8 @@ def sweetrl(*words: Any) -> dict[str, str]:
     return dict(line.split("\t") for line in done.output.splitlines() if "\t" in line)
 
 
-def far(served: EngineSettings) -> list[str]:
+def at_vllm(served: EngineSettings) -> list[str]:
     return ["--engine", "vllm", "--url", served.urls, "--concurrency", "32"]
-
-
-def with_user(served: EngineSettings, user: str) -> list[str]:
-    return [*far(served), "--user-url", served.urls, "--user-model", user]
 
 
 def check(dialogues: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: TransformersEngine) -> None:
@@ -121,7 +117,7 @@ def collected(served: EngineSettings, base_model: Path, work: Path) -> list[Traj
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         parameters(base_model)
-        words = ["collect", "--tasks", "tasks.parquet", "--out", "scripted", "--attempts", 2, *far(served)]
+        words = ["collect", "--tasks", "tasks.parquet", "--out", "scripted", "--attempts", 2, *at_vllm(served)]
         facts = sweetrl(*words)
     assert (facts["tasks"], facts["dialogues"], facts["share lost"]) == (str(TASKS), str(2 * TASKS), "0")
     assert facts["gpu seconds"] == facts["gpu seconds per dialogue"] == "0" and float(facts["seconds per dialogue"]) > 0
@@ -161,7 +157,8 @@ def test_fifty_tasks_with_a_model_as_the_user(
     served: EngineSettings, user: str, local: TransformersEngine, base_model: Path
 ) -> None:
     parameters(base_model, max_turns=4, max_new_tokens=96)
-    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served, user))
+    with_user = [*at_vllm(served), "--user-url", served.urls, "--user-model", user]
+    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user)
     assert facts["user"].startswith(f"llm:{user}@") and facts["dialogues"] == str(TASKS)
     assert float(facts["user generated tokens"]) > 0 and float(facts["user failed requests"]) == 0
     dialogues = list(TrajectoryStore(Path("llm")).read())
@@ -178,7 +175,10 @@ def test_a_trained_adapter_succeeds_as_often_as_with_transformers(
     """Greedy, so that both engines attempt the same dialogues: the same successes, up to ties in rounding."""
     parameters(base_model, temperature=0.0)
     numbers, rewards = {}, {}
-    for name, words in (("vllm", far(served)), ("transformers", ["--engine", "transformers", "--concurrency", "50"])):
+    for name, words in (
+        ("vllm", at_vllm(served)),
+        ("transformers", ["--engine", "transformers", "--concurrency", "50"]),
+    ):
         files = ["--json", f"{name}.json", "--out", f"evaluated-{name}"]
         sweetrl("evaluate", "--tasks", "tasks.parquet", "--adapter", trained, *files, *words)
         numbers[name] = json.loads(Path(f"{name}.json").read_text())
