@@ -20,7 +20,7 @@ from sweetrl.backend.facts import Describer
 from sweetrl.backend.vocabulary import words_of
 from sweetrl.colbench.described import DescribedUser
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.leaks import leaked_fragment, squeeze
 from sweetrl.types import Message
 
 # The questions of `users check` in other words, which say no more of the fact than a name that it is about.
@@ -57,7 +57,7 @@ def main() -> None:
                     described[type(node).__name__] += id(node) not in lost
             fragments, request = domain.hidden_fragments(task), squeeze(task.problem_description)
             for fact in describer.facts:
-                quoted = told_fragment(fragments, squeeze(fact.text), [request])
+                quoted = leaked_fragment(fragments, squeeze(fact.text), [request])
                 leaks += domain.find_leak(task, fact.text) is not None or quoted is not None
         user, answered, answers, started = DescribedUser(domain.facts), Counter[str](), 0, time.monotonic()
         for task in tasks:

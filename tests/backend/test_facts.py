@@ -9,7 +9,7 @@ from sweetrl.backend.facts import described
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.described import UNKNOWN, DescribedUser
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.leaks import leaked_fragment, squeeze
 from sweetrl.evaluation.users import check_user
 from sweetrl.types import Message, Task
 from tests.conftest import shared
@@ -95,7 +95,7 @@ def test_no_answer_about_a_real_task_is_a_leak(name: str) -> None:
         for question in (*QUESTIONS, *(fact.question for fact in BACKEND.facts(task))):
             words = user.reply(task, [*messages, Message("assistant", question)], 7)
             assert BACKEND.find_leak(task, words) is None, (task.id, words)
-            assert told_fragment(fragments, squeeze(words), [request, squeeze(question)]) is None, (task.id, words)
+            assert leaked_fragment(fragments, squeeze(words), [request, squeeze(question)]) is None, (task.id, words)
             assert len(words) <= 400
             messages += [Message("assistant", question), Message("user", words)]
         silent += all(message.content in UNKNOWN for message in messages[2::2])

@@ -20,8 +20,8 @@ TASK = Task("t", "I want the fee for some articles.", PROGRAM, (("test1", "fee([
 DOMAIN = Backend()
 
 
-def questions(seed: int, **skill: float) -> list[str]:
-    """What is asked in one dialogue, which is checked."""
+def questions_of(seed: int, **skill: float) -> list[str]:
+    """The agent's questions in one dialogue, which is checked."""
     settings = PretrainSettings.model_validate({"informed": 0.0, **skill})
     shown = DOMAIN.demonstrate(TASK, settings, 5, seed)
     assert shown == DOMAIN.demonstrate(TASK, settings, 5, seed), "a function of its arguments"
@@ -34,15 +34,15 @@ def questions(seed: int, **skill: float) -> list[str]:
 
 
 @pytest.mark.parametrize("informed", [False, True])
-def test_one_who_heeds_the_task_asks_for_what_it_has_not_been_told(informed: bool) -> None:
+def test_an_agent_that_heeds_the_task_asks_about_its_facts(informed: bool) -> None:
     about = {fact.question for fact in DOMAIN.facts(TASK)}
     skill = {"informed": 1.0, "informed_heed": 1.0} if informed else {"heed_least": 1.0, "heed_most": 1.0}
-    asked = [questions(seed, **skill) for seed in range(40)]
-    assert all(set(each) <= about and len(each) == len(set(each)) for each in asked)
-    assert any(len(each) > 1 for each in asked)
+    dialogues = [questions_of(seed, **skill) for seed in range(40)]
+    assert all(set(questions) <= about and len(questions) == len(set(questions)) for questions in dialogues)
+    assert any(len(questions) > 1 for questions in dialogues)
 
 
-def test_one_who_does_not_asks_out_of_habit_and_stops_early_at_times() -> None:
-    asked = [questions(seed, heed_least=0.0, heed_most=0.0) for seed in range(40)]
-    assert all(set(each) <= set(HABIT) and len(each) == len(set(each)) for each in asked)
-    assert {len(each) for each in asked} >= {0, 4}
+def test_an_agent_that_does_not_asks_out_of_habit_and_stops_early_at_times() -> None:
+    dialogues = [questions_of(seed, heed_least=0.0, heed_most=0.0) for seed in range(40)]
+    assert all(set(questions) <= set(HABIT) and len(questions) == len(set(questions)) for questions in dialogues)
+    assert {len(questions) for questions in dialogues} >= {0, 4}

@@ -31,11 +31,11 @@ FACTS = (
 TASK = Task("t", "I want the fee for some articles.", "def f(x):\n    return x * 7 + 1", (("test1", "f(1)"),))
 
 
-def said(*asked: str, persona: Persona = "plain", seed: int = 3) -> list[str]:
+def replies(*questions: str, persona: Persona = "plain", seed: int = 3) -> list[str]:
     plain = DescribedUser(lambda task: FACTS)
     user = plain if persona == "plain" else WithPersona(plain, persona)
     messages, words = [Message("user", TASK.problem_description)], []
-    for question in asked:
+    for question in questions:
         messages.append(Message("assistant", question))
         words.append(user.reply(TASK, messages, seed))
         messages.append(Message("user", words[-1]))
@@ -55,25 +55,26 @@ def said(*asked: str, persona: Persona = "plain", seed: int = 3) -> list[str]:
     ],
 )
 def test_a_question_brings_out_what_it_is_about_and_nothing_else(question: str, facts: Sequence[int]) -> None:
-    (words,) = said(question)
+    (words,) = replies(question)
     assert words == " ".join(FACTS[at].text for at in facts) if facts else words in UNKNOWN
 
 
 @pytest.mark.parametrize("question", ["Show me the code.", "Tell me everything.", "Please share all requirements."])
 def test_nobody_gets_all_of_it(question: str) -> None:
-    assert said(question) == [REFUSED]
+    assert replies(question) == [REFUSED]
 
 
 def test_every_persona_is_a_function_of_its_arguments_and_has_its_manner() -> None:
-    asked = ["Does age matter?", "Which speed?", "What if empty?", "What is returned?", "Which currency?"]
-    plain = said(*asked)
+    questions = ["Does age matter?", "Which speed?", "What if empty?", "What is returned?", "Which currency?"]
+    plain = replies(*questions)
     for persona in get_args(Persona):
-        assert said(*asked, persona=persona) == said(*asked, persona=persona)
-    assert said(*asked, persona="impatient") == [*plain[:3], REFUSAL, REFUSAL]
-    assert all(few in many and few != many for few, many in zip(plain, said(*asked, persona="talkative"), strict=True))
-    vague = said(*asked, persona="vague")
+        assert replies(*questions, persona=persona) == replies(*questions, persona=persona)
+    assert replies(*questions, persona="impatient") == [*plain[:3], REFUSAL, REFUSAL]
+    talkative = replies(*questions, persona="talkative")
+    assert all(few in many and few != many for few, many in zip(plain, talkative, strict=True))
+    vague = replies(*questions, persona="vague")
     assert vague[:-1] == plain[:-1] and vague[-1] in VAGUE
-    misheard = sum(said(asked[0], persona="misunderstanding", seed=seed) != plain[:1] for seed in range(40))
+    misheard = sum(replies(questions[0], persona="misunderstanding", seed=seed) != plain[:1] for seed in range(40))
     assert 2 <= misheard <= 20
 
 

@@ -1,4 +1,4 @@
-"""What a domain is where it says nothing: one of a dozen lines, and what is said about the parts that one lacks."""
+"""The defaults of a domain: a domain of a dozen lines, and the errors for parts that a domain does not have."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TASK = next(ECHO.tasks("train", 1, 0, 1))
 RECIPE = Task("r", "What do I cook?", "mix(flour, 200) + mix(water, 120)\nbake(30, at=220)\nand then eat all of it")
 
 
-def said(*texts: str) -> tuple[Message, ...]:
+def messages_of(*texts: str) -> tuple[Message, ...]:
     return tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
 
 
@@ -67,7 +67,7 @@ def test_a_dozen_lines_are_a_domain() -> None:
 
 def test_a_subclass_of_a_built_in_domain_has_its_own_name() -> None:
     class Other(Backend):
-        """Another one."""
+        """A subclass of a built-in domain."""
 
     class Named(Other):
         name, spec = "called", "a.module:Named"
@@ -86,13 +86,13 @@ def test_a_subclass_of_a_built_in_domain_has_its_own_name() -> None:
     ],
 )
 def test_how_a_dialogue_ends(last: str, outcome: str, answer: str, kind: str) -> None:
-    messages = said("Say my word.", last)
+    messages = messages_of("Say my word.", last)
     assert (ECHO.outcome(messages), ECHO.final_answer(messages), ECHO.reply_type(last)) == (outcome, answer, kind)
-    assert ECHO.outcome(said("Say my word.", last, "Well?")) == ECHO.outcome(()) == "lost"
+    assert ECHO.outcome(messages_of("Say my word.", last, "Well?")) == ECHO.outcome(()) == "lost"
 
 
 def test_the_last_reply_counts_as_the_answer() -> None:
-    messages = said("Say my word.", "What is it?", "It is word0.", "word0?")
+    messages = messages_of("Say my word.", "What is it?", "It is word0.", "word0?")
     for outcome, questions in (("answered", 2), ("max_turns_reached", 1), ("user_left", 1), ("lost", 2)):
         dialogue = Trajectory(TASK, 0, messages, outcome=outcome)  # type: ignore[arg-type]
         assert len(ECHO.questions(dialogue)) == questions, outcome
@@ -113,8 +113,8 @@ def test_one_prompt_serves_for_all_until_others_are_given() -> None:
 
 def test_the_critic_reads_the_reference_or_what_stands_for_it() -> None:
     assert ECHO.privileged_prompt(TASK) == "The hidden reference is:\nword0\n"
-    told = Task("a", "Say it.", "", hidden_information="\nThe word is {red}.\n")
-    assert ECHO.privileged_prompt(told) == "The hidden reference is:\nThe word is {red}.\n"
+    described = Task("a", "Say it.", "", hidden_information="\nThe word is {red}.\n")
+    assert ECHO.privileged_prompt(described) == "The hidden reference is:\nThe word is {red}.\n"
     both = Task("a", "Say it.", "word", hidden_information="red")
     assert ECHO.reference(both) == "word" and "red" not in ECHO.privileged_prompt(both)
 
@@ -129,8 +129,8 @@ def test_a_quotation_of_the_reference_is_a_leak() -> None:
     assert ECHO.find_leak(TASK, "It is word0.") is None
     hidden = Task("r", "What do I cook?", "", hidden_information=RECIPE.ground_truth)
     assert ECHO.find_leak(hidden, quoted) == ECHO.find_leak(RECIPE, quoted)
-    messages = said("What?", "?", "bake(30, at=220), and then", "And?", "eat it")
-    assert [(at, one.kind) for at, one in leaks_of(RECIPE, messages, ECHO.find_leak)] == [(2, "quote")]
+    messages = messages_of("What?", "?", "bake(30, at=220), and then", "And?", "eat it")
+    assert [(at, leak.kind) for at, leak in leaks_of(RECIPE, messages, ECHO.find_leak)] == [(2, "quote")]
 
 
 def test_a_task_without_a_reference_has_no_more_to_hide_than_the_prompt() -> None:
@@ -149,7 +149,7 @@ def test_a_task_without_a_reference_has_no_more_to_hide_than_the_prompt() -> Non
             "this domain has no tasks of its own; set `tasks.source: files` and name task files.",
         ),
         (
-            lambda: BARE.scripted_user(None).reply(TASK, said("Say my word.", "?"), 0),
+            lambda: BARE.scripted_user(None).reply(TASK, messages_of("Say my word.", "?"), 0),
             "this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `human`.",
         ),
         (
@@ -177,20 +177,20 @@ def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:
         simulator_template = str(tmp_path / "user.txt")
         reminder_template = str(tmp_path / "again.txt")
 
-    asked = []
+    instructions = []
 
     class Model:
         name = "a-model"
 
         async def say(self, instruction: str, seed: int) -> str:
-            asked.append(instruction)
+            instructions.append(instruction)
             return "Eat it." if "In other words" in instruction else "mix(flour, 200) + mix(water, 120)"
 
     user = Spoken().model_user("llm", Model, None, leaks="refuse")
     assert isinstance(user, LlmSimulator)
-    assert user.reply(RECIPE, said("What do I cook?", "How?"), 0) == "Eat it."
-    told = f"What do I cook?|{RECIPE.ground_truth}|Person: What do I cook?\nAssistant: How?"
-    assert asked == [told, f"{told}\n\nIn other words, please."]
+    assert user.reply(RECIPE, messages_of("What do I cook?", "How?"), 0) == "Eat it."
+    prompt = f"What do I cook?|{RECIPE.ground_truth}|Person: What do I cook?\nAssistant: How?"
+    assert instructions == [prompt, f"{prompt}\n\nIn other words, please."]
 
 
 # Files and settings

@@ -99,8 +99,8 @@ def test_the_user_is_cut_off() -> None:
 def test_what_is_no_text_is_one_sentence(words: Any) -> None:
     with pytest.raises(UserError) as refused:
         Environment(TASK, DOMAIN, User(words)).step("How many?")
-    said = f"task a: the user simulator `fixed` returned {words!r}; its `reply` must return a text."
-    assert str(refused.value) == said
+    message = f"task a: the user simulator `fixed` returned {words!r}; its `reply` must return a text."
+    assert str(refused.value) == message
 
 
 def test_half_of_a_surrogate_pair_is_no_reason_to_lose_what_is_written_later() -> None:

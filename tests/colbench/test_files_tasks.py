@@ -1,4 +1,4 @@
-"""Official task files: what is read, the row of a task, and what is said about a bad one."""
+"""Official task files: what is read, the row of a task, and how a bad row is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def complaint(path: Path) -> str:
 
 
 def test_reads_the_official_fields_in_file_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "some.jsonl", ROW, "", {**ROW, "hidden_information": "h", "id": "mine", "idx": [1]})
+    path = write(tmp_path / "some.jsonl", ROW, "", {**ROW, "hidden_information": "h", "id": "own", "idx": [1]})
     first, second = read_tasks(path, Backend())
     assert first == Task(
         id="some-00000",
@@ -48,7 +48,7 @@ def test_reads_the_official_fields_in_file_order(tmp_path: Path) -> None:
         ground_truth=ROW["ground_truth"],
         test_cases=(("test1", "f(1)"), ("test2", "f('\u2028')")),
     )
-    assert (second.id, second.hidden_information) == ("mine", "h")
+    assert (second.id, second.hidden_information) == ("own", "h")
 
 
 def test_lines_end_at_line_feeds_only_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_page_needs_no_unit_tests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "fault"),
     [
         ({"problem_description": 5}, "`problem_description` must be a valid string"),
         ({"test_cases": ["f(1)"]}, "`test_cases` must be a valid dictionary"),
@@ -77,8 +77,8 @@ def test_a_page_needs_no_unit_tests(tmp_path: Path) -> None:
         ({"id": ""}, "`id` string should have at least 1 character"),
     ],
 )
-def test_a_wrong_type_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    assert f"line 1: {said}" in complaint(write(tmp_path / "t.jsonl", {**ROW, **change}))
+def test_a_wrong_type_is_named(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+    assert f"line 1: {fault}" in complaint(write(tmp_path / "t.jsonl", {**ROW, **change}))
 
 
 def test_a_test_name_twice_is_refused_where_json_would_keep_the_last(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_other_encodings_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "fault"),
     [
         ("[1]", "expected one JSON object a line"),
         ('{"a": NaN}', "NaN is not a JSON number"),
@@ -105,8 +105,8 @@ def test_other_encodings_are_refused(tmp_path: Path) -> None:
         ('{"a": 1} {"b": 2}', "Extra data"),
     ],
 )
-def test_what_is_no_object_is_refused(tmp_path: Path, line: str, said: str) -> None:
-    assert said in complaint(write(tmp_path / "t.jsonl", line))
+def test_what_is_no_object_is_refused(tmp_path: Path, line: str, fault: str) -> None:
+    assert fault in complaint(write(tmp_path / "t.jsonl", line))
 
 
 def test_a_whole_surrogate_pair_is_one_character(tmp_path: Path) -> None:

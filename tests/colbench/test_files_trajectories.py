@@ -107,7 +107,7 @@ def test_tasks_without_ids_are_named_by_their_place_in_the_block(tmp_path: Path)
             message.pop("input", None), message.pop("output", None)
     path.write_text("\n".join(map(json.dumps, official)))
     read = list(read_trajectories(path, BACKEND))
-    assert [(one.task.id, one.attempt) for one in read] == [
+    assert [(dialogue.task.id, dialogue.attempt) for dialogue in read] == [
         ("real-00000", 0), ("real-00001", 0), ("real-00000", 1), ("real-00001", 1),
     ]  # fmt: skip
     assert read[0].reward is None and read[0].turns[1] == AgentTurn(3, read[0].messages[3].content)
@@ -125,15 +125,15 @@ def test_how_it_ended_is_read_off_the_last_message(tmp_path: Path) -> None:
     assert list(read_trajectories(path, BACKEND)) == [silent, lost]
 
 
-def test_success_is_said_where_the_reward_does_not_say_it(tmp_path: Path) -> None:
+def test_success_is_written_where_the_reward_does_not_imply_it(tmp_path: Path) -> None:
     """As with a price of questions (`reward.turn_cost`), or a reward of one's own."""
     path = tmp_path / "t.jsonl"
-    solved = [(0.9, True), (1.0, False), (1.0, True), (0.5, False), (1.0, None)]
-    given = [trajectory(number, 0, reward=reward, solved=one) for number, (reward, one) in enumerate(solved)]
+    verdicts = [(0.9, True), (1.0, False), (1.0, True), (0.5, False), (1.0, None)]
+    given = [trajectory(number, 0, reward=reward, solved=solved) for number, (reward, solved) in enumerate(verdicts)]
     write_trajectories(path, given, 1)
     assert [row.get("solved") for row in rows(path)] == [True, False, None, None, None]
-    read = list(read_trajectories(path, BACKEND))
-    assert [one.success for one in read] == [one.success for one in given] == [True, False, True, False, True]
+    for attempts in (given, list(read_trajectories(path, BACKEND))):
+        assert [attempt.success for attempt in attempts] == [True, False, True, False, True]
     path.write_text(json.dumps(rows(path)[0] | {"solved": "yes"}))
     assert "`solved` must be a valid boolean" in complaint(path)
 
@@ -169,7 +169,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "fault"),
     [
         ({"task": {}}, "task: the key `problem_description` is missing"),
         ({"dialogue_history": []}, "`dialogue_history` list should have at least 1 item"),
@@ -186,11 +186,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         ({"reward": True}, "`reward` must be a valid number"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [trajectory(0, 0)], 1)
     path.write_text(json.dumps({**rows(path)[0], **change}))
-    assert f"line 1: {said}" in complaint(path)
+    assert f"line 1: {fault}" in complaint(path)
 
 
 # Any dialogue, any k
@@ -198,10 +198,10 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -
 
 @st.composite
 def dialogues(draw: st.DrawFn, number: int, attempt: int) -> Trajectory:
-    said = draw(st.lists(st.text(), min_size=1, max_size=7))
-    messages = tuple(Message("user" if index % 2 == 0 else "assistant", text) for index, text in enumerate(said))
-    raw = [AgentTurn(index, draw(st.text())) for index in range(1, len(said), 2)]
-    lost = len(said) % 2 == 1
+    texts = draw(st.lists(st.text(), min_size=1, max_size=7))
+    messages = tuple(Message("user" if index % 2 == 0 else "assistant", text) for index, text in enumerate(texts))
+    raw = [AgentTurn(index, draw(st.text())) for index in range(1, len(texts), 2)]
+    lost = len(texts) % 2 == 1
     return Trajectory(
         task=task(number),
         attempt=attempt,
@@ -209,7 +209,7 @@ def dialogues(draw: st.DrawFn, number: int, attempt: int) -> Trajectory:
         turns=tuple(raw),
         answer=None if lost else draw(st.text()),
         reward=draw(st.none() | st.floats(0, 1)),
-        outcome="lost" if lost else "answered" if "I WANT TO ANSWER:" in said[-1] else "max_turns_reached",
+        outcome="lost" if lost else "answered" if "I WANT TO ANSWER:" in texts[-1] else "max_turns_reached",
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of logs: what is taken over, what becomes a note, and what is said of each bad one."""
+"""Rows of logs: what is taken over, what becomes a note, and how a bad row is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.colbench.logs import parse_log
 from sweetrl.errors import UserError
-from sweetrl.types import AgentTurn, Message
+from sweetrl.types import AgentTurn, Message, Task
 
 USER, ASSISTANT = {"role": "user", "content": "Help me."}, {"role": "assistant", "content": "Is it on?"}
 
@@ -23,21 +23,20 @@ def test_a_row_becomes_a_dialogue() -> None:
     parts = {"role": "assistant", "content": [{"type": "text", "text": "It is"}, {"type": "text", "text": "on."}]}
     thanks = {"role": "user", "content": "Thanks!"}
     values = {"task_id": "a", "reference": "Yes.", "model": "m-1", "metadata": {"shop": "x", "n": 3, "tags": ["b"]}}
-    one = parse_log(row(system, USER, ASSISTANT, USER, parts, thanks, **values), "f: line 1", Backend())
-    assert (one.task.id, one.task.problem_description, one.task.ground_truth) == ("a", "Help me.", "Yes.")
-    assert (one.task.suite, one.task.test_cases, one.policy) == ("backend", (), "m-1")
-    said = ("Help me.", "Is it on?", "Help me.", "It is\non.")
-    assert one.messages == tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(said))
-    assert one.turns == (AgentTurn(1, said[1]), AgentTurn(3, said[3]))
-    assert (one.answer, one.reward, one.solved) == (said[3], 0.5, None)
-    assert one.extra == {
+    dialogue = parse_log(row(system, USER, ASSISTANT, USER, parts, thanks, **values), "f: line 1", Backend())
+    assert dialogue.task == Task("a", "Help me.", "Yes.", suite="backend") and dialogue.policy == "m-1"
+    texts = ("Help me.", "Is it on?", "Help me.", "It is\non.")
+    assert dialogue.messages == tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+    assert dialogue.turns == (AgentTurn(1, texts[1]), AgentTurn(3, texts[3]))
+    assert (dialogue.answer, dialogue.reward, dialogue.solved) == (texts[3], 0.5, None)
+    assert dialogue.extra == {
         "metadata.shop": "x", "metadata.n": "3", "metadata.tags": '["b"]', "last_words": "Thanks!"
     }  # fmt: skip
 
 
 def test_a_thought_is_not_shown() -> None:
-    one = parse_log(row(USER, {"role": "assistant", "content": "hm OUTPUT: Hello."}), "f: line 1", Backend())
-    assert (one.messages[1].content, one.turns[0].raw) == (" Hello.", "hm OUTPUT: Hello.")
+    dialogue = parse_log(row(USER, {"role": "assistant", "content": "hm OUTPUT: Hello."}), "f: line 1", Backend())
+    assert (dialogue.messages[1].content, dialogue.turns[0].raw) == (" Hello.", "hm OUTPUT: Hello.")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,8 @@ def test_a_thought_is_not_shown() -> None:
     ],
 )
 def test_what_a_dialogue_came_to(values: dict[str, Any], reward: float, solved: bool | None, success: bool) -> None:
-    one = parse_log(row(**values), "f: line 1", Backend())
-    assert (one.reward, one.solved, one.success) == (reward, solved, success)
+    dialogue = parse_log(row(**values), "f: line 1", Backend())
+    assert (dialogue.reward, dialogue.solved, dialogue.success) == (reward, solved, success)
 
 
 TOOL = {"role": "tool", "content": "42"}

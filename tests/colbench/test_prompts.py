@@ -35,12 +35,12 @@ def test_the_full_prompt_names_the_turns_that_there_are(max_turns: int, replies:
 
 
 def test_the_full_prompts_of_ten_turns_are_the_bytes_that_agents_were_trained_with() -> None:
-    found = {d.name: hashlib.md5(d.system_prompt("full").encode()).hexdigest() for d in (Backend(), Frontend())}
-    assert found == BYTES
+    digests = {d.name: hashlib.md5(d.system_prompt("full").encode()).hexdigest() for d in (Backend(), Frontend())}
+    assert digests == BYTES
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "mine.txt"
+    path = tmp_path / "own.txt"
     path.write_text("\n Ask {things}. é\n", encoding="utf-8")
     assert BACKEND.system_prompt(str(path)) == "Ask {things}. é"
 

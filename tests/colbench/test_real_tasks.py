@@ -59,13 +59,12 @@ def test_the_loader_keeps_every_field(real_backend_tasks: Path, tasks: list[Task
 
 
 def test_the_submitted_references_are_scored(tasks: list[Task]) -> None:
-    made = [submit_reference(task) for task in tasks]
     with CodeScorer(PATIENT) as scorer:
-        scores = scorer.score(made)
+        scores = scorer.score([submit_reference(task) for task in tasks])
     failed = [
-        (one.task.id, test) for one, score in zip(made, scores, strict=True) for test in score.tests if not test.passed
+        (task.id, test) for task, score in zip(tasks, scores, strict=True) for test in score.tests if not test.passed
     ]
     assert failed == []
     assert [score.reward for score in scores] == [1.0] * 300
-    for one, score in zip(made, scores, strict=True):
-        assert [test.name for test in score.tests] == [name for name, _ in one.task.test_cases]
+    for task, score in zip(tasks, scores, strict=True):
+        assert [test.name for test in score.tests] == [name for name, _ in task.test_cases]

@@ -36,23 +36,23 @@ class Own:
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         return [
             Score(
-                1.0 if len(one.answer or "") > 2 else 0.5,
+                1.0 if len(dialogue.answer or "") > 2 else 0.5,
                 TESTS,
                 {"tests": 0.5},
                 self.solved,
                 semantics="fixed",
                 isolation="walls",
-                notes={"topic": one.task.id},
+                notes={"topic": dialogue.task.id},
             )
-            for one in dialogues
+            for dialogue in dialogues
         ]
 
 
 def test_a_number_is_the_reward() -> None:
     scores = RewardScorer(length, "mine").score(DIALOGUES)
     assert scores == [Score(number / 4, semantics="mine") for number in range(4)]
-    for one in (1, Fraction(1), numpy.float32(1.0), numpy.int64(1)):
-        (score,) = RewardScorer(lambda task, dialogue, one=one: one, "mine").score(DIALOGUES[:1])
+    for number in (1, Fraction(1), numpy.float32(1.0), numpy.int64(1)):
+        (score,) = RewardScorer(lambda task, dialogue, number=number: number, "mine").score(DIALOGUES[:1])
         assert score == Score(1.0, semantics="mine") and type(score.reward) is float
     assert RewardScorer(length, "mine").score([]) == []
 
@@ -98,7 +98,7 @@ def test_a_reward_that_fails_says_at_which_task() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         RewardScorer(broken, "mine", (-1.0, 1.0)).score(DIALOGUES[1:])
     assert caught.value.__notes__ == ["The reward mine failed at task t-2."]
-    with pytest.raises(UserError) as refused:  # what is one sentence stays one
+    with pytest.raises(UserError) as refused:  # a UserError gets no note
         RewardScorer(Domain().reward, "mine").score(DIALOGUES)
     assert not hasattr(refused.value, "__notes__")
 
@@ -116,7 +116,7 @@ def test_success_is_the_other_scorers_whatever_the_reward() -> None:
         scores = RewardScorer(agrees, "mine", (-1, 1), Own(solved)).score(DIALOGUES)
         assert [score.solved for score in scores] == [solved] * 4 and type(scores[3].reward) is float
     most = RewardScorer(lambda task, dialogue: 1.0, "mine", inner=Own()).score(DIALOGUES)
-    assert [with_score(one, score).success for one, score in zip(DIALOGUES, most, strict=True)] == [False] * 3 + [True]
+    assert [dialogue.success for dialogue in map(with_score, DIALOGUES, most)] == [False] * 3 + [True]
     assert most[0].parts == {}, "the other scorer's parts are not the reward's"
 
 
@@ -131,14 +131,14 @@ def asking(questions: int, ended: bool = True) -> Trajectory:
 
 
 def test_every_question_has_its_price_and_success_has_none() -> None:
-    asked = [asking(questions) for questions in (0, 1, 3)]
-    assert [price(one, 0.25) for one in asked] == [0.0, 0.25, 0.75]
+    dialogues = [asking(questions) for questions in (0, 1, 3)]
+    assert [price(dialogue, 0.25) for dialogue in dialogues] == [0.0, 0.25, 0.75]
     assert price(asking(2, ended=False), 0.25) == 0.5 and price(DIALOGUES[3], 0.25) == 0.0
-    scores = PricedScorer(Own(), 0.25).score(asked)
+    scores = PricedScorer(Own(), 0.25).score(dialogues)
     assert [score.reward for score in scores] == [1.0, 0.75, 0.25]
     assert [dict(score.parts) for score in scores] == [{"tests": 0.5, PRICE: -cost} for cost in (0.0, 0.25, 0.75)]
     assert math.copysign(1.0, scores[0].parts[PRICE]) == 1.0
-    assert [with_score(one, score).success for one, score in zip(asked, scores, strict=True)] == [True] * 3
+    assert [dialogue.success for dialogue in map(with_score, dialogues, scores)] == [True] * 3
     assert (scores[2].tests, scores[2].semantics, scores[2].isolation) == (TESTS, "fixed", "walls")
     assert scores[2].notes == {"topic": "t-3"}
     assert PricedScorer(Own(), 0.25).score([]) == []

@@ -32,8 +32,8 @@ RATES = Task("t", "I want f(x).", "def f(x):\n    return x * 7 + 1", (("test1", 
 MESSAGES = (Message("user", "I want f(x)."), Message("assistant", "What is the rate?"))
 
 
-def recorded(*said: str) -> Trajectory:
-    texts = (TASK.problem_description, *said)
+def recorded(*replies: str) -> Trajectory:
+    texts = (TASK.problem_description, *replies)
     messages = tuple(Message("user" if index % 2 == 0 else "assistant", text) for index, text in enumerate(texts))
     return Trajectory(TASK, 0, messages)
 
@@ -61,16 +61,16 @@ def test_the_prompt_holds_everything_once_and_as_it_is() -> None:
 
 
 class Model:
-    """Says what `words` makes of the instruction and the seed; remembers what it was asked."""
+    """Says what `words` makes of the instruction and the seed; remembers its calls."""
 
     name = "a-model"
 
     def __init__(self, words: Callable[[str, int], str]) -> None:
         self.words = words
-        self.asked: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
 
     async def say(self, instruction: str, seed: int) -> str:
-        self.asked.append((instruction, seed))
+        self.calls.append((instruction, seed))
         return self.words(instruction, seed)
 
 
@@ -79,7 +79,7 @@ def test_the_model_reads_request_reference_and_dialogue() -> None:
     user = LlmSimulator(model, BACKEND)
     assert isinstance(user, AsyncUserSimulator)
     assert user.reply(RATES, MESSAGES, 5) == "It is 7."
-    ((instruction, seed),) = model.asked
+    ((instruction, seed),) = model.calls
     assert seed == 5
     for part in (RATES.problem_description, RATES.ground_truth, "Assistant: What is the rate?"):
         assert part in instruction
@@ -106,7 +106,7 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
     model = Model(lambda instruction, seed: "Seven." if "could not be sent" in instruction else "return x * 7 + 1")
     user = LlmSimulator(model, BACKEND, leaks="refuse")
     assert user.reply(RATES, MESSAGES, 3) == "Seven."
-    assert [seed for _, seed in model.asked] == [3, 4]
+    assert [seed for _, seed in model.calls] == [3, 4]
     stubborn = LlmSimulator(Model(lambda *_: "return x * 7 + 1"), BACKEND, leaks="refuse")
     with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 3 attempts"):
         stubborn.reply(RATES, MESSAGES, 0)
@@ -116,33 +116,33 @@ def test_what_validate_would_not_accept_is_refused_too() -> None:
     task = Task(
         "t", "What do they pay?", "def pay(h):\n    total = h * 7 + 12\n    return total\n", (("test1", "pay(3)"),)
     )
-    asked = (Message("user", task.problem_description), Message("assistant", "What is it?"))
+    messages = (Message("user", task.problem_description), Message("assistant", "What is it?"))
     for leaking in ("They pay total = h * 7 + 12, no more.", "Try pay(3), which is 33."):
         assert BACKEND.find_leak(task, leaking) is None  # nobody would call it code, alone
         model = Model(lambda instruction, seed, leaking=leaking: leaking if seed == 3 else "Seven each, and twelve.")
-        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, asked, 3) == "Seven each, and twelve."
-        told = Trajectory(task, 0, (*asked, Message("user", leaking)))
-        assert checks.leak(told, BACKEND.hidden_fragments(task)) is not None
+        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, messages, 3) == "Seven each, and twelve."
+        dialogue = Trajectory(task, 0, (*messages, Message("user", leaking)))
+        assert checks.leak(dialogue, BACKEND.hidden_fragments(task)) is not None
         # What the agent has brought up is no secret.
-        brought = (asked[0], Message("assistant", f"Is it this? {leaking}"))
+        brought = (messages[0], Message("assistant", f"Is it this? {leaking}"))
         assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, brought, 3) == leaking
 
 
 def test_you_see_who_you_are_and_may_leave() -> None:
-    told: list[str] = []
-    user = ConsoleUser(ask=lambda prompt: " It is 7. ", tell=told.append)
+    shown: list[str] = []
+    user = ConsoleUser(ask=lambda prompt: " It is 7. ", tell=shown.append)
     assert user.serial, "one dialogue at a time"
     assert user.reply(RATES, MESSAGES, 0) == "It is 7."
-    assert RATES.ground_truth in "".join(told) and told[-1] == "agent> What is the rate?"
-    told.clear()
+    assert RATES.ground_truth in "".join(shown) and shown[-1] == "agent> What is the rate?"
+    shown.clear()
     user.reply(RATES, (*MESSAGES, Message("user", "7"), Message("assistant", "And?")), 0)
-    assert told == ["agent> And?"]
+    assert shown == ["agent> And?"]
 
     def leave(prompt: str) -> str:
         raise EOFError
 
     with pytest.raises(SimulatorError, match="left the dialogue"):
-        ConsoleUser(ask=leave, tell=told.append).reply(RATES, MESSAGES, 0)
+        ConsoleUser(ask=leave, tell=shown.append).reply(RATES, MESSAGES, 0)
 
 
 # Recorded answers
@@ -157,7 +157,7 @@ def test_recorded_answers_cost_nothing(tmp_path: Path) -> None:
     assert again.reply(RATES, MESSAGES, 6) == "It is 5."
     other = LlmSimulator(model, BACKEND, recording=Recording(path), identity="two")
     assert other.reply(RATES, MESSAGES, 7) == "It is 7."
-    assert len(model.asked) == 2
+    assert len(model.calls) == 2
     assert is_recording(path)
     replay = ReplaySimulator(Recording(path))
     assert replay.reply(RATES, MESSAGES, 9) == "It is 5."  # who was recorded first

@@ -116,10 +116,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     path = store.write_shard(0, [FULL] * 100)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    complete = path.read_bytes()
+    path.write_bytes(complete[: len(complete) // 2])
     assert f"{path}: this is no complete Parquet file" in complaint(list, store.read())
-    path.write_bytes(whole[:4] + b"\xff" * (len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    path.write_bytes(complete[:4] + b"\xff" * (len(complete) // 2) + complete[4 + len(complete) // 2 :])
     assert str(path) in complaint(list, store.read())
     path.write_bytes(b"")
     assert "no complete Parquet file" in complaint(len, store)

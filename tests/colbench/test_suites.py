@@ -48,17 +48,17 @@ def test_tasks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["backend", "frontend"])
-def test_demonstrations_and_what_is_said_of_them(name: str) -> None:
-    domain, found = DOMAINS[name], []
+def test_demonstrations_and_their_judgments(name: str) -> None:
+    domain, contents = DOMAINS[name], []
     for seed, task in enumerate(domain.tasks("train", 80, 5, 3)):
         shown = domain.demonstrate(task, PretrainSettings(), 7, seed)
-        said = shown.messages
-        one = Trajectory(task, 0, said, answer=domain.final_answer(said), outcome=domain.outcome(said))
-        verdicts = [domain.judge(task, said[:at], said[at].content) for at in range(1, len(said), 2)]
-        found += [words(said), shown.informed, [(each.worth, each.verdict) for each in verdicts if each]]
-        found += [sorted(domain.diagnose(one, domain.questions(one), 7).items())]
-        found += [(each.name, each.text) for each in domain.hidden_fragments(task)]
-    assert digest(found) == DEMONSTRATIONS[name]
+        messages = shown.messages
+        dialogue = Trajectory(task, 0, messages, answer=domain.final_answer(messages), outcome=domain.outcome(messages))
+        judgments = [domain.judge(task, messages[:at], messages[at].content) for at in range(1, len(messages), 2)]
+        contents += [words(messages), shown.informed, [(each.worth, each.verdict) for each in judgments if each]]
+        contents += [sorted(domain.diagnose(dialogue, domain.questions(dialogue), 7).items())]
+        contents += [(fragment.name, fragment.text) for fragment in domain.hidden_fragments(task)]
+    assert digest(contents) == DEMONSTRATIONS[name]
 
 
 Agents = Callable[[int], list[Any]]
@@ -86,13 +86,13 @@ def play(domain: Domain, task: Task, user: UserSimulator, agent: Any) -> list[st
 @pytest.mark.parametrize("name", CONTROLS)
 def test_dialogues_of_every_user_with_every_control(name: str) -> None:
     domain = DOMAINS[name]
-    found = [
+    dialogues = [
         play(domain, task, user, agent)
         for task in domain.tasks("test", 25, 2, 4)
         for user in USERS[name]
         for agent in CONTROLS[name](7)
     ]
-    assert digest(found) == DIALOGUES[name]
+    assert digest(dialogues) == DIALOGUES[name]
 
 
 TASKS = {"backend": "b0f4ec8c87717199", "plain": "146ae734a4705354", "frontend": "a55b886b718acc0f"}

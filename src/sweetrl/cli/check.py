@@ -17,7 +17,7 @@ from typing import Literal
 from sweetrl.api import rollouts
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
-from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.leaks import leaked_fragment, squeeze
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.console.printing import in_words, note, print_table
@@ -115,7 +115,7 @@ def _secrets(domain: Domain, tasks: Sequence[Task], needed: bool) -> Check:
     for task in tasks:
         fragments, request = domain.hidden_fragments(task), squeeze(task.problem_description)
         for name, text, public in (("request", request, ()), ("system prompt", system, (request,))):
-            if leak := told_fragment(fragments, text, public):
+            if leak := leaked_fragment(fragments, text, public):
                 faults.append(f"the {name} of task {task.id} holds {leak.name}")
                 break
         else:

@@ -1,4 +1,4 @@
-"""A scripted agent for tasks about which a domain offers facts: it asks, is told, and hands the reference over.
+"""A scripted agent for tasks about which a domain offers facts: it asks, gets answers, and hands the reference over.
 
 A pretrained model that imitates it (stage `warm-start`) learns how dialogues go. Its faults are what training is to
 remove: most of its questions would suit any request, and it stops too early or too late.
@@ -36,9 +36,9 @@ HABIT = (
 def demonstrate(domain: Domain, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
     """Play one dialogue with the user of kind `described`; a function of its arguments.
 
-    At each turn the agent asks about a fact that it has not been told (`settings.heed_least` to `heed_most`; one that
-    has seen the reference, `settings.informed` of them: with `informed_heed`), or answers where there is none left;
-    else it asks out of habit.
+    With probability `heed` a turn's question is about a fact that the user has not told yet, else it is one of HABIT.
+    `heed` is drawn between `settings.heed_least` and `heed_most`. A share `settings.informed` of the agents has seen
+    the reference and has `informed_heed` instead. Where no question is left, the agent answers.
     """
     rng = random.Random(f"demonstration-{seed}")
     heed = rng.uniform(settings.heed_least, settings.heed_most)

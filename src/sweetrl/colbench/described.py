@@ -10,7 +10,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -22,10 +22,10 @@ from sweetrl.types import Message, Task
 UNKNOWN = ("I don't know.", "I can't say.", "I have no idea about that.")
 REFUSED = "I can't give you all of it, but ask me about one thing at a time."
 AT_ONCE = 3  # facts in one reply
-NEAR = 0.75  # facts of so much of the best one's score are told with it
+NEAR = 0.75  # facts with at least this share of the best score are told with the best
 LEAST = 0.5  # a fact of a lower score is not what was asked about
 BY_KIND = 0.8  # what the kind of a question counts beside a word of it
-FOREIGN = 0.3  # what each word of a question lowers the score by of which the task knows nothing
+FOREIGN = 0.3  # what each word of a question that has nothing to do with the task lowers the score by
 LONGEST = 4_000  # characters of a question that are read
 
 
@@ -43,7 +43,7 @@ class Fact:
 
 
 def no_facts(spec: str) -> UserError:
-    """Return what is said of a domain without `facts`."""
+    """Return the error for a domain without `facts`."""
     return UserError(
         f"{spec}: this domain offers no facts about its tasks, which `simulator.kind: described`, prompts with "
         "{facts} and `sweetrl users check` need; take another user or prompt, or give the class a method `facts`."
@@ -64,13 +64,13 @@ class DescribedUser:
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the user's words after `messages`; equal arguments give equal words."""
-        asked = messages[-1].content
-        if wants_everything(asked):
+        question = messages[-1].content
+        if wants_everything(question):
             return REFUSED
         facts = self.facts(task)
-        said = " ".join(message.content for message in messages[1:] if message.role == "user")
-        told = {fact for fact in facts if fact.text in said}
-        chosen = asked_about(asked, task.problem_description, facts, told)
+        earlier = " ".join(message.content for message in messages[1:] if message.role == "user")
+        stated = {fact for fact in facts if fact.text in earlier}
+        chosen = asked_about(question, task.problem_description, facts, stated)
         if not chosen:
             return random.Random(f"{seed}-{task.id}-{len(messages)}").choice(UNKNOWN)
         words = chosen[0].text
@@ -137,9 +137,9 @@ _EVERYTHING = re.compile(
 _OWN = re.compile(r"\b(?:i(?:'ll| will| can| would| shall| am|'m)|let me|so (?:that )?i)\b[^.?!\n]*", re.IGNORECASE)
 
 
-def wants_everything(asked: str) -> bool:
-    """Whether an agent asks for the code, or for all that there is to know."""
-    return bool(_EVERYTHING.search(_OWN.sub(" ", _CODE.sub(" ", asked[:LONGEST]))))
+def wants_everything(message: str) -> bool:
+    """Whether an agent's message asks for the code, or for all that there is to know."""
+    return bool(_EVERYTHING.search(_OWN.sub(" ", _CODE.sub(" ", message[:LONGEST]))))
 
 
 def stem(word: str) -> str:
@@ -158,15 +158,14 @@ _STEMS = {stem(word): name for name, row in _SYNONYMS.items() for word in (name,
 def stems(text: str) -> frozenset[str]:
     """Return the stems of the words in `text` that mean something, synonyms as one."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ").lower()
-    found = {stem(word) for word in _WORD.findall(spaced) if word not in _STOP and (len(word) > 1 or word.isdigit())}
-    return frozenset(_STEMS.get(each, each) for each in found)
+    roots = {stem(word) for word in _WORD.findall(spaced) if word not in _STOP and (len(word) > 1 or word.isdigit())}
+    return frozenset(_STEMS.get(root, root) for root in roots)
 
 
-def asked_about(asked: str, request: str, facts: Sequence[Fact], told: Iterable[Fact] = ()) -> list[Fact]:
-    """Return the facts that an agent's message asks about, best first in each of its questions; those `told` last."""
+def asked_about(message: str, request: str, facts: Sequence[Fact], stated: Container[Fact] = ()) -> list[Fact]:
+    """Return the facts that a message asks about, best first in each question; a `stated` one where no other fits."""
     chosen: dict[Fact, None] = {}
-    already = set(told)
-    words = _CODE.sub(" ", asked[:LONGEST])
+    words = _CODE.sub(" ", message[:LONGEST])
     parts = [part for part in _PARTS.split(words) if part.strip()]
     questions = [part for part in parts if "?" in part] or parts
     for question in questions:
@@ -175,7 +174,7 @@ def asked_about(asked: str, request: str, facts: Sequence[Fact], told: Iterable[
         if best < LEAST:
             continue
         near = [fact for fact, score in scores.items() if score >= NEAR * best]
-        fresh = [fact for fact in near if fact not in already]
+        fresh = [fact for fact in near if fact not in stated]
         chosen |= dict.fromkeys(sorted(fresh or near[:1], key=lambda fact: -scores[fact]))
     return list(chosen)
 
@@ -184,7 +183,7 @@ def scored(question: str, request: str, facts: Sequence[Fact]) -> dict[Fact, flo
     """Return how much each fact has to do with a question: the weights of the stems that they share, and its kind."""
     words = {fact: stems(f"{fact.text} {' '.join(fact.about)}") for fact in facts}
     weights = {each: math.log(1 + len(facts) / count) for each, count in Counter(chain(*words.values())).items()}
-    asked, kinds, rest = stems(question), set(), question
+    in_question, kinds, rest = stems(question), set(), question
     for kind, cue in _CUES.items():
         if cue.search(question):
             kinds.add(kind)
@@ -193,6 +192,6 @@ def scored(question: str, request: str, facts: Sequence[Fact]) -> dict[Fact, flo
     scores = {}
     for fact, own in words.items():
         hit = fact.kind in kinds or ("return" in kinds and "should return" in fact.text)
-        shared = sum(weights[each] for each in asked & own) / (1 + FOREIGN * foreign)
+        shared = sum(weights[each] for each in in_question & own) / (1 + FOREIGN * foreign)
         scores[fact] = shared + BY_KIND * (hit and bool(shared or not foreign))
     return scores

@@ -51,7 +51,7 @@ class Pretraining:
     """How a small base agent of a domain is pre-trained (stage `pretrain`).
 
     `words` are the values that are copied from the user's words, each with the blank before it; `numbers`: so are the
-    numbers below this one, but for `constants`. `revises`: each reply holds the whole answer again, and what changes
+    numbers below it, but for `constants`. `revises`: each reply holds the whole answer again, and what changes
     in it is what counts. `pieces`: whole pieces of the texts are tokens. `positions` is the context.
     """
 
@@ -67,7 +67,7 @@ class Pretraining:
 class Labels:
     """What things are called in reports: the answer that is handed over, success, the mean reward, what goes wrong.
 
-    `decided` and `measured` say who decided, and what success and the mean are (the ends and the whole of a sentence).
+    `decided` and `measured` say who decided and what success and the mean are, as parts of sentences.
     `faults` are rows of a table: (key of the policy's summary, label, whether more is better).
     """
 
@@ -179,7 +179,7 @@ class Domain:
         return self._settings
 
     def configured(self, settings: DialogueSettings) -> Self:
-        """Return this domain with `settings` (its own are `suite_options`); UserError for an option it has not."""
+        """Return this domain with `settings` (its own are `suite_options`); UserError for an unknown option."""
         domain = copy.copy(self)
         domain._settings, domain.options = settings, settings.suite_options
         if self.choices is not None:
@@ -283,7 +283,7 @@ class Domain:
         return ScriptedUser(self.reply)
 
     def scripted_option(self, name: str, default: Any) -> Any:
-        """Return the one option of a scripted user (`simulator.options`; "": it has none); another is a UserError."""
+        """Return the scripted user's option `name` ("": it has none); another in `simulator.options` is a UserError."""
         options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
         if unknown := options.keys() - {name}:
             raise UserError(
@@ -325,7 +325,7 @@ class Domain:
         return RewardScorer(self.reward, self.name, self.reward_range)
 
     def score(self, task: Task, answer: str | None, dialogue: Trajectory | None = None) -> Score:
-        """Score one answer, or one whole `dialogue`; opens what it needs for that (many at once: `open`)."""
+        """Score an answer, or a `dialogue`; opens what it needs for that (many at once: `open`)."""
         dialogue = dialogue or Trajectory(task, 0, (Message("user", task.problem_description),), answer=answer)
         with self.open() as tools:
             return self.scorer(tools).score([dialogue])[0]
@@ -349,7 +349,7 @@ class Domain:
         return (reward.function or self.scoring()) + price
 
     def evaluation_rules(self) -> list[Any]:
-        """Return which settings decide what a dialogue's reward is: evaluations with other ones are never compared."""
+        """Return which settings decide what a dialogue's reward is: evaluations with others are never compared."""
         return [dict(self.options)]
 
     # Leaks
@@ -390,7 +390,7 @@ class Domain:
         """Return a critic of a kind that only this domain has (`critic.parameterization`).
 
         Its `fit(dialogues, pairs, scratch, where)` trains it and returns a TrainingResult, its `load(folder)` returns
-        the trained one (sweetrl.protocols.Critic).
+        the trained critic (sweetrl.protocols.Critic).
         """
         raise _sees_pages("critic.parameterization", critic.parameterization)
 

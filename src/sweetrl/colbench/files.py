@@ -47,8 +47,8 @@ PromptFormat = Callable[[Sequence[Message]], str]
 def read_tasks(path: Path, domain: Domain) -> Iterator[Task]:
     """Yield the tasks of an official task file in file order.
 
-    A row without "id" is called "<file stem>-<row>", row counting from 0 in five digits; keys that are not known are
-    ignored. Raises UserError naming file, line and key for a bad row, an id that is there twice, or an empty file.
+    A row without "id" is called "<file stem>-<row>", row counting from 0 in five digits; other keys are ignored.
+    Raises UserError naming file, line and key for a bad row, an id that is there twice, or an empty file.
     """
     path = Path(path)
     ids: set[str] = set()
@@ -67,7 +67,7 @@ def check_ids(tasks: Iterable[Task], where: str) -> None:
 
 
 def _new(task: Task, ids: set[str], where: str) -> Task:
-    """Return `task`, whose id joins those before; a UserError where it is one of them."""
+    """Return `task` and add its id to `ids`; a UserError where `ids` has it already."""
     if task.id in ids:
         raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
     ids.add(task.id)
@@ -226,7 +226,7 @@ def parse_trajectory(row: dict[str, Any], where: str, domain: Domain) -> Traject
 
 
 def speaker(role: str, number: int, where: str) -> Role:
-    """Return `role` as the speaker of message `number` (from 0); a UserError where it is the other one's turn."""
+    """Return `role` as the speaker of message `number` (from 0); a UserError where it is the other side's turn."""
     expected: Role = "assistant" if number % 2 else "user"
     if role != expected:
         raise UserError(

@@ -19,9 +19,8 @@ def load_domain(settings: DialogueSettings) -> Domain:
 
 def find_domain(name: str) -> Domain:
     """Return the domain called `name`, with its default settings; what is none is a UserError."""
-    domain = construct(find("domains", name), "domains", name)
+    domain: Domain = construct(find("domains", name), "domains", name)
     if not callable(getattr(domain, "configured", None)):
         raise UserError(f"params.yaml: `suite: {name}` is no domain; it must be a subclass of sweetrl.Domain.")
     domain.spec = name
-    found: Domain = domain
-    return found
+    return domain

@@ -20,13 +20,13 @@ from sweetrl import bounded
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
-ALIKE = 0.85  # how much alike two keys are of which one is a slip of the pen: `idx` is not meant to be `id`
+ALIKE = 0.85  # similarity from which a key counts as a misspelling of another; `idx` and `id` are below it
 
 
 class Row(BaseModel):
-    """What a row must hold; other keys are ignored, unless they are much like one that is optional and not there.
+    """What a row must hold; other keys are ignored, unless one looks like a misspelled optional key.
 
-    A number may be written as a whole one.
+    A number may be written as an integer.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

@@ -66,7 +66,7 @@ def hidden_fragments(task: Task, telling: Callable[[str, int], bool], opening: s
     return tuple(Fragment(name, text) for text, name in fragments.items())
 
 
-def told_fragment(fragments: Sequence[Fragment], words: str, earlier: Sequence[str]) -> Fragment | None:
+def leaked_fragment(fragments: Sequence[Fragment], words: str, earlier: Sequence[str]) -> Fragment | None:
     """Return the first of `fragments` in `words` that stood in none of the `earlier` texts; None where all is well.
 
     What the request or the agent itself has brought up is no secret any more. All texts are squeezed.

@@ -73,10 +73,10 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
     }
     if spoken[-1].role == "user":
         extra[LAST_WORDS] = spoken.pop().content
-    turns = [AgentTurn(index, one.content) for index, one in enumerate(spoken) if one.role == "assistant"]
-    messages = [
-        Message(one.role, domain.visible(one.content) if one.role == "assistant" else one.content) for one in spoken
-    ]
+    turns = [AgentTurn(index, message.content) for index, message in enumerate(spoken) if message.role == "assistant"]
+    messages = list(spoken)
+    for turn in turns:
+        messages[turn.message_index] = Message("assistant", domain.visible(turn.raw))
     reward, solved = _verdict(read, where, domain)
     return Trajectory(
         task=Task(read.task_id or "", messages[0].content, read.reference or "", suite=domain.spec),

@@ -15,13 +15,13 @@ from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER
 
 
 def visible_reply(raw: str, marks: Marks = MARKS) -> str:
-    """Return what the user sees of a raw reply: what is said between the first and the second "OUTPUT:", or all of it.
+    """Return what the user sees of a raw reply: what stands between the first and the second "OUTPUT:", or all of it.
 
     `marks` are those around thoughts; where a domain is at hand, `Domain.visible` knows them.
     """
-    _, said = split_thoughts(raw, marks)
-    parts = said.split(OUTPUT_MARKER, 2)
-    return parts[1] if len(parts) > 1 else said
+    _, reply = split_thoughts(raw, marks)
+    parts = reply.split(OUTPUT_MARKER, 2)
+    return parts[1] if len(parts) > 1 else reply
 
 
 def marked_answer(visible: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Personas: how somebody answers who knows what they know (`simulator.persona`), for every kind of user that speaks.
+"""Personas: in what manner a user answers (`simulator.persona`), for every kind of user that speaks.
 
 `WithPersona` gives one to any user who answers at once; a user plays those in its `personas` itself. A language model
 is told how to be in words (`IN_WORDS`).

@@ -28,18 +28,18 @@ PLACES = (
 
 
 def agent_prompt(suite: str, name: str, max_turns: int) -> str:
-    """Return a suite's shipped prompt for an agent of so many turns."""
-    known = max_turns <= len(COUNTS)
-    count = COUNTS[max_turns - 1] if known else str(max_turns)
+    """Return a suite's shipped prompt for an agent with `max_turns` turns."""
+    in_words = max_turns <= len(COUNTS)
+    count = COUNTS[max_turns - 1] if in_words else str(max_turns)
     text = load_prompt(f"{suite}_agent_{name}")
     text = text.replace("{replies}", f"{count} {'reply' if max_turns == 1 else 'replies'}")
-    return text.replace("{last}", PLACES[max_turns - 1] if known else "last")
+    return text.replace("{last}", PLACES[max_turns - 1] if in_words else "last")
 
 
 def render(name_or_path: str, **values: str) -> str:
     """Fill a prompt's {placeholders} with `values` in one pass: braces inside the values (code) stay as they are.
 
-    Raises UserError where the prompt lacks one of the placeholders.
+    Raises UserError for a placeholder that is not in the prompt.
     """
     text = load_prompt(name_or_path)
     for name in values:

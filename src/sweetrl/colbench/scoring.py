@@ -11,9 +11,9 @@ from sweetrl.errors import UserError
 from sweetrl.protocols import RewardFunction, Scorer
 from sweetrl.types import Score, Trajectory
 
-ROUNDING = 1e-9  # so far beyond its bounds a reward is one of their ends
+ROUNDING = 1e-9  # a reward that is outside its bounds by no more than this is set to the bound
 PRICE = "reward.turn_cost"  # the part of a reward that the questions have cost
-TASK = "task"  # what else a reward holds that has no parts of its own
+TASK = "task"  # the other part, of a reward that has no parts of its own
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class RewardScorer:
         if self.inner is None:
             return [self._score(dialogue, Score(0.0)) for dialogue in dialogues]
         scores = []
-        for one, score in zip(dialogues, self.inner.score(dialogues), strict=True):
+        for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True):
             tests, parts = tuple(score.tests), dict(score.parts)
-            judged = replace(one, reward=score.reward, tests=tests, parts=parts, solved=score.solved)
+            judged = replace(dialogue, reward=score.reward, tests=tests, parts=parts, solved=score.solved)
             scores.append(replace(self._score(judged, score), solved=_solved(score)))
         return scores
 
@@ -92,7 +92,7 @@ def priced(dialogue: Trajectory, score: Score, turn_cost: float) -> Score:
 
 
 def price(dialogue: Trajectory, turn_cost: float) -> float:
-    """Return what a dialogue's questions cost: its agent turns that were replied to, so all but the one at its end."""
+    """Return what a dialogue's questions cost: those of the agent's turns that the user replied to."""
     return turn_cost * sum(message.role == "user" for message in dialogue.messages[1:])
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 TASKS_FORMAT = "tasks/1"
 TRAJECTORIES_FORMAT = "trajectories/2"
-GROWING = ".growing"  # locked by who writes the other files of a folder; holds of how many dialogues it will be
+GROWING = ".growing"  # locked by the process that writes a folder's shards; holds how many dialogues there will be
 _BATCH = 64  # rows in memory at a time while reading
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
@@ -65,7 +65,7 @@ class TrajectoryStore:
 
     @classmethod
     def temporary(cls) -> TrajectoryStore:
-        """Return an empty store in a folder that goes when nobody holds the store any more."""
+        """Return an empty store in a temporary folder that is removed with the store."""
         kept = tempfile.TemporaryDirectory(prefix="sweetrl-")
         store = cls(Path(kept.name) / "shards")
         store._keep = kept
@@ -88,7 +88,7 @@ class TrajectoryStore:
     def write_shard(self, index: int, trajectories: Sequence[Trajectory]) -> Path:
         """Write shard `index` (shard-00000.parquet ...) all or nothing, replacing an old one; return its path.
 
-        A shard has one writer: what killed ones have left of it is removed.
+        A shard has one writer: what killed writers have left of it is removed.
         """
         path = self.folder / f"shard-{index:05d}.parquet"
         remove_leftovers(path)
@@ -114,7 +114,7 @@ class TrajectoryStore:
                     path.unlink(missing_ok=True)
 
     def growing_to(self) -> int:
-        """Return of how many dialogues the store will be, if a process writes it right now, else 0."""
+        """Return how many dialogues the store will have if a process is writing it right now, else 0."""
         with suppress(OSError), (self.folder / GROWING).open("rb") as mark:
             try:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +198,7 @@ def _trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
     turns = []
     for turn in trajectory.turns:
         visible = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
-        # Nearly always what was said is the message itself: it is written once.
+        # Nearly always the raw reply is the message itself: it is written once.
         turns.append(vars(turn) | {"raw": None if turn.raw == visible else turn.raw})
     return vars(trajectory) | {
         "task": _task_record(trajectory.task),
@@ -320,7 +320,7 @@ def _rows(shard: Path) -> int:
 
 
 def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
-    """Open a file of our own; one of another form is a UserError."""
+    """Open one of the project's own files; another format than `form` is a UserError."""
     file = open_parquet(path)
     actual = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
     if actual != form:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from sweetrl.colbench.described import Fact
 from sweetrl.colbench.jsonl import Row, parse_row, raw_lines, read_as, read_rows
-from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.leaks import leaked_fragment, squeeze
 from sweetrl.colbench.personas import IN_WORDS
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.config.sections import Persona
@@ -31,7 +31,7 @@ from sweetrl.thoughts import MARKS, Marks, split_thoughts
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
 ATTEMPTS = 3  # at one answer, where leaks are refused
-_OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
+_OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # where a model goes on with the other side's turn
 
 
 @dataclass(eq=False)
@@ -94,27 +94,27 @@ class LlmSimulator:
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {ATTEMPTS} attempts")
 
     def _fragment(self, task: Task, messages: Sequence[Message], words: str) -> Leak | None:
-        """What `validate` would find in `said`: a batch with it is not accepted."""
+        """What `validate` would find in `words`: a batch with it is not accepted."""
         earlier = [squeeze(message.content) for message in messages]
-        fragment = told_fragment(self.domain.hidden_fragments(task), squeeze(words), earlier)
+        fragment = leaked_fragment(self.domain.hidden_fragments(task), squeeze(words), earlier)
         return None if fragment is None else Leak("quote", fragment.text)
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
-        """Return what the model is told; `again`: its last answer leaked and was not sent."""
+        """Return the model's instruction; `again`: its last answer leaked and was not sent."""
         reminder = f"\n\n{load_prompt(self.domain.reminder_template)}" if again else ""
         facts = self.domain.facts(task) if "{facts}" in load_prompt(self.template) else ()
         return simulator_prompt(task, messages, self.template, facts) + self.manner + reminder
 
     @property
     def manner(self) -> str:
-        """What the model is told about its persona."""
+        """The end of the instruction, about the persona; "" where the persona is plain."""
         return "" if self.persona == "plain" else f"\n\n{IN_WORDS[self.persona]}"
 
 
 def spoken(text: str, marks: Marks = MARKS) -> str:
     """Return what a model means the other to hear: without its thoughts, the name in front, and the other's next turn.
 
-    Thoughts go over the reference: those that the token limit has broken off are not said either.
+    Thoughts go over the reference, so thoughts that the token limit has cut off are left out too.
     """
     words = split_thoughts(text, marks)[1].strip()
     for name in ("Person:", "PERSON:"):
@@ -124,7 +124,7 @@ def spoken(text: str, marks: Marks = MARKS) -> str:
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """The scripted user of a domain that says itself what they reply: `reply` is Domain.reply."""
+    """The scripted user of a domain that has a method `reply` (Domain.reply)."""
 
     reply: Callable[[Task, Sequence[Message], int], str]
     name = "scripted"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
+from sweetrl.colbench.leaks import Fragment, leaked_fragment, squeeze
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def leak(trajectory: Trajectory, fragments: Sequence[Fragment], system: str = ""
     """
     request = squeeze(trajectory.task.problem_description)
     shown = squeeze(system)
-    if (fragment := told_fragment(fragments, shown, (request,))) is not None:
+    if (fragment := leaked_fragment(fragments, shown, (request,))) is not None:
         return f"the system prompt holds {fragment.name}"
     seen = [request]
     for index, message in enumerate(trajectory.messages):
         text = squeeze(message.content)
-        if message.role != "assistant" and (fragment := told_fragment(fragments, text, seen)) is not None:
+        if message.role != "assistant" and (fragment := leaked_fragment(fragments, text, seen)) is not None:
             return f"message {index} ({message.role}) holds {fragment.name}"
         seen.append(text)
     return None
