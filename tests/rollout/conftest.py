@@ -38,29 +38,29 @@ class CountingUser:
         self.leaves = {make_task(number).id for number in leaves}
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        asked = sum(message.role == "assistant" for message in messages)
+        questions = sum(message.role == "assistant" for message in messages)
         if task.id in self.mute:
             raise SimulatorError("the user fell silent")
-        if task.id in self.leaves and asked == 2:
+        if task.id in self.leaves and questions == 2:
             raise UserLeft
-        return f"That is question {asked}."
+        return f"That is question {questions}."
 
 
 @dataclass
 class ScriptedEngine:
-    """Says the n-th of `replies` to a prompt with n assistant turns before it; `cut` replies lack their end-of-turn."""
+    """Says the n-th of `replies` to a prompt with n assistant turns before it; `cut` replies have no end-of-turn."""
 
     chat: ChatFormat
     replies: Sequence[str]
     cut: frozenset[int] = frozenset()
     name: str = "scripted"
-    asked: list[list[Prompt]] = field(default_factory=list)
+    batches: list[list[Prompt]] = field(default_factory=list)
 
     def session(self) -> ScriptedEngine:
         return self
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        self.asked.append(list(prompts))
+        self.batches.append(list(prompts))
         return [[self._say(prompt)] for prompt in prompts]
 
     def _say(self, prompt: Prompt) -> Completion:
@@ -125,9 +125,9 @@ class LetterScorer:
     """Reward is the share of the letter "a" in the answer."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        return [self._one(one.answer or "") for one in dialogues]
+        return [self._score(dialogue.answer or "") for dialogue in dialogues]
 
-    def _one(self, answer: str) -> Score:
+    def _score(self, answer: str) -> Score:
         share = answer.count("a") / max(len(answer), 1)
         return Score(share, (TestResult("test1", share == 1.0, "equal"),), semantics="fixed", isolation="none")
 

@@ -33,17 +33,17 @@ def each_on_its_own(
     dialogues: Sequence[Dialogue], context: RolloutContext, workers: int = 64, policy: str = ""
 ) -> tuple[list[Trajectory], list[int]]:
     """The dialogues in order after `advance_each`, and the order in which they ended."""
-    places = {id(one): place for place, one in enumerate(dialogues)}
+    places = {id(dialogue): place for place, dialogue in enumerate(dialogues)}
     ended: list[int] = []
     advance_each(
         iter(dialogues),
         context.engine,  # type: ignore[arg-type]
         context.simulator,
         context.sampling(),
-        lambda one: ended.append(places[id(one)]),
+        lambda dialogue: ended.append(places[id(dialogue)]),
         workers,
     )
-    return [one.close(policy) for one in dialogues], ended
+    return [dialogue.close(policy) for dialogue in dialogues], ended
 
 
 def opened(attempts: Sequence[tuple[Task, int]], context: RolloutContext) -> list[Dialogue]:
@@ -58,8 +58,8 @@ def test_the_same_as_in_lock_step_whatever_the_timing(cast: Any, workers: int) -
     expected = rollout(attempts, steps, seed=5, policy_name="base")
     slow = cast.slow_engine(engine, workers)
     context = replace(steps, engine=slow, simulator=cast.slow_user(cast.user(mute=[4])))
-    found, ended = each_on_its_own(opened(attempts, context), context, workers, "base")
-    assert found == expected
+    trajectories, ended = each_on_its_own(opened(attempts, context), context, workers, "base")
+    assert trajectories == expected
     assert 1 <= slow.most <= workers
     assert sorted(ended) == list(range(len(attempts)))
     assert workers == 1 or ended != sorted(ended)  # they ended in another order
@@ -78,7 +78,7 @@ def test_a_last_reply_begins_as_it_must(cast: Any) -> None:
         opening = cast.chat.plain(context.opening)
         assert answer.token_ids == opening + cast.chat.reply("aa")
         assert answer.logprobs[: len(opening) + 1] == (0.0,) * len(opening) + (-0.5,)
-    first, last = engine.asked
+    first, last = engine.batches
     assert all(prompt.token_ids[-len(opening) :] == opening for prompt in last)
     assert not any(prompt.token_ids[-len(opening) :] == opening for prompt in first)
     with pytest.raises(UserError, match="its engine takes text only"):
@@ -88,7 +88,7 @@ def test_a_last_reply_begins_as_it_must(cast: Any) -> None:
 
 
 def test_what_the_listener_raises_ends_the_rollout(cast: Any) -> None:
-    def full(one: Dialogue) -> None:
+    def full(dialogue: Dialogue) -> None:
         raise UserError("no space left on the disk")
 
     slow = cast.slow_engine(cast.engine("I WANT TO ANSWER: aa"), 1)
@@ -119,20 +119,19 @@ def test_a_user_who_leaves_ends_the_dialogue_with_the_agents_last_reply(
     store = rollout_scored(
         attempts, context, TrajectoryStore(tmp_path), seed=5, policy_name="base", batch=4, shard=4, lost_share=0.0
     )
-    found = list(store)
-    assert [(one.task, one.attempt) for one in found] == attempts
-    for one in found:
-        if one.task in (cast.task(1), cast.task(3)):
-            assert (one.outcome, one.error, one.answer) == ("user_left", "", " aab?")
-            assert one.reward == pytest.approx(2 / 5) and [test.name for test in one.tests] == ["test1"]
-            assert [turn.raw for turn in one.turns] == ["Why?", "thought OUTPUT: aab?"]
-            assert [turn.message_index for turn in one.turns] == [1, 3]
-            assert [turn.token_ids for turn in one.turns] == [chat.reply(turn.raw) for turn in one.turns]
-            said = [one.task.problem_description, "Why?", "That is question 1.", " aab?"]
-            assert [message.content for message in one.messages] == said
+    assert [(dialogue.task, dialogue.attempt) for dialogue in store] == attempts
+    for dialogue in store:
+        if dialogue.task in (cast.task(1), cast.task(3)):
+            assert (dialogue.outcome, dialogue.error, dialogue.answer) == ("user_left", "", " aab?")
+            assert dialogue.reward == pytest.approx(2 / 5) and [test.name for test in dialogue.tests] == ["test1"]
+            assert [turn.raw for turn in dialogue.turns] == ["Why?", "thought OUTPUT: aab?"]
+            assert [turn.message_index for turn in dialogue.turns] == [1, 3]
+            assert [turn.token_ids for turn in dialogue.turns] == [chat.reply(turn.raw) for turn in dialogue.turns]
+            words = [dialogue.task.problem_description, "Why?", "That is question 1.", " aab?"]
+            assert [message.content for message in dialogue.messages] == words
         else:
-            assert (one.outcome, one.answer, len(one.turns)) == ("answered", " aa", 3)
-    numbers = summarize(found)
+            assert (dialogue.outcome, dialogue.answer, len(dialogue.turns)) == ("answered", " aa", 3)
+    numbers = summarize(store)
     assert (numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.6)
 
 
@@ -145,12 +144,12 @@ def test_somebody_at_the_terminal_has_one_dialogue_at_a_time(cast: Any, tmp_path
     context = cast.context(cast.slow_engine(cast.engine("Why?", "How?", "I WANT TO ANSWER: aa")), AGENT, user)
     store = TrajectoryStore(tmp_path)
     rollout_scored(cast.attempts(3, 1), context, store, seed=1, policy_name="base", batch=8, shard=4)
-    told = [line.strip() for line in heard if line.startswith(("\ntask", "agent>"))]
+    lines = [line.strip() for line in heard if line.startswith(("\ntask", "agent>"))]
     expected = [
         [f"task train-{number:05d}: you asked for\nI want function number {number}.", "agent> Why?", "agent> How?"]
         for number in range(3)
     ]
-    assert told == [line for lines in expected for line in lines]
+    assert lines == [line for dialogue in expected for line in dialogue]
     assert context.engine.most == 1
 
 
@@ -172,7 +171,7 @@ with domain.open() as tools:
     context = RolloutContext(domain, engine, None, ConsoleUser(), domain.scorer(tools), AgentSettings())
     dialogues = iter([context.open(Task("t-0", "I want a function.", "def f(): ..."), 0, 0)])
     try:
-        advance_each(dialogues, engine, context.simulator, context.sampling(), lambda one: print(one.done), 1)
+        advance_each(dialogues, engine, context.simulator, context.sampling(), lambda dialogue: print(dialogue.done), 1)
     except KeyboardInterrupt:
         engine.close()
         sys.exit(130)

@@ -54,9 +54,9 @@ class Words(sweetrl.Domain):
 
 class Right:
     def score(self, dialogues):
-        right = [(one.answer or "").strip() == one.task.ground_truth for one in dialogues]
-        tests = [(TestResult("word", one, "equal" if one else "different"),) for one in right]
-        return [sweetrl.Score(float(one), test, semantics="words") for one, test in zip(right, tests)]
+        right = [(dialogue.answer or "").strip() == dialogue.task.ground_truth for dialogue in dialogues]
+        tests = [(TestResult("word", equal, "equal" if equal else "different"),) for equal in right]
+        return [sweetrl.Score(float(equal), test, semantics="words") for equal, test in zip(right, tests)]
 
 
 class Terse:
@@ -66,7 +66,7 @@ class Terse:
     def reply(self, task, messages, seed):
         if task.id == "train-00003":
             raise SimulatorError("the user fell silent")
-        if sum(one.role == "assistant" for one in messages) > self.patience:
+        if sum(message.role == "assistant" for message in messages) > self.patience:
             raise UserLeft
         return f"{self.word}, {seed % 1000}."
 
@@ -110,7 +110,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder.mkdir()
     (folder / "words.py").write_text(OWN)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])  # "" would find it, too
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # "" would find it, too
     plugins.find.cache_clear()
     yield
     sys.modules.pop("words", None)
@@ -121,7 +121,7 @@ def words_domain(**sections: Any) -> Domain:
     return load_domain(parse_settings({"suite": "words:Words", "agent": {"max_turns": 4}, **sections}))
 
 
-def dialogues(domain: Domain, cast: Any, engine: Any, folder: Path, tasks: int = 5) -> list[Trajectory]:
+def play(domain: Domain, cast: Any, engine: Any, folder: Path, tasks: int = 5) -> list[Trajectory]:
     with open_environment(domain) as environment:
         context = environment.context(Agent(engine, cast.chat))
         attempts = cast.attempts(tasks, 1)
@@ -155,24 +155,23 @@ def test_everything_is_open_as_long_as_it_lasts(own: None, cast: Any) -> None:
 @pytest.mark.parametrize("kind", ["Terse", "Thoughtful"])
 @pytest.mark.parametrize("loop", ["together", "each on its own"])
 def test_a_user_of_ones_own_plays_in_both_loops(own: None, cast: Any, tmp_path: Path, kind: str, loop: str) -> None:
-    """By path and options; at once, or awaited. What is said follows from the seeds, whatever the loop."""
+    """By path and options; at once, or awaited. The user's replies follow from the seeds, whatever the loop."""
     engine = cast.engine("Why?", "How?", "I WANT TO ANSWER: seven")
     simulator = {"kind": f"words:{kind}", "options": {"word": "Eight", "patience": 2}}
     speaks = engine if loop == "together" else cast.slow_engine(engine)
-    found = dialogues(words_domain(simulator=simulator), cast, speaks, tmp_path / "out")
-    assert {one.simulator for one in found} == {kind}
-    for one in found:
-        said = [message.content for message in one.messages[1:] if message.role == "user"]
-        seeds = [simulator_seed(dialogue_seed(5, one.task.id, 0), turn) for turn in (1, 2)]
-        assert said == ([] if one.error else [f"Eight, {seed % 1000}." for seed in seeds])
-    assert [one.outcome for one in found] == ["answered"] * 3 + ["lost", "answered"]
-    assert found[3].error == "the user fell silent"
+    dialogues = play(words_domain(simulator=simulator), cast, speaks, tmp_path / "out")
+    assert {dialogue.simulator for dialogue in dialogues} == {kind}
+    for dialogue in dialogues:
+        replies = [message.content for message in dialogue.messages[1:] if message.role == "user"]
+        seeds = [simulator_seed(dialogue_seed(5, dialogue.task.id, 0), turn) for turn in (1, 2)]
+        assert replies == ([] if dialogue.error else [f"Eight, {seed % 1000}." for seed in seeds])
+    assert [dialogue.outcome for dialogue in dialogues] == ["answered"] * 3 + ["lost", "answered"]
+    assert dialogues[3].error == "the user fell silent"
     hasty = {"kind": f"words:{kind}", "options": {"patience": 1}}
-    found = dialogues(words_domain(simulator=hasty), cast, speaks, tmp_path / "hasty")
-    assert [one.outcome for one in found] == ["user_left"] * 3 + ["lost", "user_left"]
-    assert {(one.answer, one.reward, one.messages[2].content[:6]) for one in found if not one.error} == {
-        ("How?", 0.0, "Seven,")
-    }
+    dialogues = play(words_domain(simulator=hasty), cast, speaks, tmp_path / "hasty")
+    assert [dialogue.outcome for dialogue in dialogues] == ["user_left"] * 3 + ["lost", "user_left"]
+    for dialogue in (*dialogues[:3], dialogues[4]):
+        assert (dialogue.answer, dialogue.reward, dialogue.messages[2].content[:6]) == ("How?", 0.0, "Seven,")
 
 
 # Rewards of one's own
@@ -184,12 +183,11 @@ def test_a_reward_of_ones_own_is_over_the_domains(own: None, cast: Any, tmp_path
     right = "I WANT TO ANSWER: def f(x):\n    return x"
     numbers = {}
     for name, replies in {"short": ["Why?", right], "long": ["Why?", "How?", right], "wrong": ["No."] * 4}.items():
-        found = dialogues(domain, cast, cast.engine(*replies), tmp_path / name, 4)
-        assert [one.outcome == "lost" for one in found] == [False, False, False, True]
-        assert (found[3].reward, found[3].parts, found[3].solved) == (None, {}, None)
+        *scored, lost = play(domain, cast, cast.engine(*replies), tmp_path / name, 4)
+        assert (lost.outcome, lost.reward, lost.parts, lost.solved) == ("lost", None, {}, None)
         ((numbers[name]),) = {
-            (one.reward, tuple(sorted(one.parts.items())), one.solved, one.success, one.tests[0].passed)
-            for one in found[:3]
+            (trial.reward, tuple(sorted(trial.parts.items())), trial.solved, trial.success, trial.tests[0].passed)
+            for trial in scored
         }
     assert numbers == {
         "short": (1.25, (("brevity", 0.25), ("word", 1.0)), True, True, True),
@@ -202,14 +200,14 @@ def test_a_reward_of_ones_own_is_over_the_domains(own: None, cast: Any, tmp_path
 
 def test_a_reward_of_ones_own_says_where_it_ends(own: None, cast: Any, tmp_path: Path) -> None:
     domain = words_domain(reward={"function": "words:Penalty"})
-    (one,) = dialogues(domain, cast, cast.engine(*["Why?"] * 4), tmp_path / "four", 1)
-    assert (one.reward, one.parts, one.success) == (-1.0, {}, False)
+    (dialogue,) = play(domain, cast, cast.engine(*["Why?"] * 4), tmp_path / "four", 1)
+    assert (dialogue.reward, dialogue.parts, dialogue.success) == (-1.0, {}, False)
     domain = words_domain(reward={"function": "words:Penalty"}, agent={"max_turns": 5})
     with pytest.raises(UserError, match=r"task train-00000: the reward words:Penalty returned -1.25, outside -1 to 0"):
-        dialogues(domain, cast, cast.engine(*["Why?"] * 5), tmp_path / "five", 1)
+        play(domain, cast, cast.engine(*["Why?"] * 5), tmp_path / "five", 1)
 
 
 def test_what_is_no_reward_is_one_sentence(own: None, cast: Any, tmp_path: Path) -> None:
     domain = words_domain(reward={"function": "words:silent"})
     with pytest.raises(UserError, match="task train-00000: the reward words:silent returned None; it must return"):
-        dialogues(domain, cast, cast.engine("I WANT TO ANSWER: seven"), tmp_path / "out", 1)
+        play(domain, cast, cast.engine("I WANT TO ANSWER: seven"), tmp_path / "out", 1)

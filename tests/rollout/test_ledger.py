@@ -19,8 +19,8 @@ AGENT = AgentSettings(max_turns=3, max_new_tokens=8)
 
 
 def cost_of(number: int, **changes: Any) -> DialogueCost:
-    whole = DialogueCost(f"t-{number}", 0, "base", False, 2, 100, 40, 20, float(number), 0.5, 2.0)
-    return replace(whole, **changes)
+    cost = DialogueCost(f"t-{number}", 0, "base", False, 2, 100, 40, 20, float(number), 0.5, 2.0)
+    return replace(cost, **changes)
 
 
 def test_lines_are_read_back_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
@@ -34,16 +34,16 @@ def test_lines_are_read_back_and_a_broken_one_is_left_out(tmp_path: Path) -> Non
 
 def test_means_and_percentiles() -> None:
     assert cost_metrics([]) == {}
-    found = cost_metrics([cost_of(number) for number in range(1, 101)])
-    assert found["dialogue/seconds"] == pytest.approx(50.5)
-    assert (found["dialogue/seconds_median"], found["dialogue/seconds_p95"]) == (50.0, 96.0)
-    assert (found["dialogue/gpu_seconds"], found["dialogue/busy_seconds"]) == (2.0, 0.5)
-    assert (found["dialogue/prompt_tokens"], found["dialogue/cached_tokens"]) == (100.0, 40.0)
-    assert found["dialogue/generated_tokens"] == 20.0
+    metrics = cost_metrics([cost_of(number) for number in range(1, 101)])
+    assert metrics["dialogue/seconds"] == pytest.approx(50.5)
+    assert (metrics["dialogue/seconds_median"], metrics["dialogue/seconds_p95"]) == (50.0, 96.0)
+    assert (metrics["dialogue/gpu_seconds"], metrics["dialogue/busy_seconds"]) == (2.0, 0.5)
+    assert (metrics["dialogue/prompt_tokens"], metrics["dialogue/cached_tokens"]) == (100.0, 40.0)
+    assert metrics["dialogue/generated_tokens"] == 20.0
 
 
 def test_a_model_in_this_process(tiny_model: Path, cast: Any, tmp_path: Path) -> None:
-    """The dialogues' shares are the engine's whole account, and the dialogues are those without an account."""
+    """The dialogues' costs add up to the engine's account, and the dialogues are those without an account."""
     attempts = [(cast.task(number), attempt) for number in range(4) for attempt in range(2)]
     folders = {}
     for ledger in (None, Ledger(tmp_path / "costs.jsonl")):
@@ -55,14 +55,14 @@ def test_a_model_in_this_process(tiny_model: Path, cast: Any, tmp_path: Path) ->
     assert folders[True] == folders[False]
     assert ledger is not None
     costs, usage = ledger.read(), engine.usage()
-    assert sorted((one.task, one.attempt) for one in costs) == sorted((task.id, k) for task, k in attempts)
-    assert sum(one.lost for one in costs) == 2
-    assert sum(one.prompt_tokens for one in costs) == usage.prompt_tokens
-    assert sum(one.cached_tokens for one in costs) == usage.cached_tokens > 0
-    assert sum(one.generated_tokens for one in costs) == usage.generated_tokens
-    assert sum(one.busy_seconds for one in costs) == pytest.approx(usage.seconds, rel=1e-6)
-    assert all(one.seconds >= one.busy_seconds for one in costs)
-    assert (usage.devices, usage.gpu_seconds, {one.gpu_seconds for one in costs}) == (0, 0.0, {0.0})
+    assert sorted((cost.task, cost.attempt) for cost in costs) == sorted((task.id, k) for task, k in attempts)
+    assert sum(cost.lost for cost in costs) == 2
+    assert sum(cost.prompt_tokens for cost in costs) == usage.prompt_tokens
+    assert sum(cost.cached_tokens for cost in costs) == usage.cached_tokens > 0
+    assert sum(cost.generated_tokens for cost in costs) == usage.generated_tokens
+    assert sum(cost.busy_seconds for cost in costs) == pytest.approx(usage.seconds, rel=1e-6)
+    assert all(cost.seconds >= cost.busy_seconds for cost in costs)
+    assert (usage.devices, usage.gpu_seconds, {cost.gpu_seconds for cost in costs}) == (0, 0.0, {0.0})
 
 
 def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
         engine.close()
     costs = ledger.read()
     assert len(costs) == 12 and usage.retries == 1
-    assert sum(one.generated_tokens for one in costs) == usage.generated_tokens
-    assert sum(one.prompt_tokens for one in costs) == usage.prompt_tokens
-    assert sum(one.cached_tokens for one in costs) == usage.cached_tokens > 0
+    assert sum(cost.generated_tokens for cost in costs) == usage.generated_tokens
+    assert sum(cost.prompt_tokens for cost in costs) == usage.prompt_tokens
+    assert sum(cost.cached_tokens for cost in costs) == usage.cached_tokens > 0
     assert usage.gpu_seconds == pytest.approx(8 * usage.seconds)
-    assert sum(one.gpu_seconds for one in costs) == pytest.approx(usage.gpu_seconds, rel=1e-6)
-    assert 0.0 < usage.seconds < sum(one.seconds for one in costs)  # several dialogues at a time
+    assert sum(cost.gpu_seconds for cost in costs) == pytest.approx(usage.gpu_seconds, rel=1e-6)
+    assert 0.0 < usage.seconds < sum(cost.seconds for cost in costs)  # several dialogues at a time

@@ -17,25 +17,25 @@ from sweetrl.lm.data import encode, rewrite
 from sweetrl.rollout.driver import advance_each
 from sweetrl.rollout.run import rollout
 from sweetrl.seeds import dialogue_seed
-from sweetrl.types import Message
+from sweetrl.types import Message, Trajectory
 
 AGENT = AgentSettings(max_turns=4, max_new_tokens=12)
 
 
 def test_a_dialogue_until_its_answer(chat: ChatFormat, cast: Any) -> None:
     engine = cast.engine("Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa", cut=[1])
-    (one,) = rollout([(cast.task(3), 2)], cast.context(engine, AGENT), seed=5, policy_name="base")
-    assert [message.role for message in one.messages] == ["user", "assistant", "user", "assistant", "user", "assistant"]
-    assert one.messages[0] == Message("user", "I want function number 3.")
-    assert one.messages[3].content == " How?"
-    assert one.messages[4].content == "That is question 2."
-    assert (one.answer, one.outcome, one.error, one.reward) == (" aa", "answered", "", None)
-    assert (one.attempt, one.policy, one.simulator) == (2, "base", "counting")
-    assert one.seed == dialogue_seed(5, one.task.id, 2)
-    assert [turn.message_index for turn in one.turns] == [1, 3, 5]
-    assert [turn.raw for turn in one.turns] == ["Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa"]
-    assert [turn.finish_reason for turn in one.turns] == ["stop", "length", "stop"]
-    assert [turn.token_ids for turn in one.turns] == [
+    (dialogue,) = rollout([(cast.task(3), 2)], cast.context(engine, AGENT), seed=5, policy_name="base")
+    assert [message.role for message in dialogue.messages] == ["user", "assistant"] * 3
+    assert dialogue.messages[0] == Message("user", "I want function number 3.")
+    assert dialogue.messages[3].content == " How?"
+    assert dialogue.messages[4].content == "That is question 2."
+    assert (dialogue.answer, dialogue.outcome, dialogue.error, dialogue.reward) == (" aa", "answered", "", None)
+    assert (dialogue.attempt, dialogue.policy, dialogue.simulator) == (2, "base", "counting")
+    assert dialogue.seed == dialogue_seed(5, dialogue.task.id, 2)
+    assert [turn.message_index for turn in dialogue.turns] == [1, 3, 5]
+    assert [turn.raw for turn in dialogue.turns] == ["Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa"]
+    assert [turn.finish_reason for turn in dialogue.turns] == ["stop", "length", "stop"]
+    assert [turn.token_ids for turn in dialogue.turns] == [
         chat.reply("Why?"),
         chat.reply("thought OUTPUT: How?")[:-1],
         chat.reply("I WANT TO ANSWER: aa"),
@@ -45,7 +45,7 @@ def test_a_dialogue_until_its_answer(chat: ChatFormat, cast: Any) -> None:
 def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, cast: Any) -> None:
     engine = cast.engine("Why?", "How?", "I WANT TO ANSWER: aa", cut=[1])
     rollout([(cast.task(0), 0)], cast.context(engine, AGENT), seed=5)
-    first, second, third = (prompts[0] for prompts in engine.asked)
+    first, second, third = (prompts[0] for prompts in engine.batches)
     after_first = chat.reply("Why?") + chat.follow(True, "That is question 1.")
     after_second = chat.reply("How?")[:-1] + chat.follow(False, "That is question 2.")
     assert second.token_ids == first.token_ids + after_first
@@ -76,7 +76,7 @@ def test_what_the_engine_was_sent_is_what_is_learnt_from(
     TrajectoryStore(tmp_path).write_shard(0, list(rollout([(cast.task(0), 0)], context, seed=5)))
     (dialogue,) = TrajectoryStore(tmp_path)
     row = encode(dialogue, chat, "another system prompt")
-    assert [row.prompt(turn) for turn in range(3)] == [prompt.token_ids for (prompt,) in engine.asked]
+    assert [row.prompt(turn) for turn in range(3)] == [prompt.token_ids for (prompt,) in engine.batches]
     assert [row.token_ids[start:end] for start, end in row.spans] == [turn.token_ids for turn in dialogue.turns]
     assert len(row.starts) == sequences
     assert row == rewrite(dialogue, chat, context.domain.system_prompt(AGENT.prompt))
@@ -86,15 +86,15 @@ def test_what_the_engine_was_sent_is_what_is_learnt_from(
 def test_lost_dialogues_name_the_cause_and_disturb_nobody(cast: Any) -> None:
     engine = cast.engine("Why?", "I WANT TO ANSWER: a")
     attempts = [(cast.task(number), 0) for number in range(3)]
-    one, two, three = rollout(attempts, cast.context(engine, AGENT, cast.user(mute=[1])))
-    assert (two.outcome, two.answer, two.error) == ("lost", None, "the user fell silent")
-    assert [turn.raw for turn in two.turns] == ["Why?"]
-    assert one.outcome == three.outcome == "answered"
+    first, muted, third = rollout(attempts, cast.context(engine, AGENT, cast.user(mute=[1])))
+    assert (muted.outcome, muted.answer, muted.error) == ("lost", None, "the user fell silent")
+    assert [turn.raw for turn in muted.turns] == ["Why?"]
+    assert first.outcome == third.outcome == "answered"
     engine = cast.engine("Why?")  # has nothing to say after that: no room in its context
-    (one,) = rollout(attempts[:1], cast.context(engine, AGENT))
-    assert one.outcome == "lost"
-    assert "no room" in one.error and one.outgrown and not two.outgrown
-    assert one.messages[-1].role == "user"
+    (dialogue,) = rollout(attempts[:1], cast.context(engine, AGENT))
+    assert dialogue.outcome == "lost"
+    assert "no room" in dialogue.error and dialogue.outgrown and not muted.outgrown
+    assert dialogue.messages[-1].role == "user"
 
 
 def test_progress_counts_every_dialogue_once(cast: Any) -> None:
@@ -103,7 +103,7 @@ def test_progress_counts_every_dialogue_once(cast: Any) -> None:
     engine = cast.engine("Why?", "I WANT TO ANSWER: a")
     rollout(attempts, cast.context(engine, AGENT, cast.user(mute=[2])), batch=3, progress=done.append)
     assert sum(done) == 7
-    assert [len(prompts) for prompts in engine.asked] == [3, 2, 3, 3, 1, 1]
+    assert [len(prompts) for prompts in engine.batches] == [3, 2, 3, 3, 1, 1]
 
 
 @pytest.fixture(scope="module")
@@ -117,28 +117,24 @@ def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, 
     def run(selection: list[Any], batch: int = 16) -> list[Any]:
         return rollout(selection, cast.context(tiny, AGENT, chat=tiny.chat), seed=1, batch=batch)
 
-    whole = run(attempts)
-    assert whole == run(attempts)
-    assert len({one.turns[0].token_ids for one in whole}) == len(whole)  # attempts differ
-    # Other batches: the same tokens, log-probs up to rounding.
-    parts = run(attempts[:3], batch=2) + run(attempts[3:], batch=5)
-    for one, two in zip(whole, parts, strict=True):
-        assert [turn.token_ids for turn in one.turns] == [turn.token_ids for turn in two.turns]
-        for left, right in zip(one.turns, two.turns, strict=True):
+    def assert_equal_up_to_rounding(first: Trajectory, second: Trajectory) -> None:
+        assert first.messages == second.messages
+        assert [turn.token_ids for turn in first.turns] == [turn.token_ids for turn in second.turns]
+        for left, right in zip(first.turns, second.turns, strict=True):
             assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+    together = run(attempts)
+    assert together == run(attempts)
+    assert len({dialogue.turns[0].token_ids for dialogue in together}) == len(together)  # attempts differ
+    for pair in zip(together, run(attempts[:3], batch=2) + run(attempts[3:], batch=5), strict=True):
+        assert_equal_up_to_rounding(*pair)
     # In slots, each dialogue on its own: the same.
     stream, singly = Stream(tiny), list[Any]()
     context = cast.context(stream, AGENT, chat=tiny.chat)
     dialogues = [context.open(task, attempt, 1) for task, attempt in attempts]
     advance_each(iter(dialogues), stream, context.simulator, context.sampling(), singly.append, 8)
     assert len(singly) == len(dialogues)
-    for one, dialogue in zip(whole, dialogues, strict=True):
-        two = dialogue.close("")
-        assert (one.messages, [turn.token_ids for turn in one.turns]) == (
-            two.messages,
-            [turn.token_ids for turn in two.turns],
-        )
-        for left, right in zip(one.turns, two.turns, strict=True):
-            assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+    for trajectory, dialogue in zip(together, dialogues, strict=True):
+        assert_equal_up_to_rounding(trajectory, dialogue.close(""))
     other = rollout(attempts, cast.context(tiny, AGENT, chat=tiny.chat), seed=2)
-    assert [one.turns[0].token_ids for one in other] != [one.turns[0].token_ids for one in whole]
+    assert [dialogue.turns[0].token_ids for dialogue in other] != [dialogue.turns[0].token_ids for dialogue in together]

@@ -57,12 +57,12 @@ def test_shards_equal_those_of_lock_step(context: RolloutContext, cast: Any, tmp
 
 
 def test_a_journal_gives_back_what_it_was_given(cast: Any, tmp_path: Path) -> None:
-    """Whoever ended the dialogue, and with all that is known of it."""
+    """Whatever ended the dialogue; with its reward, parts and notes."""
     attempts = cast.attempts(3)
     context = cast.context(cast.engine("Why?", "How?", "I WANT TO ANSWER:aab"), AGENT, cast.user(leaves=[1]))
     ended = scored(rollout(attempts, context, seed=5, policy_name="base"), context.scorer)
     ended[5] = replace(ended[5], parts={"letters": 0.5, "pace": -0.25}, solved=True, extra={"leaks": "2:code"})
-    assert [one.outcome for one in ended] == ["answered"] * 2 + ["user_left"] * 2 + ["answered"] * 2
+    assert [dialogue.outcome for dialogue in ended] == ["answered"] * 2 + ["user_left"] * 2 + ["answered"] * 2
     journal = Journal(tmp_path)
     for position in (5, 1, 3, 0):
         journal.add(*divmod(position, 4), ended[position])
@@ -79,7 +79,7 @@ class Stopped(BaseException):
 
 def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = cast.attempts(12)
-    collect(attempts, context, tmp_path / "whole")
+    collect(attempts, context, tmp_path / "complete")
     finished = pulled = 0
     for stop_at in (3, 2, 7, 1, 4):
         if finished + stop_at + 2 >= len(attempts):  # several dialogues may end together: too few are left to stop at
@@ -104,38 +104,39 @@ def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext
             with path.open("ab") as target:
                 target.write(b'{"at": 1, "trajec')  # a line that a kill broke off
     assert pulled >= 2
-    asked = len(context.engine.engine.asked)  # type: ignore[union-attr]
+    calls = len(context.engine.engine.batches)  # type: ignore[union-attr]
     collect(attempts, context, tmp_path / "broken")
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
-    repeated = len(context.engine.engine.asked) - asked  # type: ignore[union-attr]
+    assert contents(tmp_path / "broken") == contents(tmp_path / "complete")
+    repeated = len(context.engine.engine.batches) - calls  # type: ignore[union-attr]
     assert repeated <= 2 * (24 - finished)
 
 
 def test_too_many_lost_stop_the_run_and_get_another_chance(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = cast.attempts(12)
-    whole = replace(context, simulator=cast.user())
-    collect(attempts, whole, tmp_path / "whole")
+    healthy = replace(context, simulator=cast.user())
+    collect(attempts, healthy, tmp_path / "complete")
     broken = cast.slow_engine(cast.engine("Why?", "I WANT TO ANSWER:aab"), 2, [cast.task(8).id, cast.task(9).id])
-    failing = replace(whole, engine=broken)
+    failing = replace(healthy, engine=broken)
     with pytest.raises(UserError) as caught:
         collect(attempts, failing, tmp_path / "again", lost_share=0.1, batch=1)
-    said = str(caught.value)
-    assert said.startswith("3 of 24 dialogues are lost, more than the allowed share of 0.1 (3 x the server is on fire)")
-    assert "\n" not in said
-    asked = len(broken.engine.asked)
-    assert asked == 2 * 16  # what is finished: the first eight tasks
-    healed = replace(whole, engine=cast.slow_engine(broken.engine, 3))
+    fault = str(caught.value)
+    assert fault.startswith(
+        "3 of 24 dialogues are lost, more than the allowed share of 0.1 (3 x the server is on fire)"
+    )
+    assert "\n" not in fault
+    calls = len(broken.engine.batches)
+    assert calls == 2 * 16  # what is finished: the first eight tasks
+    healed = replace(healthy, engine=cast.slow_engine(broken.engine, 3))
     collect(attempts, healed, tmp_path / "again", lost_share=0.1)
-    assert len(broken.engine.asked) - asked == 2 * 8  # and no more than the rest now
-    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    assert len(broken.engine.batches) - calls == 2 * 8  # and no more than the rest now
+    assert contents(tmp_path / "again") == contents(tmp_path / "complete")
     # Within the share they are recorded with their cause, unscored.
     store = collect(attempts, failing, tmp_path / "some", lost_share=0.2)
-    lost = [one for one in store.read() if one.outcome == "lost"]
-    assert {(one.error, one.reward, one.answer) for one in lost} == {("the server is on fire", None, None)}
-    assert len(lost) == 4
+    lost = [(attempt.error, attempt.reward, attempt.answer) for attempt in store.read() if attempt.outcome == "lost"]
+    assert lost == [("the server is on fire", None, None)] * 4
     # A stricter share opens those shards again.
     collect(attempts, healed, tmp_path / "some", lost_share=0.1)
-    assert contents(tmp_path / "some") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "some") == contents(tmp_path / "complete")
 
 
 def remote_context(cast: Any, agent: OpenAIEngine | VllmEngine, speaker: OpenAIEngine) -> RolloutContext:
@@ -159,7 +160,7 @@ def test_faults_of_every_kind_change_nothing(
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
-    found: dict[float, dict[str, bytes]] = {}
+    shards: dict[float, dict[str, bytes]] = {}
     for share in (0.0, 0.1):
         with (
             fake_server(tokenizer=chat.tokenizer, share=share) as server,
@@ -177,15 +178,15 @@ def test_faults_of_every_kind_change_nothing(
             usage = agent.usage()
             agent.close()
             speaker.close()
-        everyone = list(store.read())
-        assert [(one.task, one.attempt) for one in everyone] == attempts
-        assert {one.outcome for one in everyone} <= {"answered", "max_turns_reached"}
+        dialogues = list(store.read())
+        assert [(dialogue.task, dialogue.attempt) for dialogue in dialogues] == attempts
+        assert {dialogue.outcome for dialogue in dialogues} <= {"answered", "max_turns_reached"}
         assert usage.failures == 0
         assert (usage.retries > 10) == (share > 0)
-        found[share] = contents(store.folder)
+        shards[share] = contents(store.folder)
     bad = {fault for fault in server.seen if server.seen[fault] and fault not in ("", "load_lora_adapter")}
     assert len(bad) >= 9, bad
-    assert found[0.1] == found[0.0]
+    assert shards[0.1] == shards[0.0]
 
 
 RUN = """
@@ -195,9 +196,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import Journal
-from sweetrl.rollout.run import rollout, rollout_scored
-from sweetrl.rollout.scored import scored
+from sweetrl.rollout.run import rollout_scored
 from sweetrl.config.settings import AgentSettings, ServerSettings
 from sweetrl.types import Score, Task
 
@@ -227,8 +226,8 @@ def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> No
     """And once undisturbed: the same bytes, no dialogue twice."""
     kills, chance = 20, random.Random(os.getpid())
     with fake_server(latency=lambda body: 0.02) as server:
-        whole = subprocess.run(command(server.url, tmp_path / "whole"), check=True, capture_output=True, text=True)
-        assert whole.stdout.split() == ["go", "done"]
+        first = subprocess.run(command(server.url, tmp_path / "complete"), check=True, capture_output=True, text=True)
+        assert first.stdout.split() == ["go", "done"]
         undisturbed = server.requests
         server.bodies.clear()
         in_flight = 0
@@ -249,7 +248,7 @@ def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> No
             kills -= 1
         done = subprocess.run(command(server.url, tmp_path / "broken"), check=True, capture_output=True, text=True)
         assert done.stdout.split() == ["go", "done"]
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "complete")
     assert not (tmp_path / "broken" / ".journal").exists()
     # A kill costs the turns so far of the (at most 8) dialogues under way, and no finished one.
     assert server.requests <= undisturbed + in_flight * AGENT.max_turns

@@ -86,7 +86,7 @@ def number(
 def collected(domain: Domain, cast: Any, folder: Path = TRAJECTORIES) -> list[Trajectory]:
     """One dialogue of every agent about every task, the agents being the attempts."""
     tasks = list(domain.tasks("train", TASKS, 0, 1))
-    found = []
+    dialogues = []
     with open_environment(domain) as environment:
         for attempt, replies in enumerate(AGENTS.values()):
             store = TrajectoryStore(folder.parent / f"of-{attempt}")
@@ -95,36 +95,35 @@ def collected(domain: Domain, cast: Any, folder: Path = TRAJECTORIES) -> list[Tr
             rollout_scored(
                 [(task, attempt) for task in tasks], context, store, seed=3, policy_name="base", batch=4, shard=2
             )
-            found += list(store)
-    TrajectoryStore(folder).write_shard(0, found)
-    return found
+            dialogues += list(store)
+    TrajectoryStore(folder).write_shard(0, dialogues)
+    return dialogues
 
 
-def told(domain: Domain, task: Task, *replies: str) -> Trajectory:
+def play(domain: Domain, task: Task, *replies: str) -> Trajectory:
     """What an adapter of another library gets for a dialogue: ended, or broken off after these replies."""
     world = World(domain)
     talk = world.begin(task)
     for reply in replies:
         talk.say(reply)
-    found = world.score(task, talk)
+    dialogue = world.score(task, talk)
     world.close()
-    return found
+    return dialogue
 
 
 def test_equal_success_at_different_prices(number: Callable[..., Domain], cast: Any) -> None:
     domain = number(reward={"turn_cost": COST})
-    found = collected(domain, cast)
-    numbers = {
-        name: {(one.reward, one.success, tuple(sorted(one.parts.items()))) for one in found if one.attempt == attempt}
-        for attempt, name in enumerate(AGENTS)
+    dialogues, names = collected(domain, cast), list(AGENTS)
+    assert {
+        (names[dialogue.attempt], dialogue.reward, dialogue.success, tuple(sorted(dialogue.parts.items())))
+        for dialogue in dialogues
+    } == {
+        ("long", 0.8, True, ((PRICE, -0.2), (TASK, 1.0))),
+        ("short", 0.95, True, ((PRICE, -0.05), (TASK, 1.0))),
+        ("wrong", -0.1, False, ((PRICE, -0.1), (TASK, 0.0))),
+        ("endless", -0.25, False, ((PRICE, -0.25), (TASK, 0.0))),
     }
-    assert numbers == {
-        "long": {(0.8, True, ((PRICE, -0.2), (TASK, 1.0)))},
-        "short": {(0.95, True, ((PRICE, -0.05), (TASK, 1.0)))},
-        "wrong": {(-0.1, False, ((PRICE, -0.1), (TASK, 0.0)))},
-        "endless": {(-0.25, False, ((PRICE, -0.25), (TASK, 0.0)))},
-    }
-    assert {one.reward for one in found if one.outcome == "max_turns_reached"} == {domain.reward_bounds[0]} == {-0.25}
+    assert (dialogues[-1].outcome, domain.reward_bounds[0]) == ("max_turns_reached", -0.25)
 
     validate(domain.settings)
     pairs = read_pairs(PAIRS)
@@ -142,7 +141,7 @@ def test_equal_success_at_different_prices(number: Callable[..., Domain], cast: 
 
 
 @pytest.mark.parametrize(
-    ("collected_at", "validated_at", "said"),
+    ("collected_at", "validated_at", "fault"),
     [
         (0.0, COST, "its questions have cost 0, with this reward.turn_cost it is 0.2"),
         (COST, 0.0, "its questions have cost 0.2, with this reward.turn_cost it is 0"),
@@ -150,41 +149,42 @@ def test_equal_success_at_different_prices(number: Callable[..., Domain], cast: 
     ],
 )
 def test_another_price_than_the_batchs_is_found_out(
-    number: Callable[..., Domain], cast: Any, collected_at: float, validated_at: float, said: str
+    number: Callable[..., Domain], cast: Any, collected_at: float, validated_at: float, fault: str
 ) -> None:
     collected(number(reward={"turn_cost": collected_at}), cast)
     with pytest.raises(UserError) as caught:
         validate(number(reward={"turn_cost": validated_at}).settings)
-    assert said in str(caught.value)
+    assert fault in str(caught.value)
 
 
 def test_a_function_is_priced_after_it(number: Callable[..., Domain], cast: Any) -> None:
     domain = number(
         reward={"function": "mine:brief", "turn_cost": COST}, sources={"suite": "mine.py", "reward": "mine.py"}
     )
-    found = collected(domain, cast)
-    assert {(one.reward, one.success) for one in found if one.attempt < 2} == {(1.3, True), (1.45, True)}
-    assert found[0].parts == {"right": 1.0, "luck": 0.5, PRICE: -0.2}
+    dialogues = collected(domain, cast)
+    assert {(dialogue.reward, dialogue.success) for dialogue in dialogues[: 2 * TASKS]} == {(1.3, True), (1.45, True)}
+    assert dialogues[0].parts == {"right": 1.0, "luck": 0.5, PRICE: -0.2}
     validate(domain.settings)
 
 
 def test_other_libraries_pay_too(number: Callable[..., Domain]) -> None:
     domain = number(reward={"turn_cost": COST})
     (task,) = domain.tasks("test", 1, 0, 1)
-    short, long = told(domain, task, *AGENTS["short"]), told(domain, task, *AGENTS["long"])
+    short, long = play(domain, task, *AGENTS["short"]), play(domain, task, *AGENTS["long"])
     assert (short.reward, long.reward, short.success, long.success) == (0.95, 0.8, True, True)
-    broken_off = told(domain, task, "Is it even?", "Is it odd?")
+    broken_off = play(domain, task, "Is it even?", "Is it odd?")
     assert (broken_off.reward, broken_off.success) == (-0.1, False), "both have been answered"
-    assert told(domain, task, RIGHT).parts == {TASK: 1.0, PRICE: 0.0}
+    assert play(domain, task, RIGHT).parts == {TASK: 1.0, PRICE: 0.0}
 
 
 def test_without_a_price_nothing_changes(number: Callable[..., Domain], cast: Any, tmp_path: Path) -> None:
     plain, free = number(), number(reward={"turn_cost": 0})
     with open_environment(free) as environment:
         assert not isinstance(environment.scorer, PricedScorer)
-    found = collected(plain, cast, tmp_path / "plain" / "batch")
-    assert collected(free, cast, tmp_path / "free" / "batch") == found
+    dialogues = collected(plain, cast, tmp_path / "plain" / "batch")
+    assert collected(free, cast, tmp_path / "free" / "batch") == dialogues
     first, second = ((tmp_path / name / "batch" / "shard-00000.parquet").read_bytes() for name in ("plain", "free"))
     assert first == second
-    assert {(one.reward, tuple(one.parts), one.solved) for one in found} == {(1.0, (), None), (0.0, (), None)}
+    assert {dialogue.reward for dialogue in dialogues} == {1.0, 0.0}
+    assert all(dialogue.parts == {} and dialogue.solved is None for dialogue in dialogues)
     assert plain.reward_bounds == (0.0, 1.0) and plain.shown_labels == plain.labels

@@ -61,7 +61,7 @@ class Dialogue:
         return self.environment.done or bool(self.error)
 
     def prompt(self) -> Prompt:
-        """What the agent is asked next."""
+        """The prompt of the agent's next reply."""
         return Prompt(self.ids + self._opening(), self.seed_of(len(self.turns)), tuple(self.texts), self.task.id)
 
     def _opening(self) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class Dialogue:
     def take(self, completion: Completion) -> None:
         """Let the agent say `completion`; the user is next unless the dialogue is `done`.
 
-        A completion without tokens where tokens are spoken is one that had no room: the dialogue is lost.
+        A completion without tokens, where the engine gives tokens, had no room: the dialogue is lost.
         """
         if self.prompts is not None and not completion.token_ids:
             self.error = f"{OUTGROWN}: its {len(self.ids)} tokens leave no room for a reply in the model's context"
@@ -92,8 +92,8 @@ class Dialogue:
         self.read_tokens += completion.prompt_tokens or len(self.ids)
         self.cached_tokens += completion.cached_tokens
         self.busy += completion.busy
-        said, place = completion, len(self.environment.messages)
-        self._add(AgentTurn(place, said.text, said.token_ids, said.logprobs, said.finish_reason))
+        at = len(self.environment.messages)
+        self._add(AgentTurn(at, completion.text, completion.token_ids, completion.logprobs, completion.finish_reason))
         self.environment.say(completion.text)
 
     def retell(self, turn: AgentTurn, visible: str, words: str) -> None:
@@ -131,8 +131,8 @@ class Dialogue:
         if self.done:
             return
         turn, words = self.turns[-1], self.environment.messages[-1].content
-        _, said = split_thoughts(turn.raw, self.environment.domain.settings.model.marks)
-        self.texts += [("assistant", said), ("user", words)]
+        _, reply = split_thoughts(turn.raw, self.environment.domain.settings.model.marks)
+        self.texts += [("assistant", reply), ("user", words)]
         if self.prompts is not None:
             self.prompts.add(turn, words)
 

@@ -25,14 +25,14 @@ def advance_together(
     simulator: UserSimulator,
     ended: Callable[[Sequence[Dialogue]], None] = lambda dialogues: None,
 ) -> None:
-    """Run all dialogues to their ends, an agent turn of each at a time; `ended` is told which have ended.
+    """Run all dialogues to their ends, an agent turn of each at a time; `ended` is called with those that end.
 
-    A dialogue that `speak` gives an `error` is lost; what is said in it does not matter.
+    A dialogue that `speak` gives an `error` is lost; its completion is ignored.
     """
     active = [dialogue for dialogue in dialogues if not dialogue.done]
     while active:
         for dialogue, completion in zip(active, speak(active), strict=True):
-            if not dialogue.done:  # else there was nothing to be said, and `speak` has lost it
+            if not dialogue.done:  # else `speak` has lost it
                 dialogue.take(completion)
         _ask([dialogue for dialogue in active if not dialogue.done], simulator)
         over = [dialogue for dialogue in active if dialogue.done]
@@ -68,16 +68,15 @@ def advance_each(
 ) -> None:
     """Run the dialogues to their ends, begun in order with at most `workers` under way.
 
-    `ended` is told of each as it ends, one at a time; it must be quick, and what it raises ends everything. A dialogue
-    without a reply to be had, of the agent or the user, is lost. Raises UserError for what makes all replies
-    impossible.
+    `ended` is called with each as it ends, one at a time; it must be quick, and what it raises ends everything. A
+    dialogue is lost where the agent or the user has no reply. Raises UserError for what makes all replies impossible.
     """
 
-    async def one(dialogue: Dialogue) -> None:
+    async def run(dialogue: Dialogue) -> None:
         await _advance(dialogue, engine, simulator, sampling)
         ended(dialogue)
 
-    wait(side_by_side(dialogues, one, workers))
+    wait(side_by_side(dialogues, run, workers))
 
 
 async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: UserSimulator, sampling: Sampling) -> None:

@@ -49,8 +49,8 @@ def rollout(
 
     Deterministic: equal arguments give equal trajectories. The agent's context holds its replies as the ids it sampled;
     the user's words are appended to them. A dialogue that outgrows the model's context, or whose user cannot reply,
-    comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue, `spent` what
-    dialogues have cost, as they end. `batch` dialogues advance together.
+    comes back with outcome "lost" and the cause in `error`. As dialogues end, `progress` is
+    called with how many, `spent` with what they have cost. `batch` dialogues advance together.
     """
     engine = context.engine
     if isinstance(engine, AsyncEngine) or context.chat is None:
@@ -92,13 +92,13 @@ def rollout_scored(
 
     Shard i holds the attempts [i * shard, (i + 1) * shard) in order. Shards that are there already are left alone, so
     a killed run goes on where it was and ends with the same bytes; the caller gives every set of arguments a folder of
-    its own. `progress` is told of every finished dialogue. `batch` dialogues are under way at a time: together, turn by
+    its own. `progress` is called with how many have ended. `batch` dialogues are under way at a time: together, turn by
     turn, with a batch engine; each on its own with an AsyncEngine, of which every finished dialogue is kept at once.
 
     Raises UserError as soon as more than `lost_share` of the dialogues are lost, those of earlier runs included. What
     is finished stays; running again attempts the lost ones again (with a batch engine: their whole shards).
     `ledger` takes what each dialogue has cost, as it ends.
-    With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
+    With `mine` only the shards for which it is true are made (others make the rest, in the same folder).
     """
     own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
     progress = progress or (lambda finished: None)
@@ -140,8 +140,8 @@ def rollout_scored(
 def _take_again(store: TrajectoryStore, own: Sequence[int]) -> None:
     """Remove the shards that hold lost dialogues, so that they are made again.
 
-    With a batch engine as a whole: with others beside it a dialogue's log-probabilities differ in their last bits. Of
-    dialogues on their own the journals hold those that were not lost.
+    A batch engine makes the others in a shard again, too: a dialogue's log-probabilities depend in their last bits on
+    the dialogues beside it. Of an AsyncEngine the journals hold those that were not lost.
     """
     for index, path in store.shards().items():
         if index in own and store.lost(index):
@@ -161,7 +161,7 @@ def _shards_of_each(
     progress: Callable[[int], None],
     spent: Spent | None,
 ) -> None:
-    """Make the shards `missing`, with `batch` dialogues under way; attempted is what their journals do not hold.
+    """Make the shards `missing`, with `batch` dialogues under way; those that journals hold are not made again.
 
     A shard that is complete is scored and written beside the dialogues that go on. Its bytes do not depend on the order
     in which dialogues ended, nor on how often the run was killed.

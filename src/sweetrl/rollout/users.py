@@ -110,11 +110,11 @@ def identity_of(domain: Domain) -> str:
     """Return what tells recorded answers of one speaker from those of others: model, instruction, sampling, cut."""
     settings, server = domain.settings.simulator, domain.settings.simulator.server
     prompt = load_prompt(settings.prompt or domain.simulator_template)
-    what = [server.model, prompt, server.max_new_tokens, server.temperature]
+    sampled = [server.model, prompt, server.max_new_tokens, server.temperature]
     cut = settings.reply_characters or domain.reply_characters
-    how: list[object] = [cut, settings.leaks, ATTEMPTS if settings.leaks == "refuse" else 1]
-    how += [settings.persona] if settings.persona != "plain" else []
-    return f"{server.model}@{digest(what, how)}"
+    rules: list[object] = [cut, settings.leaks, ATTEMPTS if settings.leaks == "refuse" else 1]
+    rules += [settings.persona] if settings.persona != "plain" else []
+    return f"{server.model}@{digest(sampled, rules)}"
 
 
 def user_name(domain: Domain) -> str:
