@@ -33,7 +33,7 @@ class User:
 
 
 class Likes:
-    """Likes a letter; looks at the dialogue to see that it is given the one that the replies belong to."""
+    """Likes a letter; asserts that it is given the dialogue that the replies belong to."""
 
     def __init__(self, letter: str):
         self.letter, self.calls = letter, 0
@@ -41,17 +41,17 @@ class Likes:
     def rate(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
         self.calls += 1
         for dialogue, turns in work:
-            assert len(turns) == len(dialogue.turns) == sum(one.role == "assistant" for one in dialogue.messages)
-            assert not any(turns[:-1]) and len({one.token_ids for one in turns[-1]}) == len(turns[-1])
+            assert len(turns) == len(dialogue.turns) == len(dialogue.messages[1::2])
+            assert not any(turns[:-1]) and len({reply.token_ids for reply in turns[-1]}) == len(turns[-1])
             assert dialogue.turns[-1].token_ids == turns[-1][0].token_ids
-        return [[[float(one.text.count(self.letter)) for one in replies] for replies in turns] for _, turns in work]
+        return [[[float(reply.text.count(self.letter)) for reply in replies] for replies in turns] for _, turns in work]
 
 
 class Once(Letters):
     """Scores nothing twice."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        distinct = {(one.task.id, one.messages, one.turns) for one in dialogues}
+        distinct = {(dialogue.task.id, dialogue.messages, dialogue.turns) for dialogue in dialogues}
         assert len(distinct) == len(dialogues)
         return super().score(dialogues)
 
@@ -65,11 +65,11 @@ def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[
 
 
 class Telling(Engine):
-    """Finds a reply the likelier the more of it are the letter b."""
+    """Gives a reply a log-prob that rises with its letters b."""
 
     def say(self, text: str) -> Completion:
-        said = super().say(text)
-        return replace(said, logprobs=(likely(text), *said.logprobs[1:]))
+        completion = super().say(text)
+        return replace(completion, logprobs=(likely(text), *completion.logprobs[1:]))
 
 
 def likely(text: str) -> float:
@@ -131,16 +131,15 @@ def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
 
 
 def test_a_good_critic_rises_with_n_and_a_bad_one_falls(chat: ChatFormat) -> None:
-    found = curves(run(chat, {"good": Likes("a"), "bad": Likes("b")}, NUMBERS, range(20, 60)), resamples=200)
-    rewards = {name: [point["reward"]["value"] for point in points] for name, points in found.items()}
-    assert [point["n"] for point in found["good"]] == list(NUMBERS)
+    summary = curves(run(chat, {"good": Likes("a"), "bad": Likes("b")}, NUMBERS, range(20, 60)), resamples=200)
+    rewards = {name: [point["reward"]["value"] for point in points] for name, points in summary.items()}
+    assert [point["n"] for point in summary["good"]] == list(NUMBERS)
     assert rewards["good"][0] == rewards["bad"][0], "with one reply there is nothing to choose"
     assert rewards["good"][-1] > rewards["good"][0] + 0.1 > rewards["bad"][-1] + 0.2
-    last = found["good"][-1]
+    first, last = summary["good"][0], summary["good"][-1]
     assert last["reward"]["low"] < last["reward"]["value"] < last["reward"]["high"]
-    assert found["good"][0]["gain"]["value"] == 0.0 and last["gain"]["value"] == pytest.approx(
-        last["success"]["value"] - found["good"][0]["success"]["value"]
-    )
+    gain = last["success"]["value"] - first["success"]["value"]
+    assert first["gain"]["value"] == 0.0 and last["gain"]["value"] == pytest.approx(gain)
 
 
 def test_a_lost_dialogue_leaves_its_task_out_of_every_point(chat: ChatFormat) -> None:
@@ -152,19 +151,19 @@ def test_a_lost_dialogue_leaves_its_task_out_of_every_point(chat: ChatFormat) ->
 
 
 def test_who_outgrows_the_context_has_failed(chat: ChatFormat) -> None:
-    """As in an evaluation: a critic that likes long replies lost its tasks for all critics, and looked no worse."""
+    """As in an evaluation: else a critic that likes long replies would lose its tasks for all critics."""
 
     class Small(Engine):
         def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
             full = [Completion((), (), "", "length")] * sampling.n
-            found = super().sample(prompts, sampling)
-            return [full if len(one.token_ids) > 90 else said for one, said in zip(prompts, found, strict=True)]
+            batch = super().sample(prompts, sampling)
+            return [full if len(prompt.token_ids) > 90 else free for prompt, free in zip(prompts, batch, strict=True)]
 
     critics, tasks = {"good": Likes("a")}, [make_task(number) for number in range(6)]
     free, points = (
         best_of_n(tasks, context(chat, engine), critics, NUMBERS, seed=5) for engine in (Engine(chat), Small(chat))
     )
-    full = [point for point, one in zip(points, free, strict=True) if point != one]
+    full = [point for point, unlimited in zip(points, free, strict=True) if point != unlimited]
     assert full and all((point.reward, point.success) == (0.0, False) and point.turns for point in full)
     assert curves(points, resamples=200)["good"][0]["tasks_lost"] == 0
 
@@ -180,7 +179,7 @@ def test_where_everything_is_lost_there_is_no_curve() -> None:
 def test_success_is_what_the_score_says(chat: ChatFormat) -> None:
     class Solved(Once):
         def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-            return [replace(one, solved=one.reward > 0.5) for one in super().score(dialogues)]
+            return [replace(score, solved=score.reward > 0.5) for score in super().score(dialogues)]
 
     where = replace(context(chat), scorer=Solved())
     points = best_of_n([make_task(number) for number in range(20, 30)], where, {"good": Likes("a")}, NUMBERS, seed=5)

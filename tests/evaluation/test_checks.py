@@ -89,7 +89,7 @@ def test_tests_and_reward():
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("words", "name"),
     [
         ("Write total = hours * 7 please.", "line 4 of the reference"),
         ("total=hours*7", "line 4 of the reference"),
@@ -100,19 +100,19 @@ def test_tests_and_reward():
         (BACKEND.privileged_prompt(replace(TASK, ground_truth="...")), "the critic's privileged prefix"),
     ],
 )
-def test_leaks_are_found_in_what_the_user_says(said, name):
-    assert checks.leak(swap(GOOD, 2, Message("user", said)), FRAGMENTS) == f"message 2 (user) holds {name}"
-    assert checks.leak(GOOD, FRAGMENTS, system=f"You help. {said}") == f"the system prompt holds {name}"
+def test_leaks_are_found_in_what_the_user_says(words, name):
+    assert checks.leak(swap(GOOD, 2, Message("user", words)), FRAGMENTS) == f"message 2 (user) holds {name}"
+    assert checks.leak(GOOD, FRAGMENTS, system=f"You help. {words}") == f"the system prompt holds {name}"
 
 
 @pytest.mark.parametrize(
-    "said", ["If negative, return 45.", "It starts with def price(hours):", "rate: 7", "I do not know."]
+    "words", ["If negative, return 45.", "It starts with def price(hours):", "rate: 7", "I do not know."]
 )
-def test_telling_a_value_or_the_signature_is_no_leak(said):
-    assert checks.leak(swap(GOOD, 2, Message("user", said)), FRAGMENTS) is None
+def test_telling_a_value_or_the_signature_is_no_leak(words):
+    assert checks.leak(swap(GOOD, 2, Message("user", words)), FRAGMENTS) is None
 
 
 def test_what_the_agent_said_first_may_be_repeated():
-    asked = swap(GOOD, 1, Message("assistant", "What should price(3) return? Is it total = hours * 7?"))
-    assert checks.leak(swap(asked, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21.")), FRAGMENTS) is None
+    first = swap(GOOD, 1, Message("assistant", "What should price(3) return? Is it total = hours * 7?"))
+    assert checks.leak(swap(first, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21.")), FRAGMENTS) is None
     assert checks.leak(swap(GOOD, 3, Message("assistant", TASK.ground_truth)), FRAGMENTS) is None

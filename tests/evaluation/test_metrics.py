@@ -73,8 +73,8 @@ def test_every_kind_of_fault_is_seen(tasks):
     foreign = next(name for name in BY_NAME if name not in request.domain.relevant)
 
     wrong = write_answer(request, {"rate": (str(int(facts["rate"][0]) + 1),)})
-    asked = question["rate"], question["base"], question["rate"], question[foreign], "How are you?"
-    result = result_of(talk(task, Says(*asked, wrong)), "base", BACKEND)
+    questions = question["rate"], question["base"], question["rate"], question[foreign], "How are you?"
+    result = result_of(talk(task, Says(*questions, wrong)), "base", BACKEND)
     assert result.repeated == 1 and result.irrelevant == 2 and result.unhinted == 0
     assert result.untold == len(facts) - 2 and result.premature is (len(facts) > 2)
     assert result.forgotten == 1 and result.mistaken == 1
@@ -86,9 +86,9 @@ def test_a_question_is_unhinted_where_the_request_does_not_hint_at_it(tasks):
         unhinted = [name for name in request.domain.relevant if name not in request.named]
         foreign = next(name for name in BY_NAME if name not in request.domain.relevant)
         first = BY_NAME[next(iter(facts))].questions[0]
-        asked = [BY_NAME[unhinted[0]].questions[0], BY_NAME[unhinted[0]].questions[1], BY_NAME[foreign].questions[0]]
+        questions = [*BY_NAME[unhinted[0]].questions[:2], BY_NAME[foreign].questions[0]]
         both = f"{first} {BY_NAME[unhinted[0]].questions[0]}"
-        talked = talk(task, Says(*asked, first, both, "Hm?", write_answer(request, {})))
+        talked = talk(task, Says(*questions, first, both, "Hm?", write_answer(request, {})))
         result = result_of(talked, "base", BACKEND)
         assert (result.unhinted, result.irrelevant, result.questions) == (2, 2, 6), task.problem_description
         false = [name for name in request.named if name not in facts]
@@ -184,37 +184,37 @@ def results(count=60, lost=()):
 
 
 def test_held_out_domains_are_counted_apart():
-    taxis = [replace(one, held_out=one.topic == "taxi") for one in results()]
-    found = compare(taxis, resamples=500)
-    taxi = found["topics"]["taxi"]
-    assert taxi["held_out"] and not found["topics"]["hotel"]["held_out"]
-    assert found["held_out"] == {key: taxi[key] for key in ("tasks", "base", "trained")}
-    assert (found["held_out_before"], found["held_out_after"]) == (taxi["base"]["value"], taxi["trained"]["value"])
+    taxis = [replace(result, held_out=result.topic == "taxi") for result in results()]
+    summary = compare(taxis, resamples=500)
+    taxi = summary["topics"]["taxi"]
+    assert taxi["held_out"] and not summary["topics"]["hotel"]["held_out"]
+    assert summary["held_out"] == {key: taxi[key] for key in ("tasks", "base", "trained")}
+    assert (summary["held_out_before"], summary["held_out_after"]) == (taxi["base"]["value"], taxi["trained"]["value"])
     for every in (False, True):
-        assert "held_out" not in compare([replace(one, held_out=every) for one in results()], resamples=500)
+        assert "held_out" not in compare([replace(result, held_out=every) for result in results()], resamples=500)
 
 
 def test_comparison():
-    found = compare(results(), resamples=500)
-    assert found["tasks"] == 60 and found["tasks_lost"] == 0
-    assert found["success_difference"] == pytest.approx(found["success_after"] - found["success_before"])
-    assert found["success_p_value"] < 0.01 and found["difference"]["success"]["low"] > 0
-    base = found["policies"]["base"]
+    summary = compare(results(), resamples=500)
+    assert summary["tasks"] == 60 and summary["tasks_lost"] == 0
+    assert summary["success_difference"] == pytest.approx(summary["success_after"] - summary["success_before"])
+    assert summary["success_p_value"] < 0.01 and summary["difference"]["success"]["low"] > 0
+    base = summary["policies"]["base"]
     assert base["success"]["low"] < base["success"]["value"] < base["success"]["high"]
     assert base["details_brought_out"] == {"value": pytest.approx(2 / 3), "count": 120, "of": 180}
     assert base["mistaken_details"]["value"] == pytest.approx(0.5)
     assert base["repeated_questions"]["value"] == pytest.approx(0.25)
     assert base["unhinted_questions"] == {"value": pytest.approx(0.5), "count": 120, "of": 240}
-    assert found["topics"].keys() == {"hotel", "taxi"} and found["topics"]["taxi"]["tasks"] == 30
-    gained, lost = found["difference"]["success"]["gained"], found["difference"]["success"]["lost"]
-    assert (gained - lost) / 60 == pytest.approx(found["success_difference"])
-    rewards = [[one.reward for one in results() if one.policy == policy] for policy in ("base", "trained")]
+    assert summary["topics"].keys() == {"hotel", "taxi"} and summary["topics"]["taxi"]["tasks"] == 30
+    gained, lost = summary["difference"]["success"]["gained"], summary["difference"]["success"]["lost"]
+    assert (gained - lost) / 60 == pytest.approx(summary["success_difference"])
+    rewards = [[result.reward for result in results() if result.policy == policy] for policy in ("base", "trained")]
     means = [sum(some) / 60 for some in rewards]
-    assert [found["reward_before"], found["reward_after"]] == pytest.approx(means)
-    assert found["reward_difference"] == pytest.approx(means[1] - means[0])
-    assert found["reward_p_value"] == found["difference"]["reward"]["p_value"] < 0.01
-    assert base["reward"]["value"] == found["reward_before"] and base["reward"]["low"] < means[0]
-    assert found == compare(results(), resamples=500)
+    assert [summary["reward_before"], summary["reward_after"]] == pytest.approx(means)
+    assert summary["reward_difference"] == pytest.approx(means[1] - means[0])
+    assert summary["reward_p_value"] == summary["difference"]["reward"]["p_value"] < 0.01
+    assert base["reward"]["value"] == summary["reward_before"] and base["reward"]["low"] < means[0]
+    assert summary == compare(results(), resamples=500)
 
 
 def test_the_parts_of_a_reward_are_compared_where_it_has_several():
@@ -236,7 +236,7 @@ def test_a_lost_dialogue_takes_its_task_out_for_both():
     rows = results(lost={("base", 3), ("trained", 7)})
     before, after = paired(rows)
     assert len(before) == len(after) == 58
-    assert [one.task_id for one in before] == [one.task_id for one in after]
+    assert [result.task_id for result in before] == [result.task_id for result in after]
     assert compare(rows, resamples=200)["tasks_lost"] == 2
 
 
@@ -276,7 +276,7 @@ def test_a_full_context_is_never_better_than_another_failure():
     ):
         domain = BACKEND.configured(parse_settings({"reward": changes}))
         assert result_of(LOST, "trained", domain).reward == alone
-        assert [one.reward for one in results_of(spoken, domain)] == [together, -0.75]
+        assert [result.reward for result in results_of(spoken, domain)] == [together, -0.75]
         assert results_of({"trained": [LOST]}, domain)[0].reward == alone
 
     class Unbounded(Backend):

@@ -53,9 +53,9 @@ STATES = tuple(
 
 @pytest.fixture(scope="module")
 def report():
-    results = [result_of(one, "base", BACKEND) for one in BEFORE]
-    results += [result_of(one, "trained", BACKEND) for one in AFTER]
-    contexts = {(one.task.id, 0): one for one in BEFORE}
+    results = [result_of(dialogue, "base", BACKEND) for dialogue in BEFORE]
+    results += [result_of(dialogue, "trained", BACKEND) for dialogue in AFTER]
+    contexts = {(dialogue.task.id, 0): dialogue for dialogue in BEFORE}
     return Report(BACKEND, compare(results, resamples=300), results, BEFORE, AFTER, STATES, {"Seed": 7}, contexts)
 
 
@@ -64,11 +64,11 @@ def html(report):
     return render(report)
 
 
-def test_the_level_is_the_one_that_was_asked_for():
-    assert [level({"confidence": asked}) for asked in (0.95, 0.9999)] == ["95\u00a0%", "99.99\u00a0%"]
+def test_the_level_keeps_its_digits():
+    assert [level({"confidence": confidence}) for confidence in (0.95, 0.9999)] == ["95\u00a0%", "99.99\u00a0%"]
 
 
-def test_the_page_is_whole_and_stands_alone(html):
+def test_the_page_is_complete_and_stands_alone(html):
     checker = Checker(html)
     assert "script" not in checker.tags and "link" not in checker.tags and "img" not in checker.tags
     assert len(checker.ids) == len(set(checker.ids))
@@ -121,10 +121,10 @@ def test_harm_in_the_reward_alone_is_red_and_first(report):
         for index in range(40)
         for policy, reward in (("base", 0.2 + 0.001 * index), ("trained", 0.03))
     ]
-    found = compare(rows, resamples=500)
-    assert [(each.measure, each.tone) for each in verdicts(found)] == [("reward", "worse"), ("success", "open")]
-    assert harm(found).startswith("mean reward changed by −18.9 points on 40 held-out tasks")
-    named = {**found, "labels": {"success": "Success rate", "reward": "Tests passed"}}
+    comparison = compare(rows, resamples=500)
+    assert [(each.measure, each.tone) for each in verdicts(comparison)] == [("reward", "worse"), ("success", "open")]
+    assert harm(comparison).startswith("mean reward changed by −18.9 points on 40 held-out tasks")
+    named = {**comparison, "labels": {"success": "Success rate", "reward": "Tests passed"}}
     page = render(replace(report, comparison=named))
     first, second = re.findall(r'<p class="verdict (\w+)">([^<]*)</p>', page)
     assert first == ("worse", f"Training hurt: {harm(named)}.")
@@ -137,30 +137,31 @@ def test_nothing_is_shown_where_the_test_does_not_agree(tasks, gained, lost):
     rows = []
     for index in range(tasks):
         for policy, success in (("base", gained <= index < gained + lost), ("trained", index < gained)):
-            row = Result(f"t{index}", policy, "taxi", float(success), success, "answered", 0, 1, 2, 1, 0)
-            rows.append(row)
-    found = compare(rows, resamples=500)
-    assert found["difference"]["success"]["low"] > 0 and found["difference"]["success"]["p_value"] > 0.05
-    assert verdicts(found)[0].sentence.startswith("No difference is shown: success rate")
-    assert headline(found, "success", "Success")["tone"] == "open"
+            rows.append(Result(f"t{index}", policy, "taxi", float(success), success, "answered", 0, 1, 2, 1, 0))
+    comparison = compare(rows, resamples=500)
+    gain = comparison["difference"]["success"]
+    assert gain["low"] > 0 and gain["p_value"] > 0.05
+    assert verdicts(comparison)[0].sentence.startswith("No difference is shown: success rate")
+    assert headline(comparison, "success", "Success")["tone"] == "open"
 
 
 def test_one_example_of_each_kind(report):
     results = report.results
-    found = examples(results[:8], results[8:], BEFORE, AFTER)
-    assert [(one["kind"], one["task"].id) for one in found] == [
+    shown = examples(results[:8], results[8:], BEFORE, AFTER)
+    assert [(example["kind"], example["task"].id) for example in shown] == [
         ("won", "task-007"),  # from 0 to 10 of 10
         ("lost", "task-001"),
         ("neither", "task-003"),
     ]
-    assert len(found[0]["sides"][0]["messages"]) == 4 and found[0]["sides"][1]["passed"] == 10
+    assert len(shown[0]["sides"][0]["messages"]) == 4 and shown[0]["sides"][1]["passed"] == 10
 
 
 @pytest.mark.parametrize("outcome", ["answered", "max_turns_reached", "user_left"])
 def test_how_a_dialogue_ended_stands_above_its_answer(report, outcome):
-    sides = render(replace(report, after=[replace(one, outcome=outcome) for one in AFTER])).split("After training")[1:]
+    after = [replace(dialogue, outcome=outcome) for dialogue in AFTER]
+    sides = render(replace(report, after=after)).split("After training")[1:]
     assert len(sides) == 3
-    assert all(f'<div class="small">{ENDED[outcome]}</div>\n      <pre>' in one for one in sides)
+    assert all(f'<div class="small">{ENDED[outcome]}</div>\n      <pre>' in side for side in sides)
 
 
 def test_the_critics_section_is_there_when_there_are_candidates(report, html):
@@ -197,14 +198,14 @@ def test_a_reward_of_ones_own_is_called_a_reward(report, html):
 
 def test_names_of_topics_are_words_and_many_of_them_are_no_chart(report):
     def named(names):
-        results = [replace(one, topic=names[index % len(BEFORE)]) for index, one in enumerate(report.results)]
+        results = [replace(result, topic=names[index % len(BEFORE)]) for index, result in enumerate(report.results)]
         return render(replace(report, results=results, comparison=compare(results, resamples=300)))
 
     page = named(["$\\frac$", "a$b$c", "US$_", EVIL, "price^{", "\n", "€ 5", "x" * 200])
     assert "$\\frac$ (1)" in page and "a$b$c (1)" in page and EVIL not in page
-    one = report.results[0]
+    first = report.results[0]
     many = [
-        replace(one, task_id=f"t{n}", topic=f"t{n}", policy=name) for n in range(61) for name in ("base", "trained")
+        replace(first, task_id=f"t{n}", topic=f"t{n}", policy=name) for n in range(61) for name in ("base", "trained")
     ]
     comparison = compare(many, resamples=300)
     page = render(replace(report, results=many, comparison=comparison, before=(), after=()))

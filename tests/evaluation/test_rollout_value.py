@@ -74,7 +74,7 @@ def candidates(chat: ChatFormat) -> list[Reply]:
 
 
 def slow(
-    chat: ChatFormat, told: Trajectory, turn: int, reply: Reply, rollouts: int = ROLLOUTS, user: Any = None
+    chat: ChatFormat, dialogue: Trajectory, turn: int, reply: Reply, rollouts: int = ROLLOUTS, user: Any = None
 ) -> tuple[list[float], int]:
     """The rewards of one reply's continuations, one after the other, and how many replies they took."""
     rewards, sampled = [], 0
@@ -82,19 +82,19 @@ def slow(
 
         def seed(later: int, number: int = number) -> int:
             purpose = f"rollout value:{reply.token_ids}:{number}:{later}"
-            return state_seed(SEED, purpose, told.task.id, told.attempt, turn)
+            return state_seed(SEED, purpose, dialogue.task.id, dialogue.attempt, turn)
 
-        environment = Environment(told.task, BACKEND, Moody(), AGENT.max_turns, seed=seed(-1))
-        environment._messages = list(told.messages[: 2 * turn + 1])
+        environment = Environment(dialogue.task, BACKEND, Moody(), AGENT.max_turns, seed=seed(-1))
+        environment._messages = list(dialogue.messages[: 2 * turn + 1])
         environment.turn = turn
-        ids = encode(told, chat, BACKEND.system_prompt("short"))
+        ids = encode(dialogue, chat, BACKEND.system_prompt("short"))
         context = (*ids.token_ids[: ids.spans[turn][0]], *reply.token_ids)
         ended = reply.token_ids[-1] == chat.end_of_turn
         environment.say(reply.text)
         while not environment.done:
             try:
                 words = (user or Moody()).reply(
-                    told.task, environment.messages, simulator_seed(seed(-1), environment.turn)
+                    dialogue.task, environment.messages, simulator_seed(seed(-1), environment.turn)
                 )
             except SimulatorError:
                 break
@@ -115,68 +115,66 @@ def slow(
 def test_a_value_is_the_mean_of_dialogues_played_one_by_one(chat: ChatFormat, sampled: bool) -> None:
     context = context_of(chat)
     critic = RolloutValueCritic(context, ROLLOUTS, SEED)
-    told = [dialogue_of(number, chat, sampled) for number in range(4)]
+    dialogues = [dialogue_of(number, chat, sampled) for number in range(4)]
     turns = [candidates(chat), [], candidates(chat)[:2], candidates(chat)]
-    found = critic.rate([(one, turns) for one in told])
+    ratings = critic.rate([(dialogue, turns) for dialogue in dialogues])
     replies = rollouts = 0
-    for one, values in zip(told, found, strict=True):
-        assert [len(some) for some in values] == [3, 0, 2, 3]
-        for turn, some in enumerate(values):
-            for reply, value in zip(turns[turn], some, strict=True):
-                rewards, count = slow(chat, one, turn, reply)
-                assert value == pytest.approx(sum(rewards) / len(rewards)), (one.task.id, turn, reply)
+    for dialogue, by_turn in zip(dialogues, ratings, strict=True):
+        assert [len(values) for values in by_turn] == [3, 0, 2, 3]
+        for turn, values in enumerate(by_turn):
+            for reply, value in zip(turns[turn], values, strict=True):
+                rewards, count = slow(chat, dialogue, turn, reply)
+                assert value == pytest.approx(sum(rewards) / len(rewards)), (dialogue.task.id, turn, reply)
                 assert len(rewards) == (1 if ANSWER_MARKER in reply.text else ROLLOUTS)
                 replies, rollouts = replies + count, rollouts + len(rewards)
     assert critic.spent == {"rollouts": rollouts, "rollout_replies": replies}
     assert context.engine.sampled == replies and context.scorer.scored == rollouts  # type: ignore[attr-defined]
-    different = {value for values in found for some in values for value in some}
-    assert len(different) > 5, "continuations differ"
+    assert len({value for by_turn in ratings for values in by_turn for value in values}) > 5, "continuations differ"
 
 
 def test_a_continuation_that_outgrows_the_context_has_failed(chat: ChatFormat) -> None:
-    """It was left out of the mean: a reply that mostly ends so was worth what the rest of them reached."""
+    """Left out of the mean, it would make a reply worth what the other continuations reached."""
 
     class Full(Engine):
         full = 0
 
         def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-            found = super().sample(prompts, sampling)
-            return [[self.room(prompt, *said)] for prompt, said in zip(prompts, found, strict=True)]
+            batch = super().sample(prompts, sampling)
+            return [[self.room(prompt, *completions)] for prompt, completions in zip(prompts, batch, strict=True)]
 
-        def room(self, prompt: Prompt, said: Completion) -> Completion:
+        def room(self, prompt: Prompt, completion: Completion) -> Completion:
             if prompt.seed % 3:
-                return said
+                return completion
             self.full += 1
             return Completion((), (), "", "length")
 
-    class Ones(Letters):
+    class FullMarks(Letters):
         def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
             return [Score(1.0) for _ in dialogues]
 
     engine = Full(chat)
-    context = replace(context_of(chat, engine), scorer=Ones())
-    found = RolloutValueCritic(context, 8, SEED).rate([(dialogue_of(0, chat, True), [candidates(chat)[:1]])])
-    assert 0 < engine.full < 8 and found == [[[1 - engine.full / 8]]]
+    context = replace(context_of(chat, engine), scorer=FullMarks())
+    ratings = RolloutValueCritic(context, 8, SEED).rate([(dialogue_of(0, chat, True), [candidates(chat)[:1]])])
+    assert 0 < engine.full < 8 and ratings == [[[1 - engine.full / 8]]]
 
 
 def test_all_continuations_advance_in_lock_step_each_with_seeds_of_its_own(chat: ChatFormat) -> None:
     engine = Engine(chat)
     critic = RolloutValueCritic(context_of(chat, engine), ROLLOUTS, SEED)
-    told = [dialogue_of(number, chat, True) for number in range(4)]
-    critic.rate([(one, [candidates(chat)[:1]]) for one in told])
+    critic.rate([(dialogue_of(number, chat, True), [candidates(chat)[:1]]) for number in range(4)])
     assert len(engine.calls) <= AGENT.max_turns - 1, "a call for each turn, not for each dialogue"
     assert len({prompt.seed for prompt in engine.calls[0]}) == len(engine.calls[0]) == 4 * ROLLOUTS
 
 
 def test_a_value_depends_on_state_and_reply_only(chat: ChatFormat) -> None:
-    told = [dialogue_of(number, chat, True) for number in range(3)]
+    attempts = [dialogue_of(number, chat, True) for number in range(3)]
     turns = [candidates(chat), candidates(chat)]
-    together = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, turns) for one in told])
-    alone = [RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, turns)])[0] for one in told]
+    together = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(attempt, turns) for attempt in attempts])
+    alone = [RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(attempt, turns)])[0] for attempt in attempts]
     assert together == alone
-    (last,) = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(told[2], [[], turns[1][1:]])])
+    (last,) = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(attempts[2], [[], turns[1][1:]])])
     assert last == [[], together[2][1][1:]]
-    other = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED + 1).rate([(one, turns) for one in told])
+    other = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED + 1).rate([(attempt, turns) for attempt in attempts])
     assert other != together
 
 
@@ -197,20 +195,21 @@ def test_lost_continuations_do_not_count_and_too_many_are_an_error(chat: ChatFor
                 raise SimulatorError("the user fell silent")
             return super().reply(task, messages, seed)
 
-    told, some = [dialogue_of(number, chat, True) for number in range(6)], candidates(chat)[:1]
-    found = RolloutValueCritic(context_of(chat, user=Quiet()), 8, SEED).rate([(one, [some]) for one in told])
-    lost = 0
-    for one, ((value,),) in zip(told, found, strict=True):
-        rewards, _ = slow(chat, one, 0, some[0], 8, Quiet())
-        assert value == pytest.approx(sum(rewards) / max(1, len(rewards))), "of those that came to an end"
+    dialogues, question = [dialogue_of(number, chat, True) for number in range(6)], candidates(chat)[0]
+    critic = RolloutValueCritic(context_of(chat, user=Quiet()), 8, SEED)
+    ratings, lost = critic.rate([(dialogue, [[question]]) for dialogue in dialogues]), 0
+    for dialogue, ((value,),) in zip(dialogues, ratings, strict=True):
+        rewards, _ = slow(chat, dialogue, 0, question, 8, Quiet())
+        assert value == pytest.approx(sum(rewards) / max(1, len(rewards))), "of the continuations that came to an end"
         lost += 8 - len(rewards)
     assert 0 < lost < 48
     mute = Reply(chat.reply(f"Is it {MUTE}?"), f"Is it {MUTE}?")
     answers = [Reply(chat.reply(text), text) for text in (f"{ANSWER_MARKER} aaa", f"{ANSWER_MARKER} a")]
-    ((values, alone),) = RolloutValueCritic(context_of(chat), 2, SEED).rate([(told[0], [[mute, *answers], [mute]])])
+    critic = RolloutValueCritic(context_of(chat), 2, SEED)
+    ((values, alone),) = critic.rate([(dialogues[0], [[mute, *answers], [mute]])])
     assert values == [pytest.approx(1 / 6), pytest.approx(3 / 6), pytest.approx(1 / 6)] and alone == [0.0]
     with pytest.raises(UserError, match=r"more than the allowed share of 0\.1 \(.*fell silent"):
-        RolloutValueCritic(context_of(chat), 2, SEED, 0.1).rate([(told[0], [[mute, *some]])])
+        RolloutValueCritic(context_of(chat), 2, SEED, 0.1).rate([(dialogues[0], [[mute, question]])])
 
 
 def test_a_server_is_not_asked(chat: ChatFormat) -> None:
@@ -262,24 +261,24 @@ def test_with_a_real_model_it_is_opened_by_its_name(
     )
     env = BACKEND.configured(settings)
     engine = TransformersEngine(tiny_model, None, "float32", "cpu", 1)
-    told = []
+    dialogues = []
     for task in env.tasks("train", 3, 1, 3):
         text = "Is it a?"
         turn = AgentTurn(1, text, engine.chat.reply(text), (), "stop")
-        said = (Message("user", task.problem_description), Message("assistant", text))
-        told.append(Trajectory(task, 0, said, (turn,), reward=0.0))
+        messages = (Message("user", task.problem_description), Message("assistant", text))
+        dialogues.append(Trajectory(task, 0, messages, (turn,), reward=0.0))
     with open_critic(env, settings, None, Agent(engine, engine.chat)) as critic:
         assert isinstance(critic, RolloutValueCritic)
-        reply = Reply(told[0].turns[0].token_ids, told[0].turns[0].raw)
-        assert critic.rate([(told[0], [[reply]])]) == critic.rate([(told[0], [[reply]])])
-    found = rank_replies(env, None, told)
-    assert len(found.states) == 3
-    distinct = sum(len(state.candidates) for state in found.states)
-    assert found.metrics["rollouts"] == 2 * distinct and found.metrics["rollout_replies"] > 0
+        reply = Reply(dialogues[0].turns[0].token_ids, dialogues[0].turns[0].raw)
+        assert critic.rate([(dialogues[0], [[reply]])]) == critic.rate([(dialogues[0], [[reply]])])
+    ranking = rank_replies(env, None, dialogues)
+    assert len(ranking.states) == 3
+    distinct = sum(len(state.candidates) for state in ranking.states)
+    assert ranking.metrics["rollouts"] == 2 * distinct and ranking.metrics["rollout_replies"] > 0
     # Where a server gives the candidates, the agent in this process plays on.
     with fake_server(tokenizer=engine.tokenizer) as server:
         there = settings.engine.model_copy(update={"kind": "vllm", "urls": server.url})
-        asked = rank_replies(env.configured(settings.model_copy(update={"engine": there})), None, told)
-        assert server.requests == len(asked.states) == 3
-    distinct = sum(len(state.candidates) for state in asked.states)
-    assert 0 < asked.metrics["rollouts"] <= 2 * distinct and asked.metrics["rollout_replies"] > 0
+        ranking = rank_replies(env.configured(settings.model_copy(update={"engine": there})), None, dialogues)
+        assert server.requests == len(ranking.states) == 3
+    distinct = sum(len(state.candidates) for state in ranking.states)
+    assert 0 < ranking.metrics["rollouts"] <= 2 * distinct and ranking.metrics["rollout_replies"] > 0

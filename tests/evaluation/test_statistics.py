@@ -109,10 +109,10 @@ def test_holm_is_the_closed_test_of_all_intersections():
         ps = (generator.uniform(0, 1, count) ** 3).round(4).tolist()
         slow = [
             max(
-                min(1.0, size * min(ps[one] for one in some))
+                min(1.0, size * min(ps[member] for member in subset))
                 for size in range(1, count + 1)
-                for some in itertools.combinations(range(count), size)
-                if place in some
+                for subset in itertools.combinations(range(count), size)
+                if place in subset
             )
             for place in range(count)
         ]

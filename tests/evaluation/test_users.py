@@ -1,4 +1,4 @@
-"""`sweetrl users check`: a good user is told from one who guesses, refuses, leaks or gives up."""
+"""`sweetrl users check`: a good user is distinguished from users who guess, refuse, leak or give up."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def lost(task: Task, messages: Sequence[Message], seed: int) -> str:
 def test_what_a_user_says_is_counted(
     user: DescribedUser | ScriptedUser, right: float, wrong: float, early: float, invented: float, leaks: float
 ) -> None:
-    answers = check_user(BACKEND, user, "one", TASKS, 5, 4)
+    answers = check_user(BACKEND, user, "user", TASKS, 5, 4)
     rates = {what: rate.value for what, rate in answers.rates()}
     assert rates["right"] == right and rates["wrong"] == wrong and rates["ended early"] == early
     assert rates["answered what it cannot know"] == invented and rates["leaked code"] == leaks
     assert answers.counts["foreign"] == len(TASKS) * FOREIGN and answers.counts["asked"] >= len(TASKS)
-    assert answers == check_user(BACKEND, user, "one", TASKS, 5, 4)
+    assert answers == check_user(BACKEND, user, "user", TASKS, 5, 4)
     assert len(FOREIGN_QUESTIONS) >= FOREIGN

@@ -104,7 +104,7 @@ def best_of_n(
     def speak(dialogues: Sequence[Dialogue]) -> list[Completion]:
         """Say in every dialogue what its critic likes best; a state is sampled once, and scored once by a critic."""
         active = [by_dialogue[id(dialogue)] for dialogue in dialogues]
-        # The last one of a state stays: that of the largest N.
+        # The last path of a state stays: that of the largest N.
         states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
         sampled = _sampled(states, sessions, context) if sessions else _sampled_at_server(states, active, context, chat)
         liked = {name: _advantages(name, critic, active, sampled) for name, critic in critics.items()}

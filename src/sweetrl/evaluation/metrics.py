@@ -59,9 +59,9 @@ def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: in
 def reward_of(trajectory: Trajectory, domain: Domain) -> float | None:
     """Return the reward that a dialogue has where agents are measured.
 
-    One that outgrew the agent's context after its first reply has failed: its reward is the least that there is, less
-    the price of its questions. Where none is known (a reward without `reward_range`) it has none, as one that was lost
-    to others (a server, the user), or that was too long from the start.
+    A dialogue that outgrew the agent's context after its first reply has failed: its reward is the least that there
+    is, less the price of its questions, or None where there is no least reward (one without `reward_range`). A dialogue
+    that was lost to others (a server, the user), or that was too long from the start, has no reward.
     """
     if not trajectory.outgrown:
         return trajectory.reward
@@ -131,12 +131,12 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
     diagnosed = [result for result in results if result.details is not None]
     if diagnosed:
         details = total("details", diagnosed)
-        told = details - total("untold", diagnosed)
+        brought_out = details - total("untold", diagnosed)
         summary |= {
             "premature_answers": rate(bool(result.premature) for result in diagnosed),
-            "details_brought_out": _share(told, details),
-            "forgotten_details": _share(total("forgotten", diagnosed), told),
-            "mistaken_details": _share(total("mistaken", diagnosed), told),
+            "details_brought_out": _share(brought_out, details),
+            "forgotten_details": _share(total("forgotten", diagnosed), brought_out),
+            "mistaken_details": _share(total("mistaken", diagnosed), brought_out),
         }
     for kind in ("irrelevant", "unhinted"):
         judged = [result for result in results if getattr(result, kind) is not None]
@@ -221,7 +221,10 @@ def compare_parts(
 
     Part -> its mean "base" and "trained", and their paired "difference", with intervals.
     """
-    old, new = ({one.task.id: one.parts for one in each if one.reward is not None} for each in (before, after))
+    old, new = (
+        {attempt.task.id: attempt.parts for attempt in attempts if attempt.reward is not None}
+        for attempts in (before, after)
+    )
     tasks = [task for task in old if task in new]
     names = dict.fromkeys(name for task in tasks for parts in (old[task], new[task]) for name in parts)
     compared: dict[str, Any] = {}
@@ -305,7 +308,7 @@ def ranking_metrics(
 
 
 def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory], domain: Domain) -> dict[str, float]:
-    """How far the critic knows good replies from bad, on tasks that the domain's judge knows (empty for others).
+    """How well the critic tells good replies from bad, on tasks that the domain's judge knows (empty for others).
 
     `judged/V/share` and `judged/V/advantage` for each verdict V, and for each of the domain's contrasts
     `ranked/V_over_W`: the share of pairs of a V and a W at one state in which V has the higher advantage (ties count

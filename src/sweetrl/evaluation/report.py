@@ -28,7 +28,7 @@ Tone = Literal["better", "worse", "open"]
 VIEWER = "http://127.0.0.1:8010/"  # where `sweetrl view` answers; its own copies of the report lead to themselves
 EXAMPLE_STATES = 3
 MOST_TOPICS = 60  # in a chart; tasks with names of their own are a topic each, thousands in a file
-LONGEST_NAME = 40  # characters of a topic in a chart; the table has it whole
+LONGEST_NAME = 40  # characters of a topic in a chart; the table has the full name
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
 # What stands above the answer of a dialogue.
 ENDED: dict[Outcome, str] = {
@@ -114,7 +114,7 @@ def verdicts(comparison: Mapping[str, Any]) -> list[Verdict]:
 
     Each measure has a chance of error of its own: 1 - confidence, two-sided.
     """
-    found, labels = [], comparison.get("labels", {"success": "success rate", "reward": "mean reward"})
+    unordered, labels = [], comparison.get("labels", {"success": "success rate", "reward": "mean reward"})
     for measure, gain in comparison.get("difference", {}).items():
         label = labels[measure][:1].lower() + labels[measure][1:]
         change = (
@@ -122,9 +122,9 @@ def verdicts(comparison: Mapping[str, Any]) -> list[Verdict]:
             f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
             f"{gain['test']} {p_value(gain['p_value'])})"
         )
-        found.append(Verdict(measure, label, tone(gain, comparison["confidence"]), change))
+        unordered.append(Verdict(measure, label, tone(gain, comparison["confidence"]), change))
     first = comparison.get("measure", "success")
-    return sorted(found, key=lambda each: (each.tone != "worse", each.measure != first))
+    return sorted(unordered, key=lambda each: (each.tone != "worse", each.measure != first))
 
 
 def harm(comparison: Mapping[str, Any]) -> str:
@@ -191,7 +191,9 @@ def fault_rows(
 
 def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str) -> str:
     """The rewards in tenths; those outside 0 to 1 count with the nearest."""
-    tenths = [[min(10, max(0, round((one.reward or 0.0) * 10))) for one in results] for results in (before, after)]
+    tenths = [
+        [min(10, max(0, round((result.reward or 0.0) * 10))) for result in results] for results in (before, after)
+    ]
     shares = [_shares(values, range(11)) for values in tenths]
     return charts.bars([f"{tenth * 10}" for tenth in range(11)], shares[0], shares[1], axis, "rewards")
 
@@ -246,7 +248,9 @@ def examples(
     ):
         pairs = [pair for pair in zip(before, after, strict=True) if (pair[0].success, pair[1].success) == successes]
         if pairs:
-            first, second = max(pairs, key=lambda pair: sum(map(mul, weights, (one.reward or 0.0 for one in pair))))
+            first, second = max(
+                pairs, key=lambda pair: sum(map(mul, weights, (result.reward or 0.0 for result in pair)))
+            )
             dialogue = earlier[first.task_id]
             sides = [side(dialogue, first, "Before training"), side(later[first.task_id], second, "After training")]
             shown.append({"kind": kind, "label": label, "task": dialogue.task, "topic": first.topic, "sides": sides})

@@ -34,8 +34,8 @@ class RolloutValueCritic:
 
     All continuations of a call advance in lock-step. Each has seeds of its own, from (state, reply, k), so its replies
     depend on what else is under way by rounding only. `spent` counts continuations, and the replies sampled in them.
-    More lost ones than `lost_share` are a UserError. Of fewer, one that outgrew the context has failed, as in an
-    evaluation; a reply all of whose continuations are lost is worth as little as the worst one beside it.
+    A larger share of lost ones than `lost_share` is a UserError. A continuation that outgrew the context has failed, as
+    in an evaluation; a reply all of whose continuations are lost is worth as little as the worst reply beside it.
     """
 
     def __init__(self, context: RolloutContext, rollouts: int, seed: int = 0, lost_share: float = 1.0) -> None:

@@ -100,7 +100,7 @@ def paired_p_value(before: Sequence[float], after: Sequence[float], resamples: i
 
     differences = np.array([gap for gap in gaps_of(before, after) if gap])  # a tie adds nothing whatever its sign
     if differences.size < 2:
-        return 1.0  # of a single one both sign patterns are as extreme as what was seen
+        return 1.0  # of a single difference both sign patterns are equally extreme
     result = permutation_test(
         (differences,),
         np.sum,

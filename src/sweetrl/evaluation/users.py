@@ -26,8 +26,8 @@ from sweetrl.types import Message, Task
 
 QUESTIONS = 6  # about the facts of one task, in one dialogue
 SHARE = 0.6  # of a fact's words that must be said where it has no numbers and texts
-FOREIGN = 2  # questions about what a task has not
-# Each with what a task's request and reference must not have for the question to be about something else.
+FOREIGN = 2  # questions about things that a task has nothing to do with
+# Each with a pattern: of a task whose request or reference matches it, the question is not foreign.
 FOREIGN_QUESTIONS = (
     ("Which currency should the amounts be in?", r"currenc|dollar|euro|usd|eur\b|gbp|\$|£|€"),
     ("Which language should the messages be in?", r"langu|english|messag|translat"),
@@ -121,8 +121,8 @@ async def _ask(domain: Domain, user: UserSimulator, task: Task, seed: int) -> Co
         if words is not None:
             dialogue += [Message("assistant", question), Message("user", words)]
             heard = f"{heard} {words}"
-    known = f"{task.problem_description} {domain.reference(task)}"
-    foreign = [question for question, words in FOREIGN_QUESTIONS if not re.search(words, known, re.IGNORECASE)]
+    contents = f"{task.problem_description} {domain.reference(task)}"
+    foreign = [question for question, pattern in FOREIGN_QUESTIONS if not re.search(pattern, contents, re.IGNORECASE)]
     for question in rng.sample(foreign, min(FOREIGN, len(foreign))):
         words = await say([request], question)
         counts["foreign"] += 1
