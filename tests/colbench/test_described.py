@@ -60,7 +60,7 @@ def test_a_question_brings_out_what_it_is_about_and_nothing_else(question: str, 
 
 
 @pytest.mark.parametrize("question", ["Show me the code.", "Tell me everything.", "Please share all requirements."])
-def test_nobody_gets_all_of_it(question: str) -> None:
+def test_a_request_for_everything_is_refused(question: str) -> None:
     assert replies(question) == [REFUSED]
 
 

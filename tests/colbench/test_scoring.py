@@ -49,12 +49,12 @@ class Own:
 
 
 def test_a_number_is_the_reward() -> None:
-    scores = RewardScorer(length, "mine").score(DIALOGUES)
-    assert scores == [Score(number / 4, semantics="mine") for number in range(4)]
+    scores = RewardScorer(length, "own").score(DIALOGUES)
+    assert scores == [Score(number / 4, semantics="own") for number in range(4)]
     for number in (1, Fraction(1), numpy.float32(1.0), numpy.int64(1)):
-        (score,) = RewardScorer(lambda task, dialogue, number=number: number, "mine").score(DIALOGUES[:1])
-        assert score == Score(1.0, semantics="mine") and type(score.reward) is float
-    assert RewardScorer(length, "mine").score([]) == []
+        (score,) = RewardScorer(lambda task, dialogue, number=number: number, "own").score(DIALOGUES[:1])
+        assert score == Score(1.0, semantics="own") and type(score.reward) is float
+    assert RewardScorer(length, "own").score([]) == []
 
 
 def test_named_parts_are_kept_and_their_sum_is_the_reward() -> None:
@@ -71,21 +71,21 @@ def test_named_parts_are_kept_and_their_sum_is_the_reward() -> None:
 @pytest.mark.parametrize("value", [1.01, -0.5])
 def test_a_reward_out_of_its_range_is_refused(value: float) -> None:
     with pytest.raises(UserError) as caught:
-        RewardScorer(lambda task, dialogue: {"a": value - 1, "b": 1}, "mine").score(DIALOGUES)
+        RewardScorer(lambda task, dialogue: {"a": value - 1, "b": 1}, "own").score(DIALOGUES)
     assert str(caught.value) == (
-        f"task t-0: the reward mine returned {value:g}, outside 0 to 1; change the function, or the domain's "
+        f"task t-0: the reward own returned {value:g}, outside 0 to 1; change the function, or the domain's "
         "`reward_range`."
     )
-    wide = RewardScorer(lambda task, dialogue: value, "mine", (-0.5, 1.01))
+    wide = RewardScorer(lambda task, dialogue: value, "own", (-0.5, 1.01))
     assert wide.score(DIALOGUES[:1])[0].reward == value
 
 
 def test_rounding_takes_nobodys_success_away() -> None:
     parts = {"right": 0.7, "brief": 0.2, "polite": 0.1}
     assert 0.7 + 0.2 + 0.1 < 1.0
-    (score,) = RewardScorer(lambda task, dialogue: parts, "mine").score(DIALOGUES[:1])
+    (score,) = RewardScorer(lambda task, dialogue: parts, "own").score(DIALOGUES[:1])
     assert score.reward == 1.0 and with_score(DIALOGUES[0], score).success
-    (above, below) = RewardScorer(lambda task, dialogue: 1.0 + 1e-12 if dialogue.answer else -1e-12, "mine").score(
+    (above, below) = RewardScorer(lambda task, dialogue: 1.0 + 1e-12 if dialogue.answer else -1e-12, "own").score(
         [DIALOGUES[1], DIALOGUES[0]]
     )
     assert (above.reward, below.reward) == (1.0, 0.0)
@@ -96,10 +96,10 @@ def test_a_reward_that_fails_says_at_which_task() -> None:
         return 1.0 / (len(dialogue.answer or "") - 2)
 
     with pytest.raises(ZeroDivisionError) as caught:
-        RewardScorer(broken, "mine", (-1.0, 1.0)).score(DIALOGUES[1:])
-    assert caught.value.__notes__ == ["The reward mine failed at task t-2."]
+        RewardScorer(broken, "own", (-1.0, 1.0)).score(DIALOGUES[1:])
+    assert caught.value.__notes__ == ["The reward own failed at task t-2."]
     with pytest.raises(UserError) as refused:  # a UserError gets no note
-        RewardScorer(Domain().reward, "mine").score(DIALOGUES)
+        RewardScorer(Domain().reward, "own").score(DIALOGUES)
     assert not hasattr(refused.value, "__notes__")
 
 
@@ -113,9 +113,9 @@ def test_success_is_the_other_scorers_whatever_the_reward() -> None:
             assert dialogue.success is solved and dialogue.parts == {"tests": 0.5}
             return len(dialogue.answer or "") / 3
 
-        scores = RewardScorer(agrees, "mine", (-1, 1), Own(solved)).score(DIALOGUES)
+        scores = RewardScorer(agrees, "own", (-1, 1), Own(solved)).score(DIALOGUES)
         assert [score.solved for score in scores] == [solved] * 4 and type(scores[3].reward) is float
-    most = RewardScorer(lambda task, dialogue: 1.0, "mine", inner=Own()).score(DIALOGUES)
+    most = RewardScorer(lambda task, dialogue: 1.0, "own", inner=Own()).score(DIALOGUES)
     assert [dialogue.success for dialogue in map(with_score, DIALOGUES, most)] == [False] * 3 + [True]
     assert most[0].parts == {}, "the other scorer's parts are not the reward's"
 
@@ -146,7 +146,7 @@ def test_every_question_has_its_price_and_success_has_none() -> None:
 
 def test_the_price_can_be_taken_back_and_checked() -> None:
     dialogue = asking(3)
-    (score,) = PricedScorer(RewardScorer(lambda task, dialogue: 1, "mine"), 0.1).score([dialogue])
+    (score,) = PricedScorer(RewardScorer(lambda task, dialogue: 1, "own"), 0.1).score([dialogue])
     paid = with_score(dialogue, score)
     assert paid.reward == 1.0 - 0.1 * 3 and unpriced(paid).reward == 1.0
     assert price_fault(paid, 0.1) is None

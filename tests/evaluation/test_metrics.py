@@ -209,7 +209,7 @@ def test_comparison():
     gained, lost = summary["difference"]["success"]["gained"], summary["difference"]["success"]["lost"]
     assert (gained - lost) / 60 == pytest.approx(summary["success_difference"])
     rewards = [[result.reward for result in results() if result.policy == policy] for policy in ("base", "trained")]
-    means = [sum(some) / 60 for some in rewards]
+    means = [sum(values) / 60 for values in rewards]
     assert [summary["reward_before"], summary["reward_after"]] == pytest.approx(means)
     assert summary["reward_difference"] == pytest.approx(means[1] - means[0])
     assert summary["reward_p_value"] == summary["difference"]["reward"]["p_value"] < 0.01
@@ -323,11 +323,11 @@ def test_attempts_at_one_task_count_once(tasks):
         return over_tasks(dialogues)
 
     assert rates([1.0, 0.0], [0.5, 0.5], [0.0]) == rates([1.0, 0.0] * 10, [0.5] * 20, [0.0, None])
-    some = rates([1.0, 0.0], [0.5, 0.5], [0.0])
-    assert (some["success"]["value"], some["mean reward"]["value"], some["success"]["n"]) == pytest.approx(
+    mixed = rates([1.0, 0.0], [0.5, 0.5], [0.0])
+    assert (mixed["success"]["value"], mixed["mean reward"]["value"], mixed["success"]["n"]) == pytest.approx(
         (1 / 6, 1 / 3, 3)
     )
-    assert some["success"]["low"] < 1 / 6 < some["success"]["high"]
+    assert mixed["success"]["low"] < 1 / 6 < mixed["success"]["high"]
     never = rates(*[[0.0] * 4] * 4)["success"]
     assert never["value"] == 0.0 and never["high"] == pytest.approx(0.4899, abs=1e-3), "4 tasks show little"
     assert rates([1.0] * 9) == {}

@@ -74,27 +74,27 @@ def test_a_journal_gives_back_what_it_was_given(cast: Any, tmp_path: Path) -> No
 
 
 class Stopped(BaseException):
-    """Not an error: somebody pulls the plug."""
+    """A kill: no Exception, so nothing catches it."""
 
 
 def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = cast.attempts(12)
     collect(attempts, context, tmp_path / "complete")
-    finished = pulled = 0
+    finished = stops = 0
     for stop_at in (3, 2, 7, 1, 4):
         if finished + stop_at + 2 >= len(attempts):  # several dialogues may end together: too few are left to stop at
             break
-        pulled += 1
+        stops += 1
         count = 0
 
-        def plug(more: int, limit: int = finished + stop_at) -> None:
+        def stop(more: int, limit: int = finished + stop_at) -> None:
             nonlocal count
             count += more
             if count > limit:
                 raise Stopped
 
         with pytest.raises(Stopped):
-            collect(attempts, context, tmp_path / "broken", progress=plug)
+            collect(attempts, context, tmp_path / "broken", progress=stop)
         store, journal = TrajectoryStore(tmp_path / "broken"), tmp_path / "broken" / ".journal"
         unfinished = [path for path in journal.glob("*.jsonl") if int(path.stem) not in store.shards()]
         kept = len(store) + sum(len(path.read_text().splitlines()) for path in unfinished)
@@ -103,7 +103,7 @@ def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext
         for path in journal.glob("*.jsonl"):
             with path.open("ab") as target:
                 target.write(b'{"at": 1, "trajec')  # a line that a kill broke off
-    assert pulled >= 2
+    assert stops >= 2
     calls = len(context.engine.engine.batches)  # type: ignore[union-attr]
     collect(attempts, context, tmp_path / "broken")
     assert contents(tmp_path / "broken") == contents(tmp_path / "complete")

@@ -24,7 +24,7 @@ REFUSED = "I can't give you all of it, but ask me about one thing at a time."
 AT_ONCE = 3  # facts in one reply
 NEAR = 0.75  # facts with at least this share of the best score are told with the best
 LEAST = 0.5  # a fact of a lower score is not what was asked about
-BY_KIND = 0.8  # what the kind of a question counts beside a word of it
+BY_KIND = 0.8  # what a fact of the question's kind gets beside the weights of shared words
 FOREIGN = 0.3  # what each word of a question that has nothing to do with the task lowers the score by
 LONGEST = 4_000  # characters of a question that are read
 

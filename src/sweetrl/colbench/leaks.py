@@ -16,7 +16,7 @@ from itertools import pairwise
 from sweetrl.types import Leak, Message, Task
 
 SHORTEST = 12  # characters of the shortest piece of a reference that counts
-# A quoted stretch: so many tokens in a row, of them so many that are neither words nor numbers.
+# A quotation is a run of RUN tokens, of which at least MARKS are neither words nor numbers.
 RUN, MARKS = 8, 4
 # Words, numbers, operators; a text in quotes is one mark, so that telling a message's wording is no quote. It has an
 # end: else each quote in it would be read to the end of what is said.
@@ -67,7 +67,7 @@ def hidden_fragments(task: Task, telling: Callable[[str, int], bool], opening: s
 
 
 def leaked_fragment(fragments: Sequence[Fragment], words: str, earlier: Sequence[str]) -> Fragment | None:
-    """Return the first of `fragments` in `words` that stood in none of the `earlier` texts; None where all is well.
+    """Return the first of `fragments` in `words` that stood in none of the `earlier` texts, or None.
 
     What the request or the agent itself has brought up is no secret any more. All texts are squeezed.
     """
@@ -87,7 +87,7 @@ def leaks_of(
 
 
 def find_quote(task: Task, words: str) -> Leak | None:
-    """Return a stretch of the reference, of so many marks and operators that nobody says it by chance, in `words`."""
+    """Return a quotation of the reference in `words`, with so many marks that nobody says it by chance, or None."""
     tokens = _tokens(words)
     if len(tokens) < RUN:
         return None

@@ -20,7 +20,7 @@ from sweetrl.types import Message, Task
 BEFORE = ("Good that you ask.", "Let me think about it.", "My partner knows more of this.", "Oh yes, that one.")
 AFTER = ("It has been so for years.", "I hope that helps.", "We were never sure of it.", "You would not believe it.")
 REFUSAL = "No more questions, please just write it."
-PATIENCE = 3  # questions that an impatient person takes without a word
+PATIENCE = 3  # questions that an impatient person answers
 FORGETS = 0.25  # share of their answers that a forgetful person has lost
 MISUNDERSTANDS = 0.25  # share of the questions that are taken for others
 FORGOT = "I don't know any more."

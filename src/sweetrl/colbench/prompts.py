@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The agent's prompts by the names that params.yaml uses; a domain says what they are. Others are named by their file.
 AGENT_PROMPTS = ("short", "full", "single")
-SHOWN = 300  # characters of what is no prompt's name
+SHOWN = 300  # characters of an unknown prompt's name that the error shows
 
 # Numbers as the prompts write them; greater ones are written in digits.
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

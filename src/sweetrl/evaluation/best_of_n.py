@@ -1,4 +1,4 @@
-"""Best-of-N at every turn: of the first N sampled replies the agent says the one that a critic likes best.
+"""Best-of-N at every turn: of the first N sampled replies the agent takes the reply that a critic rates highest.
 
 Dialogues of different critics and different N that have come to the same state share its sampling, and those of one
 critic its scores: the largest N that is needed there is sampled, and the first of its replies are a sample of a smaller
@@ -102,13 +102,13 @@ def best_of_n(
     sessions = {} if isinstance(engine, AsyncEngine) else {n: engine.session() for n in sorted(set(numbers))}
 
     def speak(dialogues: Sequence[Dialogue]) -> list[Completion]:
-        """Say in every dialogue what its critic likes best; a state is sampled once, and scored once by a critic."""
+        """Return for each dialogue what its critic rates highest; a state is sampled once, rated once by a critic."""
         active = [by_dialogue[id(dialogue)] for dialogue in dialogues]
         # The last path of a state stays: that of the largest N.
         states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
         sampled = _sampled(states, sessions, context) if sessions else _sampled_at_server(states, active, context, chat)
-        liked = {name: _advantages(name, critic, active, sampled) for name, critic in critics.items()}
-        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
+        by_critic = {name: _advantages(name, critic, active, sampled) for name, critic in critics.items()}
+        return [_choose(path, sampled[path.state][: path.n], by_critic) for path in active]
 
     advance_together([path.dialogue for path in paths], speak, context.simulator)
     dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
@@ -162,18 +162,18 @@ def _sampled_at_server(
 
 
 def _choose(
-    path: _Path, replies: Sequence[Completion], liked: Mapping[str, Mapping[State, Mapping[tuple[int, ...], float]]]
+    path: _Path, replies: Sequence[Completion], by_critic: Mapping[str, Mapping[State, Mapping[tuple[int, ...], float]]]
 ) -> Completion:
     if path.n == 1 or not replies[0].token_ids:
         return replies[0]
-    advantages = liked[path.critic][path.state]
+    advantages = by_critic[path.critic][path.state]
     return max(replies, key=lambda reply: path.score(reply, advantages.get(reply.token_ids, float("-inf"))))
 
 
 def _advantages(
     name: str, critic: Critic, active: Sequence[_Path], sampled: Mapping[State, Sequence[Completion]]
 ) -> dict[State, dict[tuple[int, ...], float]]:
-    """What a critic thinks of the distinct replies at the states where it has to choose: state -> ids -> advantage."""
+    """Return a critic's ratings of the distinct replies where it has to choose: state -> token ids -> advantage."""
     choosing: dict[State, _Path] = {}
     for path in active:
         most = choosing[path.state].n if path.state in choosing else 1
@@ -205,8 +205,8 @@ def curves(
 ) -> dict[str, list[dict[str, Any]]]:
     """Sum up: for each critic and N the success rate (Wilson), the mean reward (BCa), and the gain over the least N.
 
-    Tasks that any dialogue lost are left out of all points, so that everything is paired. Fewer than two others are a
-    UserError.
+    Tasks with a lost dialogue are left out of all points, so that all points are paired. Fewer than two other tasks are
+    a UserError.
     """
     lost = {point.task_id for point in points if point.reward is None}
     tasks = {point.task_id for point in points}
@@ -225,7 +225,7 @@ def curves(
         first = successes[min(by_number)]
         for n, success in successes.items():
             rewards = [point.reward or 0.0 for point in by_number[n]]
-            place = {
+            row = {
                 "n": n,
                 "success": wilson_interval(int(sum(success)), len(success), confidence).as_dict(),
                 "reward": bootstrap_mean(rewards, confidence, resamples, seed).as_dict(),
@@ -233,5 +233,5 @@ def curves(
                 "turns": sum(point.turns for point in by_number[n]) / len(success),
                 "tasks_lost": len(lost),
             }
-            result.setdefault(critic, []).append(place)
+            result.setdefault(critic, []).append(row)
     return result

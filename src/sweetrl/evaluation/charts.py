@@ -92,7 +92,7 @@ def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Inter
 
 
 class Chart:
-    """A figure with one pair of axes in the house style; `svg` is there after the block."""
+    """A figure with one pair of axes in the project's style; `svg` is there after the block."""
 
     def __init__(self, name: str, width: float, height: float) -> None:
         self.name, self.size, self.svg = name, (width, height), ""

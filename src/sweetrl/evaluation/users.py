@@ -46,7 +46,7 @@ _LITERAL = re.compile(r'"[^"]*"|(?<![\w.])\d+(?:\.\d+)?')
 
 @dataclass
 class Answers:
-    """What came of the questions to one user; `seconds` is not part of it, because it depends on the machine."""
+    """How often a user's answers were right, wrong, invented or a leak. No times: they depend on the machine."""
 
     user: str
     tasks: int = 0
@@ -88,8 +88,8 @@ async def _ask(domain: Domain, user: UserSimulator, task: Task, seed: int) -> Co
     rng = random.Random(f"{seed}-{task.id}")
     request = Message("user", task.problem_description)
 
-    async def say(earlier: Sequence[Message], question: str) -> str | None:
-        messages = [*earlier, Message("assistant", question)]
+    async def say(history: Sequence[Message], question: str) -> str | None:
+        messages = [*history, Message("assistant", question)]
         turn = simulator_seed(seed, len(messages) // 2)
         try:
             if isinstance(user, AsyncUserSimulator):
@@ -105,10 +105,10 @@ async def _ask(domain: Domain, user: UserSimulator, task: Task, seed: int) -> Co
     by_question: dict[str, list[Fact]] = {}
     for fact in domain.facts(task):
         by_question.setdefault(fact.question, []).append(fact)
-    dialogue, heard = [request], ""
+    dialogue, earlier = [request], ""
     for question in rng.sample(sorted(by_question), min(QUESTIONS, len(by_question))):
         meant = by_question[question]
-        if any(says(heard, fact, task, question) for fact in meant):
+        if any(says(earlier, fact, task, question) for fact in meant):
             continue  # no agent would ask again
         words = await say(dialogue, question)
         counts["asked"] += 1
@@ -120,7 +120,7 @@ async def _ask(domain: Domain, user: UserSimulator, task: Task, seed: int) -> Co
             counts["does not know" if refuses(words) else "wrong"] += 1
         if words is not None:
             dialogue += [Message("assistant", question), Message("user", words)]
-            heard = f"{heard} {words}"
+            earlier = f"{earlier} {words}"
     contents = f"{task.problem_description} {domain.reference(task)}"
     foreign = [question for question, pattern in FOREIGN_QUESTIONS if not re.search(pattern, contents, re.IGNORECASE)]
     for question in rng.sample(foreign, min(FOREIGN, len(foreign))):
