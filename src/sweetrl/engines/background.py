@@ -71,11 +71,11 @@ async def in_background(work: Coroutine[Any, Any, Result]) -> Result:
 async def side_by_side(items: Iterator[Item], work: Callable[[Item], Awaitable[None]], workers: int) -> None:
     """Await `work` of each item, begun in order with at most `workers` under way; the first exception ends all."""
 
-    async def one_by_one() -> None:
+    async def worker() -> None:
         for item in items:  # shared by all workers, which are in one thread
             await work(item)
 
-    tasks = [asyncio.ensure_future(one_by_one()) for _ in range(workers)]
+    tasks = [asyncio.ensure_future(worker()) for _ in range(workers)]
     try:
         for task in asyncio.as_completed(tasks):
             await task

@@ -230,14 +230,14 @@ def nearest(rows: Sequence[Any], prompt: tuple[int, ...]) -> tuple[int, Any]:
     return best
 
 
-def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def common_prefix(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     """Return how many leading elements are equal."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
         return high
     while low < high:  # a bisection over slices compares in C, a loop over elements in Python
         middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
+        if first[:middle] == second[:middle]:
             low = middle
         else:
             high = middle - 1

@@ -48,7 +48,7 @@ class ChatFormat:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any] = {}, marks: Marks = MARKS
     ) -> None:
-        self.tokenizer, self.options, self._known_marks = tokenizer, dict(options), marks
+        self.tokenizer, self.options, self._possible_marks = tokenizer, dict(options), marks
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
@@ -95,11 +95,11 @@ class ChatFormat:
     def reply(self, text: str) -> tuple[int, ...]:
         """Return the ids of a reply known only as text, in its place behind the header, with its end-of-turn."""
         text = text.strip() if self.strips else text
-        thoughts, said = self.split(text)
+        thoughts, spoken = self.split(text)
         opening, closing = self.marks
         parts = [(self._header + ("" if thoughts else self._lead), False), (text, True)]
         if self._opened:
-            parts[1:] = [(f"{thoughts}\n", True), (closing, False), (f"\n\n{said}", True)]
+            parts[1:] = [(f"{thoughts}\n", True), (closing, False), (f"\n\n{spoken}", True)]
         elif thoughts and text.lstrip().startswith(opening):
             before, _, after = text.lstrip()[len(opening) :].partition(closing)
             parts[1:] = [(opening, False), (before, True), (closing, False), (after, True)]
@@ -108,8 +108,8 @@ class ChatFormat:
         return (*own, self.end_of_turn)
 
     def split(self, reply: str) -> tuple[str, str]:
-        """Return (thoughts, what is said) of a raw reply."""
-        return split_thoughts(reply, self._known_marks)
+        """Return (thoughts, spoken words) of a raw reply."""
+        return split_thoughts(reply, self._possible_marks)
 
     def plain(self, words: str) -> tuple[int, ...]:
         """Return the ids of words alone, without any structure."""
@@ -142,9 +142,9 @@ class ChatFormat:
         pieces = {_SYSTEM: self._defused(system or ""), _REQUEST: request}
         thoughtful = list[bool]()
         for number, (raw, words) in enumerate(turns, start=1):
-            thoughts, said = self.split(raw)
+            thoughts, spoken = self.split(raw)
             thoughtful.append(bool(thoughts))
-            pieces |= {_THOUGHT.format(number): thoughts, _REPLY.format(number): said, _PERSON.format(number): words}
+            pieces |= {_THOUGHT.format(number): thoughts, _REPLY.format(number): spoken, _PERSON.format(number): words}
         text = self._text((system is not None, tuple(thoughtful)))
         if self.strips:
             pieces = {place: words.strip() for place, words in pieces.items()}
@@ -163,24 +163,24 @@ class ChatFormat:
     def _thought_marks(self) -> tuple[str, str]:
         """Return the marks of thoughts that the template or the tokenizer has; the usual ones where neither does."""
         for place in (self._template, self.tokenizer.get_added_vocab()):
-            for marks in self._known_marks:
+            for marks in self._possible_marks:
                 if any(mark in place for mark in marks):
                     return marks
-        return self._known_marks[0]
+        return self._possible_marks[0]
 
     def _render(self, shapes: Iterable[Shape]) -> None:
         """Have dialogues of these shapes rendered, and one with blanks around its words."""
-        wanted = [shape for shape in dict.fromkeys(shapes) if shape not in self._texts]
+        missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._texts]
         dialogues = [
             [{"role": "user", "content": f"{_BLANKS}{_REQUEST}{_BLANKS}"}],
-            *(self._dialogue(*shape) for shape in wanted),
+            *(self._dialogue(*shape) for shape in missing),
         ]
         values = {**self.tokenizer.special_tokens_map, "date_string": _DATE, **self.options}
         try:
             self._blanks, *rendered = render_dialogues(self._template, dialogues, values)
         except UserError as error:  # too much of it
             raise self._refusal(str(error)) from error
-        self._texts |= dict(zip(wanted, rendered, strict=True))
+        self._texts |= dict(zip(missing, rendered, strict=True))
 
     def _dialogue(self, system: bool, thoughtful: Sequence[bool]) -> list[dict[str, str]]:
         messages = [{"role": "system", "content": _SYSTEM}] if system else []
@@ -228,7 +228,7 @@ class ChatFormat:
         """Whether three turns of such a dialogue only ever append, with nothing but the reply between two prompts."""
         try:
             texts = [self._text((system, (thoughts,) * turns)) for turns in range(UPFRONT + 1)]
-        except UserError:  # said where such a dialogue is met
+        except UserError:  # raised again where such a dialogue is met
             return False
         for number in range(1, UPFRONT + 1):
             reply = self._dialogue(False, (thoughts,) * number)[-2]["content"]

@@ -62,7 +62,7 @@ class Reply:
 
 @dataclass
 class _Batch:
-    """Rows being decoded; arrays have one element a row. Ended rows compute along unheard until they are dropped."""
+    """Rows being decoded; arrays have one element a row. Ended rows are computed and ignored until they are dropped."""
 
     cache: RowCache
     view: Any  # the cache as transformers sees it

@@ -104,7 +104,7 @@ class OpenAIEngine(RemoteEngine):
             "temperature": sampling.temperature,
             "seed": prompt.seed % SEEDS,
         }
-        # Said even where it is 1: else a vLLM takes what the model's generation_config.json suggests.
+        # Sent even where it is 1: else a vLLM takes what the model's generation_config.json suggests.
         if "top_p" not in self._refused or sampling.top_p != 1.0:
             body["top_p"] = sampling.top_p
         if sampling.n != 1:
@@ -115,7 +115,7 @@ class OpenAIEngine(RemoteEngine):
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
         # The limit's name has changed over the years, and some servers refuse the old one; some take no top_p.
-        # (A prompt that does not fit is said with the limit's names, too.)
+        # (A refusal of a prompt that does not fit names the limits, too.)
         for key, word in (("max_tokens", "max_completion_tokens"), ("top_p", "top_p")):
             if status == 400 and word in text and not no_room(text):
                 self._refused.add(key)

@@ -35,8 +35,8 @@ TOKEN_ROOM = 512
 SHOWN = 300
 # A shorter key is a word such as EMPTY, which servers without keys are given, and may stand in any reply.
 SHORTEST_SECRET = 8
-# A full context is said in as many sentences as there are servers; all say that what was sent has a size, and that this
-# is more than there may be. Where the reply's own limit is spoken of, the context alone is not what was sent.
+# Every server words a full context in its own way; all say that what was sent has a size, and that this is too large.
+# Where the sentence names the limit of the reply, the word "context" does not stand for what was sent.
 _SENT = re.compile("prompt|input|message|conversation|dialog|history")
 _SENT_OR_CONTEXT = re.compile(
     rf"{_SENT.pattern}|context|n_ctx|total tokens|sequence length|(seq|session|model)_len|\brequest\b"
@@ -47,7 +47,7 @@ _EXCESS = re.compile(
     r"(less|fewer|smaller) than|overflow|reduce|shorte[rn]|\bfits?\b|range of|no room|not enough"
 )
 _REPLY_LIMIT = re.compile("max_?(new|output|completion)?_?tokens")
-# A server that was asked for more than nothing, and has subtracted the prompt.
+# Some servers subtract the prompt from the limit, and report a negative number of tokens.
 _LESS_THAN_NOTHING = re.compile(r"tokens must be .{1,30}got -\d")
 # What is exceeded may be another thing: a rate, an account, a time, the number of tokens that there are.
 _OTHER_LIMITS = re.compile(
@@ -269,7 +269,7 @@ class RemoteEngine:
         raise EngineError(where)
 
     def _count(self, usage: Any, completions: list[Completion]) -> list[Completion]:
-        """Add a reply's own account to ours and to its completions."""
+        """Add the usage that a reply reports to the engine's, and to its completions."""
         usage = usage if isinstance(usage, dict) else {}
         details = usage.get("prompt_tokens_details")
         prompt, generated = (count_of(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))

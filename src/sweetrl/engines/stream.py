@@ -14,10 +14,10 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.protocols import AsyncEngine
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 
-Asked = tuple[Prompt, Sampling, Future[list[Completion]]]
+Request = tuple[Prompt, Sampling, Future[list[Completion]]]
 
 
-def asked_singly(engine: TransformersEngine) -> AsyncEngine:
+def async_engine(engine: TransformersEngine) -> AsyncEngine:
     """Return the engine as one that is asked prompt by prompt: by its slots, or in batches where it has none."""
     return Stream(engine) if engine.slotted else Bridge(engine)
 
@@ -33,14 +33,14 @@ class Stream:
 
     def __init__(self, engine: TransformersEngine) -> None:
         self.engine, self.name = engine, engine.name
-        self._asked: SimpleQueue[Asked | None] = SimpleQueue()  # None: the end
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()  # None: the end
         self._thread = Thread(target=self._work, name="sweetrl-stream", daemon=True)
         self._thread.start()
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return the completions of one prompt."""
         future: Future[list[Completion]] = Future()
-        self._asked.put((prompt, sampling, future))
+        self._requests.put((prompt, sampling, future))
         return checked_room(prompt, await asyncio.wrap_future(future))
 
     def usage(self) -> Usage:
@@ -49,32 +49,32 @@ class Stream:
 
     def close(self) -> None:
         """Free the engine."""
-        self._asked.put(None)
+        self._requests.put(None)
         self._thread.join()
         self.engine.close()
 
     def _work(self) -> None:
-        slots, under_way = self.engine.slots(), list[tuple[Asked, list[SlotReply]]]()
+        slots, under_way = self.engine.slots(), list[tuple[Request, list[SlotReply]]]()
         while True:
-            while not under_way or not self._asked.empty():
-                asked = self._asked.get()
-                if asked is None:
+            while not under_way or not self._requests.empty():
+                request = self._requests.get()
+                if request is None:
                     return
                 if not under_way:
                     time.sleep(0.02)  # who asks at the same time enters at the same time
-                prompt, sampling, future = asked
+                prompt, sampling, future = request
                 if future.set_running_or_notify_cancel():
-                    under_way.append((asked, slots.add(prompt, sampling)))
+                    under_way.append((request, slots.add(prompt, sampling)))
             try:
                 if slots.busy:
                     slots.step()
-                over = [(asked, replies) for asked, replies in under_way if not any(reply.open for reply in replies)]
-                completed = self.engine.complete([asked[0] for asked, _ in over], [replies for _, replies in over])
+                over = [(request, group) for request, group in under_way if not any(reply.open for reply in group)]
+                completed = self.engine.complete([request[0] for request, _ in over], [group for _, group in over])
             except Exception as error:
                 for (_, _, future), _ in under_way:
                     future.set_exception(error)
                 slots, under_way = self.engine.slots(), []
                 continue
-            under_way = [(asked, replies) for asked, replies in under_way if any(reply.open for reply in replies)]
+            under_way = [(request, group) for request, group in under_way if any(reply.open for reply in group)]
             for ((_, _, future), _), completions in zip(over, completed, strict=True):
                 future.set_result(completions)

@@ -117,7 +117,7 @@ class VllmEngine(RemoteEngine):
         return self._count(reply.get("usage"), completions)
 
     def _body(self, model: str, prompt: Prompt, sampling: Sampling, room: int) -> dict[str, Any]:
-        # Everything that the model's generation_config.json could change is said here.
+        # Everything that the model's generation_config.json could change is set here.
         return {
             "model": model,
             "prompt": list(prompt.token_ids),

@@ -105,7 +105,7 @@ def save_trained(model: Any, folder: Path, base: str) -> None:
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:
-    """Write adapter_model.safetensors and adapter_config.json into `folder`, whole or not at all, each.
+    """Write adapter_model.safetensors and adapter_config.json into `folder`, each atomically.
 
     The bytes depend on the weights and on `base` as params.yaml names it, not on where anything lies. Weights that are
     not finite are a UserError.
@@ -123,7 +123,7 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
 
 
 def _write_adapter(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> None:
-    """Write the two files of an adapter, each whole or not at all."""
+    """Write the two files of an adapter, each atomically."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -155,10 +155,10 @@ def _sort_key(path: Ints) -> bytes:
     return path.astype(">u4").tobytes()  # big-endian bytes compare as the ids do, at the speed of memcmp
 
 
-def _common(one: Ints, other: Ints) -> int:
+def _common(first: Ints, second: Ints) -> int:
     """Length of the common prefix."""
-    length = min(len(one), len(other))
-    differs = one[:length] != other[:length]
+    length = min(len(first), len(second))
+    differs = first[:length] != second[:length]
     return int(differs.argmax()) if differs.any() else length
 
 

@@ -86,7 +86,7 @@ def load_full(model: Any, folder: Path) -> nn.Module:
 
 
 def save_full(model: Any, folder: Path, base: str) -> None:
-    """Write a trained model into the new folder `folder`, whole or not at all: weights, tokenizer, the base's licence.
+    """Write a trained model into the new folder `folder`, atomically: weights, tokenizer, the base's licence.
 
     The bytes depend on the weights and on `base` as params.yaml names it. Weights that are not finite are a UserError.
     """

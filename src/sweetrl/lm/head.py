@@ -52,7 +52,7 @@ def compute_dtype(model: nn.Module) -> Any:
 
 
 def transformer_of(model: nn.Module) -> Any:
-    """Return the transformer of a causal language model, without its head; of one that also sees, that of its text."""
+    """Return the transformer of a causal language model, without its head (of a vision model, its text part)."""
     return _body_of(base_of(model)).get_decoder()
 
 
@@ -101,8 +101,8 @@ def _compared(base: Any) -> Any:
             states = outputs[-1].last_hidden_state[0]
             for kind in (None, type(outputs[-1])):
                 head = partial(_own_logits, base, kind) if kind else base.get_output_embeddings()
-                ours = head(states).float()
-                if ours.shape == logits.shape and (ours - logits).abs().mean() <= 1e-4 * logits.abs().mean():
+                remade = head(states).float()
+                if remade.shape == logits.shape and (remade - logits).abs().mean() <= 1e-4 * logits.abs().mean():
                     return kind
         problem = "they are others"
     except Exception as error:  # whatever a foreign model makes of this
@@ -191,8 +191,8 @@ def vocabulary_kl(head: Any, hidden: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _divergence(head: Any, hidden: Tensor, teacher: Tensor) -> Tensor:
-    ours, theirs = (_at_least_float(head(states)).log_softmax(1) for states in (hidden, teacher.detach()))
-    return (ours.exp() * (ours - theirs)).sum(1)
+    logprobs, teacher_logprobs = (_at_least_float(head(states)).log_softmax(1) for states in (hidden, teacher.detach()))
+    return (logprobs.exp() * (logprobs - teacher_logprobs)).sum(1)
 
 
 def _frozen_linear(head: Any) -> bool:

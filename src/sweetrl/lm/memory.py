@@ -138,12 +138,12 @@ class Shape:
             "optimiser": self.state * self.adapter,
             "activations": tokens * self.token(checkpointing),
         }
-        said = ", ".join(f"{name} {bytes_ / GIB:.2f}" for name, bytes_ in parts.items())
+        listing = ", ".join(f"{name} {bytes_ / GIB:.2f}" for name, bytes_ in parts.items())
         how = "with gradient checkpointing" if checkpointing else f"{self.fitting(left, True):,} with checkpointing"
         each = f"{tokens:,} tokens in a pass, {self.token(checkpointing) / 2**20:.2f} MiB each; {how}"
         fits = each if tokens else "nothing is left for a pass"
         cache = batch * dialogue * self.cached / GIB
-        return f"{said} of {room:.1f} GiB ({fits}); sampling: cache {cache:.2f} for {batch} x {dialogue:,} tokens"
+        return f"{listing} of {room:.1f} GiB ({fits}); sampling: cache {cache:.2f} for {batch} x {dialogue:,} tokens"
 
 
 def _sizes(config: Any) -> tuple[int, int, int, int, int, int]:

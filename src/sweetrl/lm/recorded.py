@@ -76,9 +76,9 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
     That is the mean and the worst absolute difference in nats, and over how many tokens; {} where nothing is recorded.
     More than rounding is a UserError with its likely cause. Processes that train together call this together.
     """
-    theirs = np.array([value for each in recorded for value in each.logprobs])
-    known = theirs > LEAST
-    if not known.any():
+    sampled = np.array([value for each in recorded for value in each.logprobs])
+    present = sampled > LEAST
+    if not present.any():
         logger.info("no dialogue has log-probs that its base recorded while it sampled: none are compared")
         return {}
     rows = [each.row for each in recorded]
@@ -88,16 +88,16 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
         for turn, (start, end) in enumerate(row.spans)
         for token in range(end - start)
     ]
-    ours = np.concatenate([values.double().numpy() for values in reference_logprobs(model, rows, layout)])
-    ours, theirs, (number, turn, place) = ours[known], theirs[known], np.array(places)[known].T
-    apart = np.abs(ours - theirs)
+    computed = np.concatenate([values.double().numpy() for values in reference_logprobs(model, rows, layout)])
+    computed, sampled, (number, turn, place) = computed[present], sampled[present], np.array(places)[present].T
+    apart = np.abs(computed - sampled)
     worst = int(apart.argmax())
     metrics = {"mean_difference": apart.mean(), "worst_difference": apart[worst], "tokens": len(apart)}
     if _differ(model, apart):
         raise UserError(
-            f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is {ours[worst]:.3f} in "
-            f"training and was {theirs[worst]:.3f} in sampling (over {len(apart)} tokens they are {apart.mean():.2g} "
-            f"apart in the mean), {_cause(model, apart, turn, place)}."
+            f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is "
+            f"{computed[worst]:.3f} in training and was {sampled[worst]:.3f} in sampling (over {len(apart)} tokens they "
+            f"are {apart.mean():.2g} apart in the mean), {_cause(model, apart, turn, place)}."
         )
     return {f"recorded_{name}": float(value) for name, value in metrics.items()}
 

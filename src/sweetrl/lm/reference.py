@@ -64,7 +64,7 @@ def _computed(
             try:
                 with torch.no_grad():
                     passes = [layout.collate(some[first:last]) for first, last in pairwise(cuts) if first < last]
-                    values = torch.cat([reply_logprobs(model, to_device(one, device)).cpu() for one in passes])
+                    values = torch.cat([reply_logprobs(model, to_device(batch, device)).cpu() for batch in passes])
             except torch.OutOfMemoryError as error:
                 if is_sharded(model):  # the others wait in the middle of their passes
                     raise no_room(layout.cost(some)) from error
@@ -94,13 +94,13 @@ def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[t
 
 
 def _reported(computed: Iterable[tuple[int, Tensor]], total: int) -> Iterator[tuple[int, Tensor]]:
-    """Pass on what is computed, and say now and then how far it is; what takes seconds is not spoken of."""
+    """Pass on what is computed, and report progress now and then, but not of work that takes seconds."""
     if process_rank_and_count()[0]:
         yield from computed
         return
     progress = Meter("reference log-probs", total, "sequences", bar=False)  # training has a bar already
-    for number, one in enumerate(computed, start=1):
-        yield one
+    for number, row_values in enumerate(computed, start=1):
+        yield row_values
         if number < total:
             progress(1)
 
@@ -206,6 +206,6 @@ def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> 
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        whole = value.full_tensor() if hasattr(value, "full_tensor") else value  # a sharded one is asked of all
-        bytes_ = whole.detach().cpu().contiguous().flatten().view(torch.uint8)
+        tensor = value.full_tensor() if hasattr(value, "full_tensor") else value  # all processes gather a sharded one
+        bytes_ = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
         digest.update(bytes_.numpy().tobytes())

@@ -91,8 +91,8 @@ class AnsweredTurns(Rft):
         least = job.settings.min_reward
 
         def row(trajectory: Trajectory) -> Row:
-            whole, kept = encode(trajectory, job.chat, job.system), self.imitated(trajectory, least)
-            return Row.of_turns((whole.prompt(turn), whole.token_ids[slice(*whole.spans[turn])]) for turn in kept)
+            encoded, kept = encode(trajectory, job.chat, job.system), self.imitated(trajectory, least)
+            return Row.of_turns((encoded.prompt(turn), encoded.token_ids[slice(*encoded.spans[turn])]) for turn in kept)
 
         imitated = (each for each in job.inputs.trajectories() if usable(each) and self.imitated(each, least))
         data = rows_of(imitated, row)

@@ -50,8 +50,8 @@ InformationGains = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequ
 class Attempts:
     """The attempts of one iteration: `advantages` [turns] for each row, `groups` the number of each row's task.
 
-    `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows as one who sees c reads
-    them, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
+    `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows with c, which the
+    teacher reads, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
     `recorded` are the log-probs of the rows' reply tokens by the policy that sampled them, where that is not the one
     that learns from them (`grpo.staleness`).
     """
@@ -131,8 +131,8 @@ def turn_credits(
         number = torch.cat([torch.arange(length) for length in lengths])
         each = group_advantages(discounts * outcome[turn_row], group[turn_row] * max(lengths) + number)
     else:
-        found = torch.tensor([gain for own in gains for gain in (*own, 0.0)], dtype=torch.float64)
-        turns = outcome, found, torch.tensor(later) > 0, turn_row, group
+        flat_gains = torch.tensor([gain for own in gains for gain in (*own, 0.0)], dtype=torch.float64)
+        turns = outcome, flat_gains, torch.tensor(later) > 0, turn_row, group
         if settings.credit == "infopo":
             each = infopo_advantages(*turns, settings.intrinsic_weight, settings.intrinsic_gate_temperature)
         else:
@@ -148,8 +148,8 @@ def group_advantages(returns: Tensor, group: Tensor) -> Tensor:
     """
     centred, deviations = _spread(returns, group)
     deviation = deviations[group]
-    told_apart = deviation > 1e-6
-    return (centred / deviation.where(told_apart, deviation.new_ones(()))).where(told_apart, centred.new_zeros(()))
+    differ = deviation > 1e-6
+    return (centred / deviation.where(differ, deviation.new_ones(()))).where(differ, centred.new_zeros(()))
 
 
 def _spread(values: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

@@ -70,8 +70,8 @@ def make_critic(
     return load_critic(domain, settings.critic, settings.rank, folder, base)
 
 
-class _OneByOne:
-    """A critic that looks at each reply for itself."""
+class _ReplyCritic:
+    """A critic that rates each reply by itself."""
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """What each reply is worth."""
@@ -85,7 +85,7 @@ class _OneByOne:
 
 
 @dataclass(frozen=True)
-class RandomCritic(_OneByOne):
+class RandomCritic(_ReplyCritic):
     """A control: numbers that depend on the seed and the state only, uniform in [0, 1)."""
 
     seed: int
@@ -97,7 +97,7 @@ class RandomCritic(_OneByOne):
 
 
 @dataclass(frozen=True)
-class OracleCritic(_OneByOne):
+class OracleCritic(_ReplyCritic):
     """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
 
     Replies of equal worth are equal.

@@ -152,12 +152,12 @@ class GroupTrainer(PreferenceTrainer):
             old = row_logprobs(model, rows, self.layout, together=True)
         reference = reference_logprobs(model, rows, self.layout)
         advantages = []
-        for row, turns, mine in zip(rows, self.attempts.advantages, old, strict=True):
+        for row, turns, logprobs in zip(rows, self.attempts.advantages, old, strict=True):
             lengths = torch.tensor([end - start for start, end in row.spans])
-            advantages.append(torch.tensor(turns, dtype=torch.float64).repeat_interleave(lengths).to(mine))
+            advantages.append(torch.tensor(turns, dtype=torch.float64).repeat_interleave(lengths).to(logprobs))
         if self.attempts.informed and settings.credit != "distillation":
             teacher = reference_logprobs(model, self.attempts.informed, self.layout)
-            advantages = [privileged_advantages(theirs, mine) for theirs, mine in zip(teacher, old, strict=True)]
+            advantages = [privileged_advantages(*logprobs) for logprobs in zip(teacher, old, strict=True)]
         # What a token is compared with, side by side: [reply tokens, 3] for each row.
         self.reference = [torch.stack(each, 1) for each in zip(old, reference, advantages, strict=True)]
         self.iteration = iteration

@@ -46,7 +46,7 @@ _FORMAT = 2
 Samples = list[list[tuple[Candidate, ...]]]
 DialogueRows = Sequence[tuple[Trajectory, Row]]  # the dialogues of a block, and what the actor saw of each
 BlockReader = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
-State = tuple[int, int, int, Prompt]  # block, number of the dialogue in it, its turn (from 0), what is asked there
+State = tuple[int, int, int, Prompt]  # block, number of the dialogue in it, its turn (from 0), its prompt
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
 
 
@@ -292,7 +292,7 @@ class ServerSampler:
 
 
 def states_of(rows: DialogueRows, system: str, seed: int, marks: Marks = MARKS) -> Iterator[tuple[int, int, Prompt]]:
-    """Yield (number of the dialogue, agent's turn, what a server is asked there): by token ids, or as text.
+    """Yield (number of the dialogue, agent's turn, the prompt there): by token ids, or as text.
 
     The ids are those that the actor saw, the text is what its dialogue was: its replies without thoughts (`marks`), and
     the user's words.
@@ -307,6 +307,6 @@ def states_of(rows: DialogueRows, system: str, seed: int, marks: Marks = MARKS) 
             group = f"{dialogue.task.id} {dialogue.attempt}"
             yield number, turn, Prompt(row.prompt(turn), prompt_seed, tuple(texts), group)
             reply = 2 * turn + 1
-            _, said = split_thoughts(raw.get(reply, messages[reply].content), marks)
-            texts.append(("assistant", said))
+            _, spoken = split_thoughts(raw.get(reply, messages[reply].content), marks)
+            texts.append(("assistant", spoken))
             texts += [("user", message.content) for message in messages[reply + 1 : reply + 2]]

@@ -91,7 +91,7 @@ class LogRatioCritic:
 
     def rate_tokens(self, dialogue: Trajectory, turns: Replies) -> tuple[list[list[float]], list[list[list[float]]]]:
         """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of their own tokens."""
-        ratios = [[ours - theirs for ours, theirs in turn] for turn in self._logprobs(dialogue, turns)]
+        ratios = [[policy - reference for policy, reference in turn] for turn in self._logprobs(dialogue, turns)]
         if self.view.token_set == "official":  # no mean of these
             advantages = self._advantages(dialogue, turns)
         else:
@@ -101,9 +101,9 @@ class LogRatioCritic:
     def _advantages(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
         if self.view.token_set != "official":
             sides = self._logprobs(dialogue, turns)
-            return [[self._reduced(ours - theirs) for ours, theirs in turn] for turn in sides]
+            return [[self._reduced(policy - reference) for policy, reference in turn] for turn in sides]
         sides = self._logprobs(dialogue, turns, ScoredTokens(header_length(self.chat), self.chat.reply("x")[-1]))
-        return [[self._reduced(ours) - self._reduced(theirs) for ours, theirs in turn] for turn in sides]
+        return [[self._reduced(policy) - self._reduced(reference) for policy, reference in turn] for turn in sides]
 
     def _reduced(self, values: Tensor) -> float:
         return (values.sum() if self.view.normalization == "none" else values.mean()).item()

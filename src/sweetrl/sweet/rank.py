@@ -245,7 +245,7 @@ def choose_pairs(
     """
     types = {reply.token_ids: domain.reply_type(reply.text) for reply in candidates}
     marks = domain.settings.model.marks
-    said = {reply.token_ids: split_thoughts(reply.text, marks)[1] for reply in candidates}
+    spoken = {reply.token_ids: split_thoughts(reply.text, marks)[1] for reply in candidates}
     groups = [list(candidates)]
     if settings.reply_types == "no_questions":
         groups = [[reply for reply in candidates if types[reply.token_ids] != QUESTION]]
@@ -265,7 +265,7 @@ def choose_pairs(
             (chosen, rejected)
             for chosen in ordered[:half]
             for rejected in ordered[-half:]
-            if said[chosen.token_ids] != said[rejected.token_ids]
+            if spoken[chosen.token_ids] != spoken[rejected.token_ids]
             and chosen.advantage > rejected.advantage
             and chosen.advantage - rejected.advantage >= settings.margin
         ]
@@ -310,7 +310,9 @@ def centered(states: Sequence[RankedState], domain: Domain, reply_types: str) ->
 
 def shifted(candidates: Iterable[Candidate], domain: Domain, middle: Mapping[str, float]) -> tuple[Candidate, ...]:
     """Return `candidates` with the value of each one's type of reply taken off its advantage."""
-    return tuple(replace(one, advantage=one.advantage - middle[domain.reply_type(one.text)]) for one in candidates)
+    return tuple(
+        replace(reply, advantage=reply.advantage - middle[domain.reply_type(reply.text)]) for reply in candidates
+    )
 
 
 def mean(values: Sequence[float], counts: Sequence[int]) -> float:

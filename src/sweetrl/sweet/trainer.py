@@ -75,7 +75,7 @@ class PreferenceTrainer(Trainer):
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each micro-batch
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
-        self._pass = 0, 0  # pairs and tokens of the last one that was begun
+        self._pass = 0, 0  # pairs and tokens of the pass that was begun last
         device = next(model.parameters()).device
         self.sharded = wants_shards()
         arguments = training_arguments(settings, scratch, seed, self.steps, device, self.sharded)
@@ -105,7 +105,7 @@ class PreferenceTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
-        # What walks over all modules in each step is asked once.
+        # Listed once: the search walks over all modules.
         self._trained = [weight for weight in model.parameters() if weight.requires_grad]
         model.zero_grad = partial(_clear, self._trained)
 
