@@ -42,18 +42,18 @@ class Counting:
 
 
 async def ask_all(bridge: Bridge, prompts: Sequence[Prompt], sampling: Sampling = SAMPLING) -> list[Any]:
-    return await asyncio.gather(*(bridge.ask(one, sampling) for one in prompts), return_exceptions=True)
+    return await asyncio.gather(*(bridge.ask(prompt, sampling) for prompt in prompts), return_exceptions=True)
 
 
 def test_what_waits_is_sampled_together() -> None:
     engine = Counting()
     bridge = Bridge(engine, rows=8)
     assert isinstance(bridge, AsyncEngine)
-    found = wait(ask_all(bridge, [Prompt((1,), seed) for seed in range(100, 120)]))
-    assert [one[0].text for one in found] == [str(seed) for seed in range(100, 120)]
+    replies = wait(ask_all(bridge, [Prompt((1,), seed) for seed in range(100, 120)]))
+    assert [group[0].text for group in replies] == [str(seed) for seed in range(100, 120)]
     assert sum(engine.calls) == 20 and max(engine.calls) == 8 and len(engine.calls) <= 4
-    found = asyncio.run(ask_all(bridge, [Prompt((1,), seed) for seed in range(6)], Sampling(12, n=4)))  # any loop
-    assert [len(one) for one in found] == [4] * 6 and max(engine.calls[4:] or engine.calls[-3:]) <= 8
+    replies = asyncio.run(ask_all(bridge, [Prompt((1,), seed) for seed in range(6)], Sampling(12, n=4)))  # any loop
+    assert [len(group) for group in replies] == [4] * 6 and max(engine.calls[4:] or engine.calls[-3:]) <= 8
     bridge.close()
 
 

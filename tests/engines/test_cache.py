@@ -20,11 +20,11 @@ def filled(rows: list[tuple[int, ...]]) -> RowCache:
 
 def test_nothing_is_kept_beyond_the_limit() -> None:
     rows = [(1, 2, 1), (2, 2, 2)]
-    one, other = filled(rows).store, filled(rows).store
-    kept = PrefixCache(one.numel())
-    kept.add(one, [0], rows[:1], [3])
-    kept.add(other, [1], rows[1:], [3])
-    kept.add(one, [1], [(2, 1)], [3])  # nothing more to hold
+    first, second = filled(rows).store, filled(rows).store
+    kept = PrefixCache(first.numel())
+    kept.add(first, [0], rows[:1], [3])
+    kept.add(second, [1], rows[1:], [3])
+    kept.add(first, [1], [(2, 1)], [3])  # nothing more to hold
     kept.turn_over()
     assert kept.longest((1, 2, 1, 0))[0] == 3
     assert kept.longest((2, 2, 2, 0))[0] == 1

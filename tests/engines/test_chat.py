@@ -126,8 +126,8 @@ def rendering_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Templates of our own need no process of their own."""
 
     def render(request: str, seconds: int) -> list[dict[str, str]]:
-        asked = json.loads(request)
-        return [chat_templates._answer(asked["template"], each, asked["values"]) for each in asked["dialogues"]]
+        fields = json.loads(request)
+        return [chat_templates._answer(fields["template"], each, fields["values"]) for each in fields["dialogues"]]
 
     monkeypatch.setattr(chat_templates, "_render_apart", render)
 
@@ -153,12 +153,12 @@ def test_every_prompt_is_what_the_template_makes_of_the_dialogue(family: str, ki
                 )
                 assert prompts.ids == tuple(rendered), (options, thoughtful, turn)
                 if turn < len(REPLIES):
-                    said, words = REPLIES[turn]
+                    spoken, words = REPLIES[turn]
                     opening, closing = chat.marks
-                    raw = f"{opening}\nLet me think.\n{closing}\n\n{said}" if turn in thoughtful else said
+                    raw = f"{opening}\nLet me think.\n{closing}\n\n{spoken}" if turn in thoughtful else spoken
                     turns.append((prompts.ids, chat.reply(raw)))
                     prompts.add(AgentTurn(2 * turn + 1, raw, chat.reply(raw)), words)
-                    reply = {"role": "assistant", "content": said if family == "gpt-oss" else raw}
+                    reply = {"role": "assistant", "content": spoken if family == "gpt-oss" else raw}
                     messages += [reply, {"role": "user", "content": words}]
             row = Row.of_turns(turns)
             assert len(row.starts) == 1 or not chat.appends(system is not None, bool(thoughtful))
@@ -201,5 +201,5 @@ def test_marks_of_thoughts_outlive_decoding(family: str, marks: str, sampled: st
         tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL, "[THINK]", "[/THINK]"]})
     chat = ChatFormat(tokenizer)
     (text,) = chat.decode([tokenizer.encode(sampled, add_special_tokens=False)])
-    thoughts, said = split_thoughts(text)
-    assert thoughts.startswith("hm") and said == ("" if sampled == "hm" else "Why?")
+    thoughts, spoken = split_thoughts(text)
+    assert thoughts.startswith("hm") and spoken == ("" if sampled == "hm" else "Why?")

@@ -52,7 +52,7 @@ def test_a_request_says_everything_and_the_reply_is_read_as_it_is(
     with fake_server() as server:
         engine = make_engine(server.url, key_variable="THE_KEY")
         assert isinstance(engine, AsyncEngine) and not engine.speaks_tokens
-        ((one,),) = sample(engine, [prompt(2**40 + 5)], Sampling(64, temperature=0.5, top_p=0.9))
+        ((completion,),) = sample(engine, [prompt(2**40 + 5)], Sampling(64, temperature=0.5, top_p=0.9))
     (body,) = server.bodies
     assert body == {
         "model": "a-model",
@@ -63,9 +63,9 @@ def test_a_request_says_everything_and_the_reply_is_read_as_it_is(
         "seed": 5,
     }
     assert server.headers[0]["authorization"] == "Bearer secret"
-    assert one.text.startswith("Question ")
-    assert (one.token_ids, one.logprobs, one.finish_reason) == ((), (), "stop")
-    assert (one.prompt_tokens, one.generated_tokens) == (5, 6)
+    assert completion.text.startswith("Question ")
+    assert (completion.token_ids, completion.logprobs, completion.finish_reason) == ((), (), "stop")
+    assert (completion.prompt_tokens, completion.generated_tokens) == (5, 6)
     usage = engine.usage()
     assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (5, 1, 6)
     assert (usage.requests, usage.retries, usage.failures) == (1, 0, 0)
@@ -88,8 +88,8 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
         first, again, other = sample(engine, [prompt(1), prompt(1), prompt(2)], Sampling(64, n=3))
     assert server.requests == 3
     assert first == again
-    assert len({one.text for one in first}) == 3
-    assert [one.text for one in first[1:]] == [one.text for one in other[:2]]  # the fake counts its seeds up
+    assert len({reply.text for reply in first}) == 3
+    assert [reply.text for reply in first[1:]] == [reply.text for reply in other[:2]]  # the fake counts its seeds up
 
 
 @pytest.mark.parametrize("takes", ["one, with a refusal", "one, without a word"])
@@ -111,19 +111,19 @@ def test_a_server_of_single_replies_is_asked_for_each(fake_server: Any, takes: s
             (replies,) = sample(engine, [prompt(seed)], Sampling(64, n=3))
             assert [reply.text for reply in replies] == [reply.text for reply in expected]
         engine.close()
-    asked = [body.get("n", 1) for body in server.bodies]
-    assert asked == [3, 1, 1, 1, 1, 1, 1], "what it does not take it is not asked again"
+    counts = [body.get("n", 1) for body in server.bodies]
+    assert counts == [3, 1, 1, 1, 1, 1, 1], "after the first refusal each reply is a request"
 
 
 def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
     """Some servers refuse to say the same several times."""
     with fake_server() as server:
         engine = make_engine(server.url)
-        ((one, *others),) = sample(engine, [prompt(1)], Sampling(64, temperature=0.0, n=3))
+        ((first, *others),) = sample(engine, [prompt(1)], Sampling(64, temperature=0.0, n=3))
         usage = engine.usage()
     assert ["n" in body for body in server.bodies] == [False]
-    assert [other.text for other in others] == [one.text] * 2
-    assert (usage.prompt_tokens, usage.generated_tokens) == (one.prompt_tokens, one.generated_tokens) == (5, 6)
+    assert [other.text for other in others] == [first.text] * 2
+    assert (usage.prompt_tokens, usage.generated_tokens) == (first.prompt_tokens, first.generated_tokens) == (5, 6)
     assert {(other.prompt_tokens, other.generated_tokens) for other in others} == {(0, 0)}
 
 
@@ -139,7 +139,7 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "cause"),
     [
         ("429", r"status 429 \(busy\) \(after 6 attempts\)"),
         ("500", r"status 500 \(busy\)"),
@@ -150,10 +150,10 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
         ("no-finish", "broken off"),
     ],
 )
-def test_the_last_attempt_ends_with_the_cause(fake_server: Any, fault: str, said: str) -> None:
+def test_the_last_attempt_ends_with_the_cause(fake_server: Any, fault: str, cause: str) -> None:
     with fake_server(share=1.0, faults=[fault]) as server:
         engine = make_engine(server.url, timeout_seconds=0.2 if fault == "stuck" else 60.0)
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=cause):
             sample(engine, [prompt()], SAMPLING)
         usage = engine.usage()
     assert (usage.requests, usage.retries, usage.failures) == (6, 5, 1)
@@ -206,7 +206,7 @@ def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
     assert busy.seen["429"] == 1
 
 
-def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
+def test_a_rest_longer_than_the_budget_is_reported(fake_server: Any) -> None:
     with fake_server(scripted=["429"], pause="3600") as server:
         engine = make_engine(server.url, concurrency=1)
         started = time.monotonic()
@@ -216,7 +216,7 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "kind", "said"),
+    ("status", "message", "kind", "cause"),
     [
         (401, "bad key", UserError, "put a valid key into A_KEY"),
         (404, "no such model", UserError, "name a served model"),
@@ -224,22 +224,22 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
         (400, "the picture is too large", EngineError, r"status 400 \(the picture is too large\)"),
     ],
 )
-def test_what_asking_again_cannot_fix_is_said_at_once(
-    fake_server: Any, status: int, message: str, kind: type[Exception], said: str
+def test_what_asking_again_cannot_fix_fails_at_once(
+    fake_server: Any, status: int, message: str, kind: type[Exception], cause: str
 ) -> None:
     with fake_server() as server:
         server._chat = lambda body: (status, {"error": {"message": message}})
         engine = make_engine(server.url, key_variable="A_KEY")
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=cause):
             sample(engine, [prompt()], SAMPLING)
     assert server.requests == 1
 
 
-@pytest.mark.parametrize("key, said", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])
-def test_what_a_server_does_not_take_is_left_out_by_all_who_have_said_it(fake_server: Any, key: str, said: str) -> None:
+@pytest.mark.parametrize("key, words", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])
+def test_a_key_that_a_server_refuses_is_left_out_from_then_on(fake_server: Any, key: str, words: str) -> None:
     with fake_server(latency=lambda body: 0.05) as server:
         chat = server._chat
-        server._chat = lambda body: (400, {"error": {"message": said}}) if key in body else chat(body)
+        server._chat = lambda body: (400, {"error": {"message": words}}) if key in body else chat(body)
         engine = make_engine(server.url)
         replies = sample(engine, [prompt(n) for n in range(8)], SAMPLING)  # all under way at once
         assert len(replies) == 8 and engine.usage().failures == 0
@@ -299,13 +299,13 @@ PARTS = [
     ],
 )
 def test_thoughts_that_come_apart_stand_before_the_words(message: dict[str, Any], reason: str, text: str) -> None:
-    one = read_choice("u", {"finish_reason": reason, "message": message})
-    assert (one.text, one.finish_reason) == (text, reason)
+    completion = read_choice("u", {"finish_reason": reason, "message": message})
+    assert (completion.text, completion.finish_reason) == (text, reason)
     assert split_thoughts(text)[1] in ("What is the rate?", "No.", "")
 
 
 @pytest.mark.parametrize(
-    ("message", "kind", "said"),
+    ("message", "kind", "cause"),
     [
         ({"content": None, "tool_calls": [{"function": {"name": "search"}}]}, EngineError, "calls a tool.*search"),
         ({"content": "Let me look.", "function_call": {"name": "search"}}, EngineError, "calls a tool.*search"),
@@ -316,16 +316,16 @@ def test_thoughts_that_come_apart_stand_before_the_words(message: dict[str, Any]
         ({"content": None}, TransientError, "no words"),
     ],
 )
-def test_what_says_nothing_is_never_an_empty_reply(message: dict[str, Any], kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
+def test_what_says_nothing_is_never_an_empty_reply(message: dict[str, Any], kind: type[Exception], cause: str) -> None:
+    with pytest.raises(kind, match=cause):
         read_choice("u", {"finish_reason": "stop", "message": message})
 
 
 def test_half_a_surrogate_pair_is_no_reason_to_stop(fake_server: Any) -> None:
     with fake_server(reply=lambda body: "a\ud83db") as server:
         engine = make_engine(server.url)
-        ((one,),) = sample(engine, [prompt()], SAMPLING)
-    assert one.text == "a?b"
+        ((completion,),) = sample(engine, [prompt()], SAMPLING)
+    assert completion.text == "a?b"
 
 
 def test_a_server_that_is_gone_is_replaced_by_the_other(fake_server: Any) -> None:
@@ -368,7 +368,7 @@ def test_the_official_client_understands_the_fake_server(fake_server: Any) -> No
     with fake_server() as server:
         client = OpenAI(base_url=server.url, api_key="x", max_retries=0)
         reply = client.chat.completions.create(model="base", messages=[{"role": "user", "content": "Hello"}], seed=4)
-        names = [one.id for one in client.models.list().data]
+        names = [model.id for model in client.models.list().data]
     assert (reply.choices[0].message.content or "").startswith("Question")
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage is not None and reply.usage.completion_tokens == 6

@@ -85,10 +85,10 @@ def say(server: Server) -> str:
     with serve(server):
         engine = make_engine(server.url)
         try:
-            ((one,),) = sample(engine, [PROMPT], ASKED)
+            ((completion,),) = sample(engine, [PROMPT], ASKED)
         finally:
             engine.close()
-    return one.text
+    return completion.text
 
 
 def fails(server: Server) -> str:
@@ -150,8 +150,8 @@ def test_a_key_that_comes_back_is_shown_to_nobody(status: int, caplog: pytest.Lo
         yield json.dumps({"error": f"you sent {dict(headers.items())}"}).replace("/", "\\/").encode()
 
     with caplog.at_level(logging.DEBUG):
-        said = fails(Server(echo, status=status))
-    assert "Bearer ***" in said
+        message = fails(Server(echo, status=status))
+    assert "Bearer ***" in message
     assert KEY not in caplog.text
 
 
@@ -178,8 +178,8 @@ def test_an_address_with_a_password_is_refused_without_saying_it() -> None:
 
 
 def test_an_error_steers_no_terminal() -> None:
-    said = fails(Server(once(json.dumps({"error": "\x1b]0;owned\x07 \u202egnp.exe \ud800"}).encode()), status=400))
-    assert said.isprintable() and "owned" in said
+    message = fails(Server(once(json.dumps({"error": "\x1b]0;owned\x07 \u202egnp.exe \ud800"}).encode()), status=400))
+    assert message.isprintable() and "owned" in message
 
 
 @example("1e308")
@@ -206,8 +206,8 @@ def test_any_json_is_read_or_refused(value: dict[str, Any]) -> None:
     text = json.dumps(value)
     assert (message := error_message(text)) == printable(message)
     try:
-        for one in choices_of("u", read_object("u", text), 1):
-            read_choice("u", one).text.encode()
+        for choice in choices_of("u", read_object("u", text), 1):
+            read_choice("u", choice).text.encode()
     except (TransientError, EngineError):
         pass
 
@@ -274,22 +274,23 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "full"), [(one, True) for one in FULL.values()] + [(one, False) for one in OTHERS])
-def test_a_full_context_is_understood_by_what_is_meant(words: str, full: bool) -> None:
+@pytest.mark.parametrize("words", [*FULL.values(), *OTHERS])
+def test_a_full_context_is_understood_by_what_is_meant(words: str) -> None:
+    full = words in FULL.values()
     assert no_room(words) == full
     body = {"error": {"message": words, "type": "invalid_request_error", "param": "messages", "code": 400}}
     assert no_room(json.dumps(body)) == no_room(json.dumps({"error": {"metadata": {"raw": json.dumps(body)}}})) == full
 
 
 @pytest.mark.parametrize("status", [200, 400, 413, 422, 500])
-def test_a_full_context_is_one_under_any_status(status: int) -> None:
+def test_a_full_context_is_recognised_under_any_status(status: int) -> None:
     error = {"message": FULL["Anthropic"], "type": "invalid_request_error"}
     with pytest.raises(NoRoom, match="prompt is too long: 210000 tokens > 200000 maximum"):
         say(Server(once(json.dumps({"error": error}).encode()), status=status))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (
             {"error": {"code": 502, "message": "Provider returned error"}},
@@ -301,5 +302,5 @@ def test_a_full_context_is_one_under_any_status(status: int) -> None:
         ({"detail": "the model sleeps", "choices": None}, "status 200 (the model sleeps) (after 2"),
     ],
 )
-def test_an_error_in_a_reply_without_an_error_status_keeps_its_words(body: dict[str, Any], said: str) -> None:
-    assert said in fails(Server(once(json.dumps(body).encode())))
+def test_an_error_in_a_reply_without_an_error_status_keeps_its_words(body: dict[str, Any], message: str) -> None:
+    assert message in fails(Server(once(json.dumps(body).encode())))

@@ -85,10 +85,10 @@ def test_a_session_finds_earlier_turns_in_its_slots(plain: TransformersEngine, e
         before, cache = engine.usage(), session.kept._cache
         replies = session.sample(prompts, Sampling(24))
         after = engine.usage()
-        asked = after.prompt_tokens - before.prompt_tokens
-        assert asked == sum(len(prompt.token_ids) for prompt in prompts)
+        prompt_tokens = after.prompt_tokens - before.prompt_tokens
+        assert prompt_tokens == sum(len(prompt.token_ids) for prompt in prompts)
         if session.kept._cache is cache:  # else the slots had to grow
-            assert after.cached_tokens - before.cached_tokens > 0.6 * asked
+            assert after.cached_tokens - before.cached_tokens > 0.6 * prompt_tokens
             reused += 1
         check_logprobs(engine.model, prompts, replies)
         assert tokens_of(replies) == tokens_of(plain.sample(prompts, Sampling(24)))
@@ -101,12 +101,12 @@ def test_a_session_finds_earlier_turns_in_its_slots(plain: TransformersEngine, e
 
 def test_sessions_side_by_side_have_the_same_slots(plain: TransformersEngine, engine: TransformersEngine) -> None:
     """As Best-of-N has one for each N; they go with the last of them."""
-    one, other, prompts = engine.session(), engine.session(), make_prompts(engine, 5)
-    for session, sampling in ((one, SAMPLINGS[0]), (other, SAMPLINGS[1]), (one, SAMPLINGS[2])):
+    first, second, prompts = engine.session(), engine.session(), make_prompts(engine, 5)
+    for session, sampling in ((first, SAMPLINGS[0]), (second, SAMPLINGS[1]), (first, SAMPLINGS[2])):
         assert tokens_of(session.sample(prompts, sampling)) == tokens_of(plain.sample(prompts, sampling))
-    slots: Any = weakref.ref(one.kept)  # type: ignore[attr-defined]
-    assert slots() is other.kept  # type: ignore[attr-defined]
-    del one, other, session
+    slots: Any = weakref.ref(first.kept)  # type: ignore[attr-defined]
+    assert slots() is second.kept  # type: ignore[attr-defined]
+    del first, second, session
     assert slots() is None
     assert tokens_of(engine.session().sample(prompts, SAMPLINGS[3])) == tokens_of(plain.sample(prompts, SAMPLINGS[3]))
 

@@ -110,14 +110,14 @@ def test_replies_end_at_a_stop_token_or_the_limit(engine: TransformersEngine) ->
     assert ends == {"stop", "length"}
 
 
-def test_a_reply_ends_at_ids_of_ones_own(engine: TransformersEngine) -> None:
+def test_a_reply_ends_at_further_stop_ids(engine: TransformersEngine) -> None:
     prompts = make_prompts(engine, 6)
-    whole = engine.sample(prompts, Sampling(40))
-    ends = (whole[0][0].token_ids[5],)
-    for (one,), (cut,) in zip(whole, engine.sample(prompts, Sampling(40, stop_ids=ends)), strict=True):
-        at = one.token_ids.index(ends[0]) + 1 if ends[0] in one.token_ids else len(one.token_ids)
-        assert cut.token_ids == one.token_ids[:at]
-        assert cut.finish_reason == ("stop" if cut.token_ids[-1] == ends[0] else one.finish_reason)
+    uncut = engine.sample(prompts, Sampling(40))
+    ends = (uncut[0][0].token_ids[5],)
+    for (full,), (cut,) in zip(uncut, engine.sample(prompts, Sampling(40, stop_ids=ends)), strict=True):
+        at = full.token_ids.index(ends[0]) + 1 if ends[0] in full.token_ids else len(full.token_ids)
+        assert cut.token_ids == full.token_ids[:at]
+        assert cut.finish_reason == ("stop" if cut.token_ids[-1] == ends[0] else full.finish_reason)
     assert len(engine.sample(prompts, Sampling(40, stop_ids=ends))[0][0].token_ids) <= 6
 
 
@@ -131,9 +131,9 @@ def test_a_session_reuses_earlier_turns_and_changes_nothing(engine: Transformers
         completions = session.sample(prompts, SAMPLING)
         after = engine.usage()
         cached = after.cached_tokens - before.cached_tokens
-        asked = after.prompt_tokens - before.prompt_tokens
-        assert asked == sum(len(prompt.token_ids) for prompt in prompts)
-        assert cached > (0.6 * asked if turn else 0)
+        prompt_tokens = after.prompt_tokens - before.prompt_tokens
+        assert prompt_tokens == sum(len(prompt.token_ids) for prompt in prompts)
+        assert cached > (0.6 * prompt_tokens if turn else 0)
         check_logprobs(engine.model, prompts, completions)
         assert tokens_of(completions) == tokens_of(engine.sample(prompts, SAMPLING))
         prompts = [
@@ -158,17 +158,17 @@ def test_no_more_numbers_are_drawn_than_fit_into_the_context(
     engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request for any number of tokens takes the memory of those that fit, and its reply keeps its bytes."""
-    asked: list[int] = []
+    counts: list[int] = []
 
     def counted(seed: int, sample: int, count: int) -> Any:
-        asked.append(count)
+        counts.append(count)
         return uniforms(seed, sample, count)
 
     monkeypatch.setattr(decoding, "uniforms", counted)
     rooms = (9, 30, 4)  # every row of a batch has as many numbers as the one with most room
     prompts = [Prompt((7,) * (engine.context - room), seed) for seed, room in enumerate(rooms)]
     replies = engine.sample(prompts, Sampling(100_000, n=2))
-    assert set(asked) == {30}
+    assert set(counts) == {30}
     assert tokens_of(replies) == tokens_of(engine.sample(prompts, Sampling(30, n=2)))
     apart = [engine.sample([prompt], Sampling(room, n=2))[0] for prompt, room in zip(prompts, rooms, strict=True)]
     assert tokens_of(replies) == tokens_of(apart)

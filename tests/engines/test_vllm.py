@@ -40,28 +40,28 @@ def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url)
         sampling = Sampling(64, temperature=0.7, top_p=0.9, n=2, stop_ids=(500,))
-        ((one, two),) = sample(engine, [Prompt((7, 8, 9), 2**62 + 1)], sampling)
+        ((first, second),) = sample(engine, [Prompt((7, 8, 9), 2**62 + 1)], sampling)
         engine.close()
     (body,) = server.bodies
     assert (body["model"], body["prompt"], body["seed"], body["n"]) == ("base", [7, 8, 9], 2**62 + 1, 2)
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.7, 0.9, 64)
     assert {engine.chat.end_of_turn, 500} <= set(body["stop_token_ids"])
     assert engine.context == 2048
-    assert one.finish_reason == "stop" and one.token_ids[-1] == engine.chat.end_of_turn
-    assert one.text == tokenizer.decode(one.token_ids[:-1]) and one.text.startswith("Question")
-    assert len(one.logprobs) == len(one.token_ids) and one.text != two.text
-    assert (one.prompt_tokens, two.prompt_tokens) == (3, 0)
+    assert first.finish_reason == "stop" and first.token_ids[-1] == engine.chat.end_of_turn
+    assert first.text == tokenizer.decode(first.token_ids[:-1]) and first.text.startswith("Question")
+    assert len(first.logprobs) == len(first.token_ids) and first.text != second.text
+    assert (first.prompt_tokens, second.prompt_tokens) == (3, 0)
     usage = engine.usage()
-    assert (usage.prompt_tokens, usage.generated_tokens) == (3, len(one.token_ids) + len(two.token_ids))
+    assert (usage.prompt_tokens, usage.generated_tokens) == (3, len(first.token_ids) + len(second.token_ids))
 
 
 def test_a_reply_cut_by_the_limit_keeps_all_its_ids(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url)
-        ((one,),) = sample(engine, [Prompt((7,), 1)], Sampling(3))
+        ((completion,),) = sample(engine, [Prompt((7,), 1)], Sampling(3))
         engine.close()
-    assert (len(one.token_ids), one.finish_reason) == (3, "length")
-    assert one.text == tokenizer.decode(one.token_ids)
+    assert (len(completion.token_ids), completion.finish_reason) == (3, "length")
+    assert completion.text == tokenizer.decode(completion.token_ids)
 
 
 def test_the_context_limits_the_reply(fake_server: Any, tokenizer: Any) -> None:
@@ -90,24 +90,24 @@ def test_ids_that_the_base_does_not_have_end_everything_and_odd_log_probs_cost_a
 
         server._completions = completions
         engine = make_engine(tokenizer, server.url)
-        ((one,),) = sample(engine, [Prompt((7,), 1)], SAMPLING)
+        ((completion,),) = sample(engine, [Prompt((7,), 1)], SAMPLING)
         assert not odd and engine.usage().retries == 3
-        engine.vocabulary = max(one.token_ids)
+        engine.vocabulary = max(completion.token_ids)
         with pytest.raises(UserError, match=r"the token id \d+, and model\.base has only \d+: another model is served"):
             sample(engine, [Prompt((7,), 1)], SAMPLING)
         engine.close()
 
 
 def test_an_adapter_is_loaded_once_and_unloaded_at_the_end(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
-    with fake_server(tokenizer=tokenizer) as one, fake_server(tokenizer=tokenizer) as two:
-        engine = make_engine(tokenizer, one.url, two.url, adapter=adapter)
+    with fake_server(tokenizer=tokenizer) as first, fake_server(tokenizer=tokenizer) as second:
+        engine = make_engine(tokenizer, first.url, second.url, adapter=adapter)
         sample(engine, [Prompt((7, seed), seed) for seed in range(10)], SAMPLING)
-        for server in (one, two):
+        for server in (first, second):
             assert server.adapters == {adapter_name(adapter): str(adapter.resolve())}
             assert server.seen["load_lora_adapter"] == 1
             assert {body["model"] for body in server.bodies} == {adapter_name(adapter)}
         engine.close()
-        assert one.adapters == two.adapters == {}
+        assert first.adapters == second.adapters == {}
 
 
 def test_a_server_that_was_started_again_gets_the_adapter_again(

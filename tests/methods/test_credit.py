@@ -42,30 +42,30 @@ def mean_logprob(model: Any, row: Row) -> float:
     return sum(value.item() for value in values) / len(values)
 
 
-def slow_feedback(model: Any, one: Trajectory, chat: ChatFormat, placeholder: str) -> list[float]:
+def slow_feedback(model: Any, dialogue: Trajectory, chat: ChatFormat, placeholder: str) -> list[float]:
     """For each turn: the next reply after the user's answer, and after the placeholder in its place."""
-    replies = [index for index, message in enumerate(one.messages) if message.role == "assistant"]
+    replies = [index for index, message in enumerate(dialogue.messages) if message.role == "assistant"]
     gains = []
     for turn, index in enumerate(replies[:-1]):
-        other = list(one.messages)
+        other = list(dialogue.messages)
         other[index + 1] = Message("user", placeholder)
         values = []
-        for told in (one, replace(one, messages=tuple(other))):
-            row = encode(told, chat, SYSTEM)
+        for variant in (dialogue, replace(dialogue, messages=tuple(other))):
+            row = encode(variant, chat, SYSTEM)
             start, stop = row.spans[turn + 1]
             values.append(mean_logprob(model, Row(row.token_ids[:stop], ((start, stop),))))
         gains.append(values[0] - values[1])
     return gains
 
 
-def slow_reference(model: Any, one: Trajectory, chat: ChatFormat, most: int | None = None) -> list[float]:
+def slow_reference(model: Any, dialogue: Trajectory, chat: ChatFormat, most: int | None = None) -> list[float]:
     """For each state: the reference program in the place of the reply, behind the marker and the fence."""
-    row, values = encode(one, chat, SYSTEM), []
+    row, values = encode(dialogue, chat, SYSTEM), []
     opening = chat.reply(f"{ANSWER_MARKER}\n```python\n")[:-1]
-    whole = chat.reply(f"{ANSWER_MARKER}\n```python\n{one.task.ground_truth}")[:-1]
-    assert whole[: len(opening)] == opening
+    answer = chat.reply(f"{ANSWER_MARKER}\n```python\n{dialogue.task.ground_truth}")[:-1]
+    assert answer[: len(opening)] == opening
     for start, _ in row.spans:
-        ids = row.token_ids[:start] + (whole if most is None else whole[: len(opening) + most])
+        ids = row.token_ids[:start] + (answer if most is None else answer[: len(opening) + most])
         values.append(math.exp(mean_logprob(model, Row(ids, ((start + len(opening), len(ids)),)))))
     return [values[turn + 1] - values[turn] for turn in range(len(values) - 1)]
 
@@ -76,12 +76,12 @@ def test_what_the_users_answers_change(
 ) -> None:
     model, tolerance = policy
     some = trajectories[:9]  # with replies that were cut, and imported ones
-    rows = [encode(one, chat, SYSTEM) for one in some]
-    found = feedback_gains(model, some, rows, chat, layout)
-    for one, values in zip(some, found, strict=True):
-        expected = slow_feedback(model, one, chat, credit.PLACEHOLDER)
+    rows = [encode(dialogue, chat, SYSTEM) for dialogue in some]
+    gains = feedback_gains(model, some, rows, chat, layout)
+    for dialogue, values in zip(some, gains, strict=True):
+        expected = slow_feedback(model, dialogue, chat, credit.PLACEHOLDER)
         assert values == pytest.approx(expected, abs=20 * tolerance) and all(values)
-    assert {len(values) for values in found} > {1, 4}
+    assert {len(values) for values in gains} > {1, 4}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -90,10 +90,10 @@ def test_what_turns_add_to_the_reference(
 ) -> None:
     model, tolerance = policy
     some = trajectories[:9]
-    rows = [encode(one, chat, SYSTEM) for one in some]
-    found = reference_gains(model, some, rows, BACKEND, chat, layout)
-    for one, values in zip(some, found, strict=True):
-        assert values == pytest.approx(slow_reference(model, one, chat), abs=20 * tolerance) and all(values)
+    rows = [encode(dialogue, chat, SYSTEM) for dialogue in some]
+    gains = reference_gains(model, some, rows, BACKEND, chat, layout)
+    for dialogue, values in zip(some, gains, strict=True):
+        assert values == pytest.approx(slow_reference(model, dialogue, chat), abs=20 * tolerance) and all(values)
 
 
 def test_a_context_without_room(
@@ -101,7 +101,7 @@ def test_a_context_without_room(
 ) -> None:
     model, tolerance = policy
     some = [*trajectories[:3], *trajectories[6:9]]
-    rows = [encode(one, chat, SYSTEM) for one in some]
+    rows = [encode(dialogue, chat, SYSTEM) for dialogue in some]
     opening, program = (len(ids) for ids in credit._reference_ids(some[0].task, BACKEND, chat))
     furthest = max(row.spans[-1][0] for row in rows[:3])
 
@@ -110,12 +110,12 @@ def test_a_context_without_room(
 
     limit(furthest + opening + 5)  # five tokens of the first task's reference, for all of its attempts
     assert program > 5
-    found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
-    for one, values in zip(some[:3], found[:3], strict=True):
-        assert values == pytest.approx(slow_reference(model, one, chat, 5), abs=20 * tolerance)
+    gains = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
+    for dialogue, values in zip(some[:3], gains[:3], strict=True):
+        assert values == pytest.approx(slow_reference(model, dialogue, chat, 5), abs=20 * tolerance)
     limit(furthest + opening)
-    found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
-    assert all(values == [0.0] * (len(row.spans) - 1) for values, row in zip(found[:3], rows, strict=False))
+    gains = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
+    assert all(values == [0.0] * (len(row.spans) - 1) for values, row in zip(gains[:3], rows, strict=False))
     limit(max(len(row.token_ids) for row in rows) + 1)
     monkeypatch.setattr(credit, "PLACEHOLDER", " ".join(["nothing"] * 50))
     assert feedback_gains(model, some[:1], rows[:1], chat, Layout(None))[0][-1] == 0.0
@@ -123,27 +123,27 @@ def test_a_context_without_room(
 
 def test_a_single_turn_finds_out_nothing(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
     model, _ = policy
-    one = trajectories[0]
-    brief = replace(one, messages=(one.messages[0], one.messages[-1]), turns=())
+    dialogue = trajectories[0]
+    brief = replace(dialogue, messages=(dialogue.messages[0], dialogue.messages[-1]), turns=())
     rows = [encode(brief, chat, SYSTEM)]
     assert feedback_gains(model, [brief], rows, chat, Layout(None)) == [[]]
     assert reference_gains(model, [brief], rows, BACKEND, chat, Layout(None)) == [[]]
 
 
 def test_no_reference_is_one_sentence(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
-    one = replace(trajectories[0], task=replace(trajectories[0].task, ground_truth=""))
+    dialogue = replace(trajectories[0], task=replace(trajectories[0].task, ground_truth=""))
     with pytest.raises(UserError, match=r"task train-00000: grpo\.credit `igpo` needs a reference"):
-        reference_gains(policy[0], [one], [encode(one, chat, SYSTEM)], BACKEND, chat, Layout(None))
+        reference_gains(policy[0], [dialogue], [encode(dialogue, chat, SYSTEM)], BACKEND, chat, Layout(None))
 
 
 def test_the_settings_say_what_is_measured(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
     model, tolerance = policy
     some = trajectories[:2]
-    rows = [encode(one, chat, SYSTEM) for one in some]
-    found = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="infopo"))
-    assert found[1] == pytest.approx(slow_feedback(model, some[1], chat, credit.PLACEHOLDER), abs=20 * tolerance)
-    found = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="igpo", layout="flat"))
-    assert found[1] == pytest.approx(slow_reference(model, some[1], chat), abs=20 * tolerance)
+    rows = [encode(dialogue, chat, SYSTEM) for dialogue in some]
+    gains = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="infopo"))
+    assert gains[1] == pytest.approx(slow_feedback(model, some[1], chat, credit.PLACEHOLDER), abs=20 * tolerance)
+    gains = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="igpo", layout="flat"))
+    assert gains[1] == pytest.approx(slow_reference(model, some[1], chat), abs=20 * tolerance)
 
 
 # Which turn gets what
@@ -162,7 +162,7 @@ def standard(value: float, values: Sequence[float]) -> float:
 def slow_credits(
     rewards: Sequence[float], gains: Sequence[Sequence[float]], groups: Sequence[int], settings: GrpoSettings
 ) -> list[list[float]]:
-    found = []
+    advantages = []
     for reward, own, group in zip(rewards, gains, groups, strict=True):
         members = [number for number, other in enumerate(groups) if other == group]
         outcomes = [rewards[number] for number in members]
@@ -177,8 +177,8 @@ def slow_credits(
             each = [standard(value, [*informed, *outcomes]) for value in (*own, reward)]
             for turn in range(len(each)):
                 turns.append(sum(value * settings.discount**later for later, value in enumerate(each[turn:])))
-        found.append(turns)
-    return found
+        advantages.append(turns)
+    return advantages
 
 
 attempts = st.lists(
@@ -199,10 +199,10 @@ def test_credits(made: list[tuple[float, list[float]]], kind: Any, discount: flo
     settings = GrpoSettings(credit=kind, discount=discount, **how)
     rewards, gains = [reward for reward, _ in made], [gain for _, gain in made]
     groups = [number // 3 for number in range(len(made))]
-    found = turn_credits(rewards, [len(gain) + 1 for gain in gains], groups, settings, gains)
+    advantages = turn_credits(rewards, [len(gain) + 1 for gain in gains], groups, settings, gains)
     expected = slow_credits(rewards, gains, groups, settings)
-    assert [len(turns) for turns in found] == [len(turns) for turns in expected]
-    for turns, slow in zip(found, expected, strict=True):
+    assert [len(turns) for turns in advantages] == [len(turns) for turns in expected]
+    for turns, slow in zip(advantages, expected, strict=True):
         assert turns == pytest.approx(slow, abs=1e-6)
 
 
@@ -211,21 +211,21 @@ def test_attempts_are_laid_out_with_what_their_turns_found_out(
 ) -> None:
     given_ = [make_trajectory(0, n, 0.5) for n in range(3)]
     lost = make_trajectory(0, 3, None, outcome="lost")
-    asked: list[tuple[list[Trajectory], list[Row]]] = []
+    calls: list[tuple[list[Trajectory], list[Row]]] = []
 
     def informs(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> list[list[float]]:
-        asked.append((list(dialogues), list(rows)))
+        calls.append((list(dialogues), list(rows)))
         return [[float(number + turn) for turn in range(len(row.spans) - 1)] for number, row in enumerate(rows)]
 
-    found = lay_out([*given_, lost], chat, "Help.", GrpoSettings(credit="infopo"), informs)
-    assert asked == [(given_, list(found.rows))], "lost attempts are not asked about"
-    gains = informs(given_, found.rows)
+    laid_out = lay_out([*given_, lost], chat, "Help.", GrpoSettings(credit="infopo"), informs)
+    assert calls == [(given_, list(laid_out.rows))], "lost attempts have no gains"
+    gains = informs(given_, laid_out.rows)
     expected = slow_credits([0.5] * 3, gains, [0] * 3, GrpoSettings(credit="infopo"))
-    for values, slow in zip(found.advantages, expected, strict=True):
+    for values, slow in zip(laid_out.advantages, expected, strict=True):
         assert values == pytest.approx(slow)
     flat = [gain for some in gains for gain in some]
-    assert found.metrics["info_gain"] == pytest.approx(sum(flat) / len(flat))
-    assert found.metrics["groups_with_signal"] == 1.0, "equal rewards are no longer silent"
+    assert laid_out.metrics["info_gain"] == pytest.approx(sum(flat) / len(flat))
+    assert laid_out.metrics["groups_with_signal"] == 1.0, "equal rewards give a signal, too"
 
 
 def test_attempts_are_compared_within_their_task_only(
@@ -234,28 +234,28 @@ def test_attempts_are_compared_within_their_task_only(
     rewards = [[1.0, 0.0, 0.5], [0.2, 0.2, 0.2]]
     given = [make_trajectory(task, n, reward) for task, row in enumerate(rewards) for n, reward in enumerate(row)]
     lost = make_trajectory(0, 3, None, outcome="lost")
-    found = lay_out([*given, lost], chat, "Help.", GrpoSettings())
-    assert found.rows == tuple(encode(one, chat, "Help.") for one in given)
-    assert found.groups == (0, 0, 0, 1, 1, 1)
+    laid_out = lay_out([*given, lost], chat, "Help.", GrpoSettings())
+    assert laid_out.rows == tuple(encode(dialogue, chat, "Help.") for dialogue in given)
+    assert laid_out.groups == (0, 0, 0, 1, 1, 1)
     deviation = (((0.5**2) * 2) / 3) ** 0.5
     for row, values, expected in zip(
-        found.rows, found.advantages, [0.5 / deviation, -0.5 / deviation, 0.0, 0.0, 0.0, 0.0], strict=True
+        laid_out.rows, laid_out.advantages, [0.5 / deviation, -0.5 / deviation, 0.0, 0.0, 0.0, 0.0], strict=True
     ):
         assert values == pytest.approx((expected,) * len(row.spans))
-    assert found.metrics["return"] == pytest.approx(2.1 / 6)
-    assert found.metrics["success"] == pytest.approx(1 / 6)
-    assert found.metrics["groups_with_signal"] == 0.5
-    assert found.metrics["turns"] == sum(len(row.spans) for row in found.rows) / 6
+    assert laid_out.metrics["return"] == pytest.approx(2.1 / 6)
+    assert laid_out.metrics["success"] == pytest.approx(1 / 6)
+    assert laid_out.metrics["groups_with_signal"] == 0.5
+    assert laid_out.metrics["turns"] == sum(len(row.spans) for row in laid_out.rows) / 6
 
 
 def test_a_turn_is_compared_with_turns_of_its_number() -> None:
     settings = GrpoSettings(credit="turn", discount=0.5)
-    found = turn_credits([1.0, 0.4], [1, 2], [0, 0], settings)
+    by_turn = turn_credits([1.0, 0.4], [1, 2], [0, 0], settings)
     # Turn 0: returns 1 and 0.2; turn 1: only the second attempt has one.
-    assert found[0] == pytest.approx((1.0,))
-    assert found[1] == pytest.approx((-1.0, 0.0))
-    whole = turn_credits([1.0, 0.4], [1, 2], [0, 0], GrpoSettings())
-    assert whole[0] == pytest.approx((1.0,)) and whole[1] == pytest.approx((-1.0, -1.0))
+    assert by_turn[0] == pytest.approx((1.0,))
+    assert by_turn[1] == pytest.approx((-1.0, 0.0))
+    by_attempt = turn_credits([1.0, 0.4], [1, 2], [0, 0], GrpoSettings())
+    assert by_attempt[0] == pytest.approx((1.0,)) and by_attempt[1] == pytest.approx((-1.0, -1.0))
 
 
 def test_nothing_scored_is_one_sentence(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:

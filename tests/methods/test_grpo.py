@@ -73,10 +73,10 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     tasks = list(generate("train", 5, seed=1))
     seeds, policies = set(), []
     for iteration, chosen in enumerate(([0, 1], [2, 3], [4, 0])):
-        found = list(TrajectoryStore(scratch / f"iteration-{iteration:04d}" / "dialogues").read())
-        assert [(one.task.id, one.attempt) for one in found] == [(tasks[n].id, k) for n in chosen for k in range(4)]
-        assert all(one.reward is not None and len(one.tests) == len(one.task.test_cases) for one in found)
-        seeds |= {one.seed for one in found}
+        talks = list(TrajectoryStore(scratch / f"iteration-{iteration:04d}" / "dialogues").read())
+        assert [(talk.task.id, talk.attempt) for talk in talks] == [(tasks[n].id, k) for n in chosen for k in range(4)]
+        assert all(talk.reward is not None and len(talk.tests) == len(talk.task.test_cases) for talk in talks)
+        seeds |= {talk.seed for talk in talks}
         policies.append((scratch / f"iteration-{iteration:04d}/adapter/adapter_model.safetensors").read_bytes())
     assert len(seeds) == 24, "every attempt of every iteration has a seed of its own, also at a task it meets again"
     assert len({*policies, weights}) == 4, "each iteration is sampled from the current policy"
@@ -191,7 +191,7 @@ def test_all_weights_may_be_trained_beside_the_base_that_they_were(
 def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_out(
     project: Any, monkeypatch: pytest.MonkeyPatch, credit: str
 ) -> None:
-    asked: list[tuple[float, list[tuple[float, ...]]]] = []
+    iterations: list[Any] = []
     lay_out, turn_gains = grpo.lay_out, grpo.turn_gains
     weights: list[float] = []
 
@@ -200,9 +200,8 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
         return turn_gains(model, *given, **more)
 
     def laid_out(*given: Any) -> Any:
-        found = lay_out(*given)
-        asked.append((found.metrics["info_gain"], list(found.advantages)))
-        return found
+        iterations.append(lay_out(*given))
+        return iterations[-1]
 
     monkeypatch.setattr(grpo, "turn_gains", measured)
     monkeypatch.setattr(grpo, "lay_out", laid_out)
@@ -211,24 +210,25 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
     train_policy(settings(grpo=VALUES["grpo"] | changes))
     assert ADAPTER.exists()
     assert len(weights) == 2 and weights[0] == 0.0 < weights[1], "the gains are those of the policy that has sampled"
-    assert all(math.isfinite(gain) and gain for gain, _ in asked)
-    several = [turns for _, advantages in asked for turns in advantages if len(turns) > 2]
-    assert several and any(len(set(turns)) > 1 for turns in several), "turns of an attempt are told apart"
+    gains = [attempts.metrics["info_gain"] for attempts in iterations]
+    assert all(math.isfinite(gain) and gain for gain in gains)
+    several = [turns for attempts in iterations for turns in attempts.advantages if len(turns) > 2]
+    assert several and any(len(set(turns)) > 1 for turns in several), "turns of an attempt differ"
 
 
 def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[float] = []
+    largest: list[float] = []
     privileged_advantages, lay_out = grpo_trainer.privileged_advantages, grpo.lay_out
 
     def compared(teacher: Any, old: Any) -> Any:
-        found = privileged_advantages(teacher, old)
-        told.append(float(found.abs().max()))
-        return found
+        advantages = privileged_advantages(teacher, old)
+        largest.append(float(advantages.abs().max()))
+        return advantages
 
     def unrewarded(trajectories: Any, *more: Any) -> Any:
-        return lay_out([replace(one, reward=0.5) for one in trajectories], *more)
+        return lay_out([replace(dialogue, reward=0.5) for dialogue in trajectories], *more)
 
     monkeypatch.setattr(grpo_trainer, "privileged_advantages", compared)
     changed = settings(grpo=VALUES["grpo"] | {"iterations": 2, "credit": "privileged"})
@@ -238,9 +238,9 @@ def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
         train_policy(changed)
         adapters.append(ADAPTER.read_bytes())
         monkeypatch.setattr(grpo, "lay_out", unrewarded)
-    assert len(told) == 2 * 2 * 8, "one for each attempt"
+    assert len(largest) == 2 * 2 * 8, "one for each attempt"
     # In the first iteration the policy is the base, and tells tokens apart only because the teacher has read c.
-    assert min(told[:8]) > 0.1
+    assert min(largest[:8]) > 0.1
     assert adapters[0] == adapters[1]
 
 
@@ -279,5 +279,5 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     domain: Any = None
     for process_rank, expected in (("1", []), ("0", ["opened", "opened", "written"])):
         monkeypatch.setenv("RANK", process_rank)
-        found = Grpo().train(training_job(Grpo(), settings(), domain, inputs, tmp_path))
-        assert (done, bool(found.metrics)) == (expected, process_rank == "0")
+        result = Grpo().train(training_job(Grpo(), settings(), domain, inputs, tmp_path))
+        assert (done, bool(result.metrics)) == (expected, process_rank == "0")

@@ -32,8 +32,8 @@ SETTINGS = GrpoSettings(
 )
 
 
-def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
-    """Two tasks, each with a good and a bad reply; notes how likely the model that asks finds the good one."""
+def sampler(chat: ChatFormat, notes: list[tuple[int, float]]) -> Any:
+    """Two tasks, each with a good and a bad reply; notes how likely the good one is for the model."""
     from sweetrl.lm.passes import Layout
     from sweetrl.lm.reference import row_logprobs
 
@@ -45,7 +45,7 @@ def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
 
     def sample(iteration: int, model: Any) -> Attempts:
         good = sum(row_logprobs(model, rows[:1], Layout(None))[0]).item()  # type: ignore[arg-type]
-        asked.append((iteration, good))
+        notes.append((iteration, good))
         return Attempts(tuple(rows), ((1.0,), (-1.0,)) * 2, (0, 0, 1, 1), {"return": 0.5, "success": 0.5})
 
     return sample
@@ -54,11 +54,11 @@ def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
 def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path
 ) -> None:
-    asked: list[tuple[int, float]] = []
-    trainer = GroupTrainer(fresh(tiny_model), sampler(chat, asked), SETTINGS, tmp_path, 0)
+    notes: list[tuple[int, float]] = []
+    trainer = GroupTrainer(fresh(tiny_model), sampler(chat, notes), SETTINGS, tmp_path, 0)
     history = trainer.fit()
-    assert [iteration for iteration, _ in asked] == [0, 1, 2, 3]
-    likely = [good for _, good in asked]
+    assert [iteration for iteration, _ in notes] == [0, 1, 2, 3]
+    likely = [good for _, good in notes]
     assert likely == sorted(likely) and likely[-1] > likely[0] + 0.5, "each iteration sees what the one before learnt"
     assert len(history) == 8
     first, second = history[0], history[1]
@@ -102,15 +102,15 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
 
     weights, lora = [], LORA.model_copy(update={"dropout": 0.1})
     for name in ("undisturbed", "killed"):
-        asked: list[tuple[int, float]] = []
+        notes: list[tuple[int, float]] = []
         if name == "killed":
             with killed_at(GroupTrainer, step):
-                GroupTrainer(fresh(tiny_model, lora), sampler(chat, asked), SETTINGS, tmp_path / name, 0).fit()
-        trainer = GroupTrainer(fresh(tiny_model, lora), sampler(chat, asked), SETTINGS, tmp_path / name, 0)
+                GroupTrainer(fresh(tiny_model, lora), sampler(chat, notes), SETTINGS, tmp_path / name, 0).fit()
+        trainer = GroupTrainer(fresh(tiny_model, lora), sampler(chat, notes), SETTINGS, tmp_path / name, 0)
         assert len(trainer.fit()) == 8
         save_adapter(trainer.model, tmp_path / name / "adapter", "base")
         weights.append((tmp_path / name / "adapter/adapter_model.safetensors").read_bytes())
-    assert [iteration for iteration, _ in asked] == [0, 1, 1, 2, 3]
+    assert [iteration for iteration, _ in notes] == [0, 1, 1, 2, 3]
     assert weights[0] == weights[1]
 
 
@@ -122,18 +122,18 @@ def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_
 
 
 def informed_sampler(chat: ChatFormat) -> Any:
-    """As `sampler`, without rewards, and with the rows as one who sees c reads them."""
+    """As `sampler`, without rewards, and with the rows that the teacher reads, with c."""
     plain = sampler(chat, [])
     requests = ("I want a function.", "I want the price of a ticket.")
 
     def sample(iteration: int, model: Any) -> Attempts:
-        found = plain(iteration, model)
+        attempts = plain(iteration, model)
         informed = []
-        for number, row in enumerate(found.rows):
+        for number, row in enumerate(attempts.rows):
             reply = row.token_ids[slice(*row.spans[0])]
             start = chat.open("The rate is 7. Help.", requests[number // 2])
             informed.append(Row(start + reply, ((len(start), len(start) + len(reply)),)))
-        return replace(found, advantages=((0.0,),) * 4, informed=tuple(informed))
+        return replace(attempts, advantages=((0.0,),) * 4, informed=tuple(informed))
 
     return sample
 
@@ -148,7 +148,7 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
     base = plain_model(tiny_model, "float32").eval()
     assert trainer.reference is not None
     with torch.no_grad():
-        for row, informed, found in zip(
+        for row, informed, values in zip(
             trainer.attempts.rows, trainer.attempts.informed, trainer.reference, strict=True
         ):
             (old,), (reference,), (teacher,) = (
@@ -157,10 +157,10 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
             expected = [
                 [a.item(), b.item(), c.item() - a.item()] for a, b, c in zip(old, reference, teacher, strict=True)
             ]
-            assert found.numpy() == pytest.approx(np.array(expected), abs=1e-4)
-            assert abs(found[:, 2]).max() > 1e-2
+            assert values.numpy() == pytest.approx(np.array(expected), abs=1e-4)
+            assert abs(values[:, 2]).max() > 1e-2
     history = trainer.fit()
-    assert all(math.isfinite(one["loss"]) for one in history)
+    assert all(math.isfinite(entry["loss"]) for entry in history)
 
 
 @pytest.mark.parametrize("layout", ["trees", "flat"])
@@ -178,7 +178,7 @@ def test_distillation_descends_the_divergence_over_the_whole_vocabulary(
     loss = trainer.compute_loss(model, batch)
     loss.backward()
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    found = {name: value.grad.clone() for name, value in trained.items()}
+    gradients = {name: value.grad.clone() for name, value in trained.items()}
     model.zero_grad()
 
     def distributions(row: Row) -> torch.Tensor:
@@ -195,7 +195,7 @@ def test_distillation_descends_the_divergence_over_the_whole_vocabulary(
     slow.backward()
     assert loss.item() == pytest.approx(slow.item(), rel=1e-4) and slow.item() > 0.01
     for name, value in trained.items():
-        assert torch.allclose(found[name], value.grad, atol=1e-5, rtol=1e-3), name
+        assert torch.allclose(gradients[name], value.grad, atol=1e-5, rtol=1e-3), name
 
     history = GroupTrainer(fresh(tiny_model), informed_sampler(chat), settings, tmp_path / "run", 0).fit()
     assert history[-1]["teacher_kl"] < 0.7 * history[0]["teacher_kl"]

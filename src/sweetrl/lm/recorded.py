@@ -96,8 +96,8 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
     if _differ(model, apart):
         raise UserError(
             f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is "
-            f"{computed[worst]:.3f} in training and was {sampled[worst]:.3f} in sampling (over {len(apart)} tokens they "
-            f"are {apart.mean():.2g} apart in the mean), {_cause(model, apart, turn, place)}."
+            f"{computed[worst]:.3f} in training and was {sampled[worst]:.3f} in sampling (over {len(apart)} tokens "
+            f"they are {apart.mean():.2g} apart in the mean), {_cause(model, apart, turn, place)}."
         )
     return {f"recorded_{name}": float(value) for name, value in metrics.items()}
 

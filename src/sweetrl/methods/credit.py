@@ -50,8 +50,8 @@ InformationGains = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequ
 class Attempts:
     """The attempts of one iteration: `advantages` [turns] for each row, `groups` the number of each row's task.
 
-    `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows with c, which the
-    teacher reads, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
+    `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows with c that the teacher
+    reads, for the kinds of credit in PRIVILEGED; then what tokens are worth comes from them, and `advantages` are 0.
     `recorded` are the log-probs of the rows' reply tokens by the policy that sampled them, where that is not the one
     that learns from them (`grpo.staleness`).
     """
