@@ -81,8 +81,8 @@ def slow_both(model: Any, row: Row) -> tuple[list[list[Any]], list[list[Any]]]:
 
 
 def slow_score(model: Any, row: Row, normalization: str) -> Any:
-    ours, reference = slow_both(model, row)
-    ratios = [[a - b for a, b in zip(*turn, strict=True)] for turn in zip(ours, reference, strict=True)]
+    policy, reference = slow_both(model, row)
+    ratios = [[a - b for a, b in zip(*turn, strict=True)] for turn in zip(policy, reference, strict=True)]
     if normalization == "turn":
         return sum(sum(turn) / len(turn) for turn in ratios)
     total = sum(sum(turn) for turn in ratios)
@@ -118,10 +118,10 @@ def fast(trainer: type, model: Any, settings: Any, data: PreferenceData, batch: 
     return made.pair_loss(made.outputs(tensors["rows"]), tensors)
 
 
-def same(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
-    assert ours.item() == pytest.approx(expected.item(), abs=tolerance, rel=tolerance)
-    for mine, theirs in zip(gradients(model, ours), gradients(model, expected), strict=True):
-        assert (mine - theirs).abs().max().item() <= tolerance * max(1.0, theirs.abs().max().item())
+def same(model: Any, loss: Any, expected: Any, tolerance: float) -> None:
+    assert loss.item() == pytest.approx(expected.item(), abs=tolerance, rel=tolerance)
+    for gradient, slow in zip(gradients(model, loss), gradients(model, expected), strict=True):
+        assert (gradient - slow).abs().max().item() <= tolerance * max(1.0, slow.abs().max().item())
 
 
 @contextmanager

@@ -103,14 +103,14 @@ def test_trees_by_flex_attention_are_exact(seed: int, window: int | None) -> Non
     model = model_on("cuda", window=window)
     assert usable_backend(model) == ("flex", "")
     for device in ("cuda", "cpu"):
-        found = reply_logprobs(model, on("cuda", Layout("flex").collate(rows)))
+        logprobs = reply_logprobs(model, on("cuda", Layout("flex").collate(rows)))
         other = model_on(device, window=window)
         expected = alone(other, rows, device)
-        assert (found.cpu() - expected.cpu()).abs().max().item() < 1e-3
+        assert (logprobs.cpu() - expected.cpu()).abs().max().item() < 1e-3
         largest = 0.0
-        for mine, theirs in zip(gradients(model, found), gradients(other, expected), strict=True):
-            largest = max(largest, theirs.abs().max().item())
-            assert (mine.cpu() - theirs.cpu()).abs().max().item() < 1e-3 * max(1.0, largest)
+        for gradient, exact in zip(gradients(model, logprobs), gradients(other, expected), strict=True):
+            largest = max(largest, exact.abs().max().item())
+            assert (gradient.cpu() - exact.cpu()).abs().max().item() < 1e-3 * max(1.0, largest)
 
 
 def test_bfloat16_is_as_near_in_trees_as_alone() -> None:
@@ -118,11 +118,11 @@ def test_bfloat16_is_as_near_in_trees_as_alone() -> None:
     import torch
 
     rows = attempts().rows
-    half, whole = model_on("cuda", "bfloat16"), model_on("cuda")
+    half, full = model_on("cuda", "bfloat16"), model_on("cuda")
     with torch.no_grad():
-        exact = alone(whole, rows, "cuda")
+        exact = alone(full, rows, "cuda")
         trees = reply_logprobs(half, on("cuda", Layout("flex").collate(rows)))
-        errors = [(one - exact).abs().mean().item() for one in (trees, alone(half, rows, "cuda"))]
+        errors = [(logprobs - exact).abs().mean().item() for logprobs in (trees, alone(half, rows, "cuda"))]
     assert 0 < errors[0] < 2 * errors[1]
 
 
@@ -162,8 +162,8 @@ def test_layers_are_compiled_for_few_lengths_and_compute_the_same() -> None:
         expected = reply_logprobs(plain, batch)
         graphs = counters["stats"]["unique_graphs"] - made
         assert (logprobs - expected).abs().max().item() < 1e-3
-        for mine, theirs in zip(computed, gradients(plain, expected), strict=True):
-            assert (mine - theirs).abs().max().item() < 1e-3 * max(1.0, theirs.abs().max().item())
+        for gradient, exact in zip(computed, gradients(plain, expected), strict=True):
+            assert (gradient - exact).abs().max().item() < 1e-3 * max(1.0, exact.abs().max().item())
     assert 1 < made <= 5
     with torch.no_grad():  # as it is
         assert (reply_logprobs(model, batch) - expected).abs().max().item() < 1e-3
@@ -225,8 +225,8 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
     data = attempts()
     settings = CriticSettings(epochs=4.0, batch_size=4, micro_batch_size=4, checkpoints=4, learning_rate=1e-3)
-    whole = trainers.CriticTrainer(model_on("cuda", moved=False), data, settings, tmp_path / "whole", 0)
-    expected = whole.fit()
+    undisturbed = trainers.CriticTrainer(model_on("cuda", moved=False), data, settings, tmp_path / "whole", 0)
+    expected = undisturbed.fit()
 
     class Stopped(Exception):
         pass
@@ -239,34 +239,34 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         trainers.CriticTrainer(model, data, settings, tmp_path / "cut", 0, report=stop).fit()
     again = trainers.CriticTrainer(model_on("cuda", moved=False), data, settings, tmp_path / "cut", 0)
-    found = again.fit()
-    assert [entry["loss"] for entry in found] == pytest.approx([entry["loss"] for entry in expected], abs=1e-4)
+    history = again.fit()
+    assert [entry["loss"] for entry in history] == pytest.approx([entry["loss"] for entry in expected], abs=1e-4)
 
 
 def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) -> None:
     """Greedy replies and their log-probs over two turns, the second with what the first has left; there by graphs."""
     from sweetrl.engines.transformers import TransformersEngine
 
-    said: dict[str, list[list[Any]]] = {}
+    sampled: dict[str, list[list[Any]]] = {}
     for device in ("cpu", "cuda"):
         engine = TransformersEngine(tiny_model, device=device)
         assert engine.device == device
         session: Any = engine.session()
         sampling = Sampling(24, temperature=0.0)
         ids = [engine.chat.open(system, "What does a parking ticket cost?") for system in ("Ask first.", "Be short.")]
-        said[device] = []
+        sampled[device] = []
         for turn in range(2):
-            replies = session.sample([Prompt(one, turn) for one in ids], sampling)
-            said[device].append([reply[0] for reply in replies])
+            replies = session.sample([Prompt(prompt_ids, turn) for prompt_ids in ids], sampling)
+            sampled[device].append([reply[0] for reply in replies])
             ended = [reply[0].finish_reason == "stop" for reply in replies]
             follow = [engine.chat.follow(end, "The rate is 7.") for end in ended]
-            ids = [one + reply[0].token_ids + more for one, reply, more in zip(ids, replies, follow, strict=True)]
+            ids = [before + reply[0].token_ids + more for before, reply, more in zip(ids, replies, follow, strict=True)]
         if device == "cuda":
             assert engine.slotted and session.kept._graphed and any(session.kept._graphs.values())
-    for here, there in zip(said["cpu"], said["cuda"], strict=True):
-        assert [one.token_ids for one in here] == [one.token_ids for one in there]
-        for one, other in zip(here, there, strict=True):
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+    for here, there in zip(sampled["cpu"], sampled["cuda"], strict=True):
+        assert [reply.token_ids for reply in here] == [reply.token_ids for reply in there]
+        for reply, other in zip(here, there, strict=True):
+            assert reply.logprobs == pytest.approx(other.logprobs, abs=1e-3)
 
 
 @pytest.mark.parametrize("backend", ["flex", None])
@@ -307,5 +307,5 @@ def test_a_base_of_four_bits_samples_what_it_is_trained_on(shipped_base: Path, t
     ids = tuple(range(20, 40))
     ((reply,),) = engine.sample([Prompt(ids, 1)], Sampling(8, 1.0, 1.0, 1))
     row = Row((*ids, *reply.token_ids), ((len(ids), len(ids) + len(reply.token_ids)),))
-    (ours,) = row_logprobs(trainer.model, [row], Layout(None))
-    assert ours.tolist() == pytest.approx(reply.logprobs, abs=0.1)
+    (logprobs,) = row_logprobs(trainer.model, [row], Layout(None))
+    assert logprobs.tolist() == pytest.approx(reply.logprobs, abs=0.1)

@@ -48,11 +48,11 @@ def test_imported_dialogues_read_like_the_chat_template(
     for number in range(8):
         trajectory = make_trajectory(number, 0, sampled=False)
         messages = [{"role": "system", "content": SYSTEM}] + [
-            {"role": one.role, "content": one.content} for one in trajectory.messages
+            {"role": message.role, "content": message.content} for message in trajectory.messages
         ]
-        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+        rendered = tokenizer.apply_chat_template(messages, tokenize=False)
         row = encode(trajectory, chat, SYSTEM)
-        assert tokenizer.decode(row.token_ids) == whole
+        assert tokenizer.decode(row.token_ids) == rendered
         assert row.token_ids.count(tokenizer.bos_token_id) == 1
         assert row.spans[-1][1] == len(row.token_ids)
 
@@ -63,8 +63,8 @@ def test_masks_never_cover_the_system_or_the_user(
     for trajectory in trajectories:
         for system in (SYSTEM, (Backend().privileged_prompt(trajectory.task) or "") + SYSTEM):
             row = encode(trajectory, chat, system)
-            said = [one.content for one in trajectory.messages if one.role == "assistant"]
-            assert [tokenizer.decode(ids).removesuffix(tokenizer.eos_token) for ids in replies(row)] == said
+            texts = [message.content for message in trajectory.messages if message.role == "assistant"]
+            assert [tokenizer.decode(ids).removesuffix(tokenizer.eos_token) for ids in replies(row)] == texts
             batch = collate([row])
             assert batch["target"].tolist() == [token for ids in replies(row) for token in ids]
             # the hidden state that predicts a token is the one before it
@@ -77,11 +77,11 @@ def test_masks_never_cover_the_system_or_the_user(
 def test_a_cut_reply_gets_its_end_of_turn_from_the_context(
     make_trajectory: Callable[..., Trajectory], chat: ChatFormat
 ) -> None:
-    trajectory = next(one for one in (make_trajectory(n, 0) for n in range(50)) if len(one.turns) > 3)
+    trajectory = next(dialogue for dialogue in (make_trajectory(n, 0) for n in range(50)) if len(dialogue.turns) > 3)
     row = encode(trajectory, chat, SYSTEM)
-    cut, whole = row.spans[2], row.spans[1]
+    cut, uncut = row.spans[2], row.spans[1]
     assert row.token_ids[cut[1]] == chat.end_of_turn and row.token_ids[cut[1] - 1] != chat.end_of_turn
-    assert row.token_ids[whole[1] - 1] == chat.end_of_turn and row.token_ids[whole[1]] != chat.end_of_turn
+    assert row.token_ids[uncut[1] - 1] == chat.end_of_turn and row.token_ids[uncut[1]] != chat.end_of_turn
 
 
 def test_broken_dialogues_are_named(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:

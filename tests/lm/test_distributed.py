@@ -101,16 +101,16 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         assert results[1][name]["held"] == 0.5  # of the frozen layers' weights
     assert results[1]["policy-sharded"]["idle"] > 0
     for kind in ("critic", "policy", "critic-sharded", "policy-sharded"):
-        one, two = results[0][kind.partition("-")[0]], results[1][kind]
-        assert (one["processes"], two["processes"]) == (1, 2)
-        assert len(one["history"]) == len(two["history"]) == 6
+        single, double = results[0][kind.partition("-")[0]], results[1][kind]
+        assert (single["processes"], double["processes"]) == (1, 2)
+        assert len(single["history"]) == len(double["history"]) == 6
         for name in ("loss", "grad_norm", "learning_rate", "accuracy", "loss/preference", "loss/nll", "reward/margin"):
-            curves = [[entry[name] for entry in history] for history in (one["history"], two["history"])]
+            curves = [[entry[name] for entry in history] for history in (single["history"], double["history"])]
             if name == "accuracy":  # until the first update margins are zero, and their signs rounding errors
                 curves = [curve[2:] for curve in curves]
             assert curves[1] == pytest.approx(curves[0], rel=1e-5, abs=1e-5), (kind, name)
-        assert two["weights"] == pytest.approx(one["weights"], rel=1e-5)
-        assert one["history"][0]["loss"] != pytest.approx(one["history"][-1]["loss"], abs=1e-3)
+        assert double["weights"] == pytest.approx(single["weights"], rel=1e-5)
+        assert single["history"][0]["loss"] != pytest.approx(single["history"][-1]["loss"], abs=1e-3)
 
 
 WAITING = """

@@ -86,12 +86,12 @@ def random_model(name: str, vocabulary: int) -> Any:
 def alone(model: Any, rows: Sequence[Row]) -> Any:
     import torch
 
-    found = []
+    logprobs = []
     for row in rows:
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([row.token_ids]), use_cache=False).logits[0].log_softmax(-1)
-        found += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
-    return torch.stack(found)
+        logprobs += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
+    return torch.stack(logprobs)
 
 
 @pytest.mark.parametrize("name", TREES | FLAT)
@@ -125,10 +125,10 @@ def test_log_probs_are_the_models_own(tokenizer: Any, name: str, monkeypatch: py
         if turn % 2 == 0:
             session, prompts = (slotted if turn else engine).session(), first
         replies = [reply for (reply,) in session.sample(prompts, Sampling(12))]
-        prompts = [Prompt((*one.token_ids, *reply.token_ids), 1) for one, reply in zip(prompts, replies, strict=True)]
-        ends = [len(one.token_ids) for one in prompts]
+        prompts = [Prompt((*old.token_ids, *reply.token_ids), 1) for old, reply in zip(prompts, replies, strict=True)]
+        ends = [len(prompt.token_ids) for prompt in prompts]
         starts = [end - len(reply.token_ids) for end, reply in zip(ends, replies, strict=True)]
-        rows = [Row(one.token_ids, ((a, b),)) for one, a, b in zip(prompts, starts, ends, strict=True)]
+        rows = [Row(prompt.token_ids, ((a, b),)) for prompt, a, b in zip(prompts, starts, ends, strict=True)]
         drawn = torch.tensor([logprob for reply in replies for logprob in reply.logprobs])
         assert (drawn - alone(model, rows)).abs().max().item() < 1e-4
 

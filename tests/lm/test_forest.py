@@ -45,13 +45,14 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
     )
     # Each reply token is predicted from the node of what comes before it.
     nodes, targets = forest.predicting[forest.slot][forest.reply], forest.target[forest.reply]
-    asked = [
+    predicted = [
         (row.token_ids[:index], row.token_ids[index]) for row in rows for a, b in row.spans for index in range(a, b)
     ]
-    assert [(paths[node], target) for node, target in zip(nodes, targets, strict=True)] == asked
+    assert [(paths[node], target) for node, target in zip(nodes, targets, strict=True)] == predicted
     assert (np.diff(forest.slot) >= 0).all() and (np.diff(forest.predicting) > 0).all()
     if merge:
-        assert len(forest.slot) == len(set(asked)) and len(forest.predicting) == len({before for before, _ in asked})
+        assert len(forest.slot) == len(set(predicted))
+        assert len(forest.predicting) == len({before for before, _ in predicted})
 
 
 @given(row_sets(), st.integers(1, 5))
@@ -60,10 +61,10 @@ def test_blocks_are_seen_wholly_in_part_or_not_at_all(rows: list[Row], block: in
     count = len(forest.end) // block
     end, sees = forest.end[: count * block], forest.ancestors()[: count * block, : count * block]
     parts = sees.reshape(count, block, count, block)
-    some, whole = seen_blocks(end, block)
-    assert (some == parts.any(axis=(1, 3))).all()
+    partly, wholly = seen_blocks(end, block)
+    assert (partly == parts.any(axis=(1, 3))).all()
     # A block is never taken for wholly seen by itself: FlexAttention then masks it node by node.
-    assert (whole == (parts.all(axis=(1, 3)) & ~np.eye(count, dtype=bool))).all()
+    assert (wholly == (parts.all(axis=(1, 3)) & ~np.eye(count, dtype=bool))).all()
 
 
 @given(row_sets(), st.integers(1, 40), st.randoms(use_true_random=False))

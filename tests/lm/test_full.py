@@ -59,8 +59,8 @@ def test_every_weight_moves_and_the_reference_is_the_base(
     trainer = trainer_of(tiny_model, rows, tmp_path, dtype)
     base, _ = load_base(model_settings(tiny_model, dtype))
     expected, apart = row_logprobs(base, rows, trainer.layout), 1e-5 if dtype == "float32" else 0.05
-    for ours, theirs in zip(trainer.reference or (), expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=apart)
+    for computed, exact in zip(trainer.reference or (), expected, strict=True):
+        assert torch.allclose(computed, exact, atol=apart)
     before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
     assert {weight.dtype for weight in before.values()} == {torch.float32}, "small steps need all of their digits"
     history = trainer.fit()
@@ -72,10 +72,10 @@ def test_every_weight_moves_and_the_reference_is_the_base(
     save_trained(trainer.model, folder, str(tiny_model))
     after, _ = load_base(model_settings(folder, dtype))
     assert after.dtype is after.config.dtype is getattr(torch, dtype)
-    for ours, theirs in zip(
+    for computed, exact in zip(
         row_logprobs(after, rows, trainer.layout), row_logprobs(trainer.model, rows, trainer.layout), strict=True
     ):
-        assert torch.allclose(ours, theirs, atol=apart)
+        assert torch.allclose(computed, exact, atol=apart)
 
 
 def test_the_folder_is_the_agent_and_the_critic_wherever_an_adapter_is(
@@ -83,15 +83,15 @@ def test_the_folder_is_the_agent_and_the_critic_wherever_an_adapter_is(
 ) -> None:
     assert is_full(trained)
     prompt = Prompt(chat.open("Help.", "I want a function."), 3)
-    said = []
+    replies = []
     for engine in (
         TransformersEngine(tiny_model, trained, device="cpu", threads=1),
         TransformersEngine(trained, device="cpu", threads=1),  # with its own tokenizer
         Policy(model_settings(tiny_model)).adapted(trained).open(1).engine,
         TransformersEngine(tiny_model, device="cpu", threads=1),
     ):
-        said.append(engine.sample([prompt], Sampling(8, 1.0, 1.0, 1)))  # type: ignore[union-attr]
-    assert said[0] == said[1] == said[2] != said[3]
+        replies.append(engine.sample([prompt], Sampling(8, 1.0, 1.0, 1)))  # type: ignore[union-attr]
+    assert replies[0] == replies[1] == replies[2] != replies[3]
     base, _ = load_base(model_settings(tiny_model))
     expected = row_logprobs(base, rows[:2], Layout(None))
     critic: Any = load_trained(base, trained)

@@ -37,7 +37,7 @@ def test_the_dry_run_measures_every_kind_once(
     @contextmanager
     def watched(*given: Any, **more: Any) -> Iterator[Any]:
         gc.collect()
-        left.extend(one for one in made if one() is not None)
+        left.extend(reference for reference in made if reference() is not None)
         with model_of(*given, **more) as model:
             made.append(ref(model))
             yield model

@@ -89,10 +89,10 @@ def test_a_plan_needs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert shape.adapter == pytest.approx(LLAMA_8B.adapter, rel=0.01)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("model: {base: 8b, dtype: bfloat16}\n")
-    said = CliRunner().invoke(app, ["doctor", "--gpu", "h100-80", "--json"])
-    assert said.exit_code == 0 and "weights 14.96" in said.stdout and "4,096 tokens in a pass" in said.stdout
-    said = CliRunner().invoke(app, ["doctor", "--gpu", "abacus", "--json"])
-    assert said.exit_code == 1 and "h100-80" in said.stdout
+    result = CliRunner().invoke(app, ["doctor", "--gpu", "h100-80", "--json"])
+    assert result.exit_code == 0 and "weights 14.96" in result.stdout and "4,096 tokens in a pass" in result.stdout
+    result = CliRunner().invoke(app, ["doctor", "--gpu", "abacus", "--json"])
+    assert result.exit_code == 1 and "h100-80" in result.stdout
 
 
 def test_on_a_cpu_auto_is_a_number(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_a_step_that_runs_out_of_memory_is_done_again(
     again, expected = train(data, tmp_path / "undisturbed", trainer.layout.tokens)
     assert all(bool((weights[name] == expected[name]).all()) for name in expected)
     left_out = ("tokens_per_second", "train_runtime")
-    for mine, theirs in zip(trainer.state.log_history, again.state.log_history, strict=True):
-        for name in theirs.keys() - set(left_out) if "loss" in theirs else ():
-            assert mine[name] == pytest.approx(theirs[name], rel=1e-3), name
+    for entry, undisturbed in zip(trainer.state.log_history, again.state.log_history, strict=True):
+        for name in undisturbed.keys() - set(left_out) if "loss" in undisturbed else ():
+            assert entry[name] == pytest.approx(undisturbed[name], rel=1e-3), name
 
 
 def test_a_pair_that_does_not_fit_takes_checkpointing_and_then_gives_up(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_scoring_cuts_its_passes_where_memory_is_short(monkeypatch: pytest.Monke
         return reply_logprobs(model, rows)
 
     monkeypatch.setattr(reference, "reply_logprobs", short)
-    found = reference.row_logprobs(model, data.rows, Layout(None))
-    assert max(passes) > 3 and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
+    logprobs = reference.row_logprobs(model, data.rows, Layout(None))
+    assert max(passes) > 3 and all(torch.allclose(a, b, atol=1e-5) for a, b in zip(logprobs, expected, strict=True))
     monkeypatch.setattr(reference, "reply_logprobs", lambda model, rows: short(model, {"tokens": range(4)}))
     with pytest.raises(UserError, match="cannot be cut"):
         reference.row_logprobs(model, data.rows, Layout(None))

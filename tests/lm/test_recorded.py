@@ -90,21 +90,21 @@ def test_faults_are_named(
         engine.to(torch.bfloat16)
 
     def sampled(dialogue: Trajectory) -> Trajectory:
-        said = dialogue
+        seen = dialogue
         if fault == "template":  # what is said to the agent's first reply is laid out otherwise
-            words = [replace(one, content=f"The rate: {one.content}") for one in dialogue.messages[2:3]]
-            said = replace(dialogue, messages=(*dialogue.messages[:2], *words, *dialogue.messages[3:]))
-        row = encode(said, chat, " " + system if fault == "blank" else system)
+            words = [replace(message, content=f"The rate: {message.content}") for message in dialogue.messages[2:3]]
+            seen = replace(dialogue, messages=(*dialogue.messages[:2], *words, *dialogue.messages[3:]))
+        row = encode(seen, chat, " " + system if fault == "blank" else system)
         by = free if fault == "engine without the window" else engine
         return record(dialogue, row, logprobs(by, row))
 
-    made = [sampled(one) for one in dialogues]
-    rows = recorded.recorded_rows(made, "base", lambda one: encode(one, chat, system), 0)
+    made = [sampled(dialogue) for dialogue in dialogues]
+    rows = recorded.recorded_rows(made, "base", lambda dialogue: encode(dialogue, chat, system), 0)
     if not fault:
         for backend in ("blocks", "dense", None):
-            found = compared(model, rows, backend)
-            assert found["recorded_mean_difference"] < found["recorded_worst_difference"] < 1e-4
-            assert found["recorded_tokens"] == sum(row.row.reply_tokens for row in rows)
+            metrics = compared(model, rows, backend)
+            assert metrics["recorded_mean_difference"] < metrics["recorded_worst_difference"] < 1e-4
+            assert metrics["recorded_tokens"] == sum(row.row.reply_tokens for row in rows)
         return
     where = r"^task train-0000\d, attempt 0, turn \d: the log-prob of a token is"
     with pytest.raises(UserError, match=where) as caught:
@@ -116,9 +116,9 @@ def test_half_precision_rounds_and_is_no_fault(dialogues: list[Trajectory], toke
     import torch
 
     model = model_of(tokenizer)
-    exact = [encode(one, chat, None) for one in dialogues]
-    made = [record(one, row, logprobs(model, row)) for one, row in zip(dialogues, exact, strict=True)]
-    rows = recorded.recorded_rows(made, "base", lambda one: encode(one, chat, None), 0)
+    exact = [encode(dialogue, chat, None) for dialogue in dialogues]
+    made = [record(dialogue, row, logprobs(model, row)) for dialogue, row in zip(dialogues, exact, strict=True)]
+    rows = recorded.recorded_rows(made, "base", lambda dialogue: encode(dialogue, chat, None), 0)
     assert compared(model.to(torch.bfloat16), rows, None)["recorded_worst_difference"] > 1e-3
     with pytest.raises(UserError, match="in first replies already"):
         compared(model_of(tokenizer, 1).to(torch.bfloat16), rows, None)
@@ -127,21 +127,21 @@ def test_half_precision_rounds_and_is_no_fault(dialogues: list[Trajectory], toke
 def test_only_what_the_base_recorded_is_compared(
     dialogues: list[Trajectory], tokenizer: Any, chat: ChatFormat, caplog: Any
 ) -> None:
-    rows = [encode(one, chat, None) for one in dialogues]
+    rows = [encode(dialogue, chat, None) for dialogue in dialogues]
     model = model_of(tokenizer)
-    made = [record(one, row, logprobs(model, row)) for one, row in zip(dialogues, rows, strict=True)]
+    made = [record(dialogue, row, logprobs(model, row)) for dialogue, row in zip(dialogues, rows, strict=True)]
 
     def tokens(given: Any) -> float:
-        chosen = recorded.recorded_rows(given, "base", lambda one: encode(one, chat, None), 0)
+        chosen = recorded.recorded_rows(given, "base", lambda dialogue: encode(dialogue, chat, None), 0)
         return compared(model, chosen).get("recorded_tokens", 0)
 
-    foreign = [replace(one, policy="base+models/policy") for one in made]
-    servers = [record(one, row, [-9999.0] * row.reply_tokens) for one, row in zip(dialogues, rows, strict=True)]
+    foreign = [replace(dialogue, policy="base+models/policy") for dialogue in made]
+    servers = [record(talk, row, [-9999.0] * row.reply_tokens) for talk, row in zip(dialogues, rows, strict=True)]
     with caplog.at_level(logging.INFO, "sweetrl"):
         assert [tokens(given) for given in (dialogues, foreign, servers, [])] == [0] * 4
-    assert [one.message for one in caplog.records].count(caplog.records[0].message) == 4
+    assert [entry.message for entry in caplog.records].count(caplog.records[0].message) == 4
     assert tokens(iter([*foreign[:3], made[3]])) == rows[3].reply_tokens
-    assert len(recorded.recorded_rows(made * 200, "base", lambda one: rows[0], 0)) == recorded.MOST
+    assert len(recorded.recorded_rows(made * 200, "base", lambda dialogue: rows[0], 0)) == recorded.MOST
 
 
 def test_the_engine_of_this_process_records_what_training_computes(tiny_model: Path, tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_the_engine_of_this_process_records_what_training_computes(tiny_model: P
     policy = Policy.load(tiny_model, device="cpu", threads=1)
     made = collect(domain, policy, 3, attempts=2, out=tmp_path / "made")
     loaded = policy.open()
-    lay_out = lambda one: encode(one, loaded.chat, domain.system_prompt(settings.agent.prompt))  # noqa: E731
+    lay_out = lambda dialogue: encode(dialogue, loaded.chat, domain.system_prompt(settings.agent.prompt))  # noqa: E731
     rows = recorded.recorded_rows(made, policy.name, lay_out, 0)
     model: Any = loaded.engine.model  # type: ignore[union-attr]
-    found = recorded.compare(model, rows, model_layout(model, "trees"))
-    assert len(rows) == 4 and found["recorded_tokens"] > 40 and found["recorded_worst_difference"] < 1e-4
+    metrics = recorded.compare(model, rows, model_layout(model, "trees"))
+    assert len(rows) == 4 and metrics["recorded_tokens"] > 40 and metrics["recorded_worst_difference"] < 1e-4

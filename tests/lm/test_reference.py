@@ -55,15 +55,15 @@ def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
     from sweetrl.lm.reference import reference_logprobs
 
     model, tolerance = adapted
-    found = reply_logprobs(model, collate(rows)).tolist()
-    ours, reference = zip(*(slow_both(model, row) for row in rows), strict=True)
-    flat = [token.item() for one in ours for turn in one for token in turn]
-    assert found == pytest.approx(flat, abs=tolerance)
-    for row, one, pieces in zip(
+    logprobs = reply_logprobs(model, collate(rows)).tolist()
+    policy, reference = zip(*(slow_both(model, row) for row in rows), strict=True)
+    flat = [token.item() for turns in policy for turn in turns for token in turn]
+    assert logprobs == pytest.approx(flat, abs=tolerance)
+    for row, turns, pieces in zip(
         rows, reference, reference_logprobs(model, rows, Layout(None, tokens=300)), strict=True
     ):
         assert pieces.shape == (row.reply_tokens,)
-        expected = torch.stack([token for turn in one for token in turn])
+        expected = torch.stack([token for turn in turns for token in turn])
         assert (pieces - expected).abs().max().item() <= tolerance
 
 
@@ -150,22 +150,22 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
             for _ in trunk.spans
         ]
         for mean in (True, False):
-            found = branch_logprobs(model, trunk, branches, layout)
-            for (start, _), replies, sides in zip(trunk.spans, branches, found, strict=True):
-                for reply, (ours, theirs) in zip(replies, sides, strict=True):
-                    value = ((ours - theirs).mean() if mean else (ours - theirs).sum()).item()
+            logprobs = branch_logprobs(model, trunk, branches, layout)
+            for (start, _), replies, sides in zip(trunk.spans, branches, logprobs, strict=True):
+                for reply, (policy, base) in zip(replies, sides, strict=True):
+                    value = ((policy - base).mean() if mean else (policy - base).sum()).item()
                     alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
                     expected = slow_score(model, alone, "turn" if mean else "none").item()
                     assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
         # The official code's reference is given another context, without c.
         turns = min(len(trunk.spans), len(other.spans))
-        found = branch_logprobs(model, trunk, branches[:turns], layout, reference_trunk=other)
-        value = (found[0][0][0] - found[0][0][1]).mean().item()
+        logprobs = branch_logprobs(model, trunk, branches[:turns], layout, reference_trunk=other)
+        value = (logprobs[0][0][0] - logprobs[0][0][1]).mean().item()
         (start, _), (elsewhere, _) = trunk.spans[0], other.spans[0]
         reply = branches[0][0]
-        ours, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))
-        _, theirs = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
-        expected = sum(a.item() - b.item() for a, b in zip(ours[0], theirs[0], strict=True)) / len(reply)
+        policy, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))
+        _, base = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
+        expected = sum(a.item() - b.item() for a, b in zip(policy[0], base[0], strict=True)) / len(reply)
         assert math.isclose(value, expected, abs_tol=tolerance * 20)
 
 
@@ -174,15 +174,15 @@ def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], cha
 
     model, tolerance = adapted
     data = successes(trajectories[:12], chat, "Help.")
-    expected_rows = [encode(one, chat, "Help.") for one in trajectories[:12] if one.success]
+    expected_rows = [encode(talk, chat, "Help.") for talk in trajectories[:12] if talk.success]
     assert list(data.rows) == expected_rows and len(expected_rows) == 4
     paid = [
-        replace(one, reward=(one.reward or 0) - 0.1, parts={"task": one.reward or 0, PRICE: -0.1})
-        for one in trajectories[:12]
+        replace(talk, reward=(talk.reward or 0) - 0.1, parts={"task": talk.reward or 0, PRICE: -0.1})
+        for talk in trajectories[:12]
     ]
     assert successes(paid, chat, "Help.") == data, "what questions cost does not count"
     wider = successes(trajectories[:12], chat, "Help.", 0.5)
-    assert list(wider.rows) == [encode(one, chat, "Help.") for one in trajectories[:12] if (one.reward or 0) >= 0.5]
+    assert list(wider.rows) == [encode(talk, chat, "Help.") for talk in trajectories[:12] if (talk.reward or 0) >= 0.5]
     loss, metrics = fast(ImitationTrainer, model, RftSettings(), data, MicroBatch(data.pairs))
     expected = sum(slow_nll(model, row) for row in expected_rows) / len(expected_rows)
     same(model, loss, expected, tolerance)
@@ -204,15 +204,15 @@ def test_group_policy(
     model, tolerance = adapted
     settings = GrpoSettings(kl_coef=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
     given = trajectories[:6]
-    found = lay_out(given, chat, "Help.", settings)
-    rows = [encode(one, chat, "Help.") for one in given]
+    attempts = lay_out(given, chat, "Help.", settings)
+    rows = [encode(dialogue, chat, "Help.") for dialogue in given]
     moved = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
     before = [parameter.data for parameter in moved]
     for parameter in moved:
         parameter.data = 0.3 * parameter.data
     made = GroupTrainer.__new__(GroupTrainer)
     made.model, made.settings, made.seed, made.steps_each, made.layout = model, settings, 0, 1, Layout(None, tokens=500)
-    made.sample = lambda iteration, model: found
+    made.sample = lambda iteration, model: attempts
     made.accelerator = type("Alone", (), {"unwrap_model": staticmethod(lambda model: model)})()
     made.begin(0)
     with torch.no_grad():
@@ -225,18 +225,18 @@ def test_group_policy(
 
     each, clipped, tokens = [], 0, 0
     for number, row in enumerate(rows):
-        ours, reference = slow_both(model, row)
+        policy, reference = slow_both(model, row)
         parts = []
-        for turn, (mine, base) in enumerate(zip(ours, reference, strict=True)):
+        for turn, (own, base) in enumerate(zip(policy, reference, strict=True)):
             advantage = slow_advantage(given, number, turn, credit)
-            for place, (token, theirs) in enumerate(zip(mine, base, strict=True)):
+            for place, (token, base_token) in enumerate(zip(own, base, strict=True)):
                 ratio = torch.exp(token - old[number][turn][place])
                 bounded = min(max(ratio.item(), 0.98), 1.02)
                 outside = (ratio.item() > 1.02 and advantage > 0) or (ratio.item() < 0.98 and advantage < 0)
                 clipped += outside
                 tokens += 1
                 gain = bounded * advantage + 0.0 * token if outside else ratio * advantage
-                parts.append(-gain + 0.3 * (torch.exp(theirs - token) - 1 - (theirs - token)))
+                parts.append(-gain + 0.3 * (torch.exp(base_token - token) - 1 - (base_token - token)))
         each.append(sum(parts) / len(parts))
     expected = (sum(each) + each[0]) / 7
     same(model, loss, expected, tolerance)
@@ -246,8 +246,8 @@ def test_group_policy(
 
 def slow_advantage(given: list[Trajectory], number: int, turn: int, credit: str) -> float:
     """The advantage of one turn, from the attempts at its task."""
-    one = given[number]
-    group = [other for other in given if other.task.id == one.task.id]
+    attempt = given[number]
+    group = [other for other in given if other.task.id == attempt.task.id]
 
     def turns(other: Trajectory) -> int:
         return sum(message.role == "assistant" for message in other.messages)
@@ -258,7 +258,7 @@ def slow_advantage(given: list[Trajectory], number: int, turn: int, credit: str)
     values = [value(other) for other in group if credit == "trajectory" or turns(other) > turn]
     mean = sum(values) / len(values)
     deviation = math.sqrt(sum((other - mean) ** 2 for other in values) / len(values))
-    return (value(one) - mean) / deviation if deviation > 1e-6 else 0.0
+    return (value(attempt) - mean) / deviation if deviation > 1e-6 else 0.0
 
 
 @pytest.mark.parametrize("loss_tokens", ["replies", "all"])
@@ -275,17 +275,17 @@ def test_multi_turn_dpo(
     pairs = trajectory_pairs(trajectories[:6], "all", 0.1)[0]
     data = policy_pairs(pairs, trajectories[:6], chat, "Help.", settings)
     loss, _ = fast(PolicyTrainer, model, settings, data, MicroBatch(data.pairs, data.replay))
-    by_attempt = {(one.task.id, one.attempt): encode(one, chat, "Help.") for one in trajectories[:6]}
-    whole = {
+    by_attempt = {(talk.task.id, talk.attempt): encode(talk, chat, "Help.") for talk in trajectories[:6]}
+    learnt = {
         key: Row(row.token_ids, ((1, row.spans[-1][1]),)) if loss_tokens == "all" else row
         for key, row in by_attempt.items()
     }
     name = "none" if normalization == "none" else "trajectory"
-    scores = {key: slow_score(model, row, name) for key, row in whole.items()}
-    found = [((p.task_id, p.chosen_attempt), (p.task_id, p.rejected_attempt)) for p in pairs]
-    assert len(found) == 6
-    expected = -sum(log_sigmoid(0.2 * (scores[good] - scores[bad])) for good, bad in found) / len(found)
-    expected = expected + 0.3 * sum(slow_nll(model, whole[good]) for good, _ in found) / len(found)
+    scores = {key: slow_score(model, row, name) for key, row in learnt.items()}
+    compared = [((p.task_id, p.chosen_attempt), (p.task_id, p.rejected_attempt)) for p in pairs]
+    assert len(compared) == 6
+    expected = -sum(log_sigmoid(0.2 * (scores[good] - scores[bad])) for good, bad in compared) / len(compared)
+    expected = expected + 0.3 * sum(slow_nll(model, learnt[good]) for good, _ in compared) / len(compared)
     finals = [Row(row.token_ids, row.spans[-1:]) for (_, attempt), row in by_attempt.items() if attempt == 0]
     expected = expected + 0.4 * sum(slow_nll(model, row) for row in finals) / len(finals)
     same(model, loss, expected, tolerance)
@@ -297,15 +297,15 @@ def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat:
 
     model, tolerance = adapted
     settings = parse_settings({"preset": "official", "critic": {"beta": 0.3, "nll": 0.0}}).critic
-    some = [one for one in trajectories[:3] if one.turns]
+    some = [dialogue for dialogue in trajectories[:3] if dialogue.turns]
     pairs = trajectory_pairs(some)[0]
     data = critic_pairs(pairs, some, BACKEND, chat, "Help.", settings)
     expected_rows = []
-    for one in some:
-        seen, prefix = encode(one, chat, "Help."), chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
+    for dialogue in some:
+        seen, prefix = encode(dialogue, chat, "Help."), chat.reply(BACKEND.privileged_prompt(dialogue.task))[:-1]
         spans = tuple((len(prefix) + start - 1, len(prefix) + end) for start, end in seen.spans)
         expected_rows.append(Row((*prefix, *seen.token_ids), spans))
-        assert tokenizer.decode(prefix).strip() == BACKEND.privileged_prompt(one.task).strip()
+        assert tokenizer.decode(prefix).strip() == BACKEND.privileged_prompt(dialogue.task).strip()
     assert list(data.rows) == expected_rows
     loss, _ = fast(CriticTrainer, model, settings, data, MicroBatch(data.pairs))
     scores = [slow_score(model, row, "trajectory") for row in expected_rows]
@@ -322,28 +322,28 @@ def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat
     model.eval()
     official = parse_settings({"preset": "official"})
     assert official.rank.reference == "unconditioned"
-    one = trajectories[0]
+    dialogue = trajectories[0]
     texts = ("What is the rate?", "Yes.")
-    seen = encode(one, chat, "Help.")
+    seen = encode(dialogue, chat, "Help.")
     turns = [[Reply(chat.reply(text), text) for text in texts] for _ in seen.spans]
     critic = LogRatioCritic(
         model, BACKEND, chat, "Help.", official.critic, Layout(None, 400), conditioned_reference=False
     )
-    (found,) = critic.rate([(one, turns)])
-    prefix = chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
+    (advantages,) = critic.rate([(dialogue, turns)])
+    prefix = chat.reply(BACKEND.privileged_prompt(dialogue.task))[:-1]
     header = header_length(chat)
     assert header >= 2 and chat.follow(True, "Seven.")[-header:] == chat.open("Help.", "Hm.")[-header:]
-    for (start, _), replies, values in zip(seen.spans, turns, found, strict=True):
+    for (start, _), replies, values in zip(seen.spans, turns, advantages, strict=True):
         for reply, value in zip(replies, values, strict=True):
             ids = reply.token_ids
             place = len(prefix) + start
             above = Row((*prefix, *seen.token_ids[:start], *ids), ((place - header, place + len(ids) - 1),))
             below = Row((*seen.token_ids[:start], *ids), ((start, start + len(ids)),))
-            (ours,), _ = slow_both(model, above)
-            _, (theirs,) = slow_both(model, below)
-            assert len(ours) == header + len(ids) - 1 and len(theirs) == len(ids)
-            expected = sum(token.item() for token in ours) / len(ours)
-            expected -= sum(token.item() for token in theirs) / len(theirs)
+            (policy,), _ = slow_both(model, above)
+            _, (base,) = slow_both(model, below)
+            assert len(policy) == header + len(ids) - 1 and len(base) == len(ids)
+            expected = sum(token.item() for token in policy) / len(policy)
+            expected -= sum(token.item() for token in base) / len(base)
             assert value == pytest.approx(expected, abs=20 * tolerance)
 
 
@@ -357,9 +357,9 @@ def test_equal_weights_of_another_configuration_are_another_model(tiny_model: Pa
     from sweetrl.models.load import load_weights
 
     def key(model: Any, adapter: bool = False) -> str:
-        found = hashlib.sha256()
-        digest_weights(found, model, adapter)
-        return found.hexdigest()
+        digest = hashlib.sha256()
+        digest_weights(digest, model, adapter)
+        return digest.hexdigest()
 
     other, moved = tmp_path / "other", tmp_path / "moved"
     for folder in (other, moved):

@@ -76,13 +76,13 @@ def test_value_head(headed: Any, rows: tuple[Row, ...]) -> None:
     assert metrics["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
-def head_gradients(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
+def head_gradients(model: Any, loss: Any, expected: Any, tolerance: float) -> None:
     """`same`, and the head takes part in it."""
     import torch
 
     head = [parameter for name, parameter in model.named_parameters() if "score.modules_to_save" in name]
-    assert all(one.abs().max() > 0 for one in torch.autograd.grad(ours, head[:1], retain_graph=True))
-    same(model, ours, expected, tolerance)
+    assert all(gradient.abs().max() > 0 for gradient in torch.autograd.grad(loss, head[:1], retain_graph=True))
+    same(model, loss, expected, tolerance)
 
 
 @pytest.mark.parametrize("kind", ["regression-head", "value-head"])
@@ -96,8 +96,8 @@ def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory]
     trunk = encode(trajectories[0], chat, "Help.")
     turns = [[Reply(chat.reply(text), text) for text in ("What is the rate?", "Yes.")] for _ in trunk.spans]
     critic = HeadCritic(model, Backend(), chat, "Help.", view, Layout(None, 100))
-    (found,) = critic.rate([(trajectories[0], turns)])
-    for (start, _), replies, values in zip(trunk.spans, turns, found, strict=True):
+    (advantages,) = critic.rate([(trajectories[0], turns)])
+    for (start, _), replies, values in zip(trunk.spans, turns, advantages, strict=True):
         for reply, value in zip(replies, values, strict=True):
             row = Row(trunk.token_ids[:start] + reply.token_ids, ((start, start + len(reply.token_ids)),))
             (states,) = slow_states(model, row)

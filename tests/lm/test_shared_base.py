@@ -24,7 +24,7 @@ REPLIES, TOKENS, BLOCK = 6, 8, 2
 
 def sampled(states: list[RankedState]) -> list[list[tuple[tuple[int, ...], str, int]]]:
     """What was sampled at each state, without what the critic thinks of it."""
-    return [[(one.token_ids, one.text, one.count) for one in state.candidates] for state in states]
+    return [[(reply.token_ids, reply.text, reply.count) for reply in state.candidates] for state in states]
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the models that transformers is asked to load, as it happens."""
     from transformers import AutoModelForCausalLM
 
-    asked: list[str] = []
+    names: list[str] = []
     load = AutoModelForCausalLM.from_pretrained
 
     def counted(name: str, *more: Any, **options: Any) -> Any:
-        asked.append(name)
+        names.append(name)
         return load(name, *more, **options)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
-    return asked
+    return names
 
 
 @pytest.mark.parametrize("kind", ["log-ratio", "regression-head", "privileged-ratio", "judge", "random"])
@@ -69,10 +69,10 @@ def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
     )
     env = Backend().configured(settings)
     loads.clear()
-    found: Ranking = rank_replies(env, adapter if fitted else None, trajectories)
+    ranking: Ranking = rank_replies(env, adapter if fitted else None, trajectories)
     assert loads == [str(tiny_model)]
     if fitted:
-        values = [one.advantage for state in found.states for one in state.candidates]
+        values = [reply.advantage for state in ranking.states for reply in state.candidates]
         assert all(values) and len(set(values)) > 0.9 * len(values), "the critic's adapter was on while it rated"
 
     system, sampling = env.system_prompt("short"), Sampling(TOKENS, n=REPLIES)
@@ -86,7 +86,8 @@ def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
             rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
             samples = sample_candidates(rows, engine, sampling, 5)
             expected[name] += rank.rank_sampled(rows, samples, RandomCritic(0).rate)
-    assert len(chosen) > 2 * BLOCK and len(found.states) == sum(len(encode(one, chat, system).spans) for one in chosen)
-    assert sampled(list(found.states)) == sampled(expected["base"])
+    assert len(chosen) > 2 * BLOCK
+    assert len(ranking.states) == sum(len(encode(dialogue, chat, system).spans) for dialogue in chosen)
+    assert sampled(list(ranking.states)) == sampled(expected["base"])
     differ = [a != b for a, b in zip(sampled(expected["base"]), sampled(expected["critic"]), strict=True)]
     assert all(differ), "with the adapter the model would say other things"

@@ -85,7 +85,7 @@ def test_an_adapter_on_weights_that_are_used_twice_is_refused(
 
     with pytest.raises(UserError, match=rf"lora\.target_modules = 'q_proj,{end}': .*{end}` as embeddings and as head"):
         write_adapter(tiny_model, tmp_path / "ours", 0.05, rank=4, target_modules=f"q_proj,{end}")
-    theirs = get_peft_model(load_weights(tiny_model, "float32"), LoraConfig(target_modules=["q_proj", end]))
-    theirs.save_pretrained(tmp_path / "theirs")
+    adapted = get_peft_model(load_weights(tiny_model, "float32"), LoraConfig(target_modules=["q_proj", end]))
+    adapted.save_pretrained(tmp_path / "theirs")
     with pytest.raises(UserError, match=f"theirs: the adapter changes `.*{end}`"):
         load_adapter(load_weights(tiny_model, "float32"), tmp_path / "theirs")

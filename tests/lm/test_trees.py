@@ -78,18 +78,18 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
     """Log-probs of the reply tokens, a sequence at a time, with nothing of ours."""
     import torch
 
-    found = []
+    logprobs = []
     for row in (sequence for each in rows for sequence in each.sequences):
         logits = model(input_ids=torch.tensor([row.token_ids])).logits[0].log_softmax(-1)
-        found += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
-    return torch.stack(found)
+        logprobs += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
+    return torch.stack(logprobs)
 
 
 def gradients(model: Any, values: Any) -> list[Any]:
     import torch
 
     weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype, device=values.device)
-    used = [one for one in model.parameters() if one.requires_grad]
+    used = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return list(torch.autograd.grad((values * weights).sum(), used))
 
 
@@ -97,11 +97,11 @@ def compare(model: Any, rows: Sequence[Row], backend: Any, expected: Any, tolera
     from sweetrl.lm.passes import reply_logprobs
 
     values = reply_logprobs(model, Layout(backend).collate(rows))
-    wanted, wanted_gradients = expected
-    assert (values - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().max().item())
-    largest = max(one.abs().max().item() for one in wanted_gradients)
-    for mine, theirs in zip(gradients(model, values), wanted_gradients, strict=True):
-        assert (mine - theirs).abs().max().item() <= tolerance * max(1.0, largest)
+    exact, exact_gradients = expected
+    assert (values - exact).abs().max().item() <= tolerance * max(1.0, exact.abs().max().item())
+    largest = max(gradient.abs().max().item() for gradient in exact_gradients)
+    for gradient, exact_gradient in zip(gradients(model, values), exact_gradients, strict=True):
+        assert (gradient - exact_gradient).abs().max().item() <= tolerance * max(1.0, largest)
 
 
 def random_rows(seed: int) -> list[Row]:
@@ -172,15 +172,15 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
     exact = tiny(family, "float64")
     exact.load_state_dict(model.state_dict())
     with torch.no_grad():
-        wanted = alone(exact, rows)
-        found = reply_logprobs(model, Layout("blocks").collate(rows))
-        errors = [(one.double() - wanted).square().mean().sqrt().item() for one in (found, alone(model, rows).float())]
-    assert found.dtype == torch.float32
+        expected = alone(exact, rows)
+        trees, flat = reply_logprobs(model, Layout("blocks").collate(rows)), alone(model, rows).float()
+        errors = [(values.double() - expected).square().mean().sqrt().item() for values in (trees, flat)]
+    assert trees.dtype == torch.float32
     assert errors[0] < 1.5 * errors[1] < 0.2
     values = reply_logprobs(model, Layout("blocks").collate(rows))
-    theirs = gradients(exact, alone(exact, rows))
-    for mine, other in zip(gradients(model, values), theirs, strict=True):
-        assert (mine.double() - other).norm().item() < 0.1 * other.norm().item()
+    exact_gradients = gradients(exact, alone(exact, rows))
+    for gradient, exact_gradient in zip(gradients(model, values), exact_gradients, strict=True):
+        assert (gradient.double() - exact_gradient).norm().item() < 0.1 * exact_gradient.norm().item()
 
 
 @pytest.mark.parametrize("vocabulary", [40, 64, 700, 49_152])
@@ -227,8 +227,8 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
     for family in ("Llama", "Mistral"):
         model = models[family, "float64", True]
         with torch.no_grad():
-            found = reply_logprobs(model, Layout("flex").collate(rows))
-            assert (found - alone(model, rows)).abs().max().item() < 1e-9
+            logprobs = reply_logprobs(model, Layout("flex").collate(rows))
+            assert (logprobs - alone(model, rows)).abs().max().item() < 1e-9
 
 
 def test_without_a_tree_the_model_is_as_before(models: dict[tuple[str, str, bool], Any]) -> None:
@@ -287,16 +287,16 @@ def test_a_trained_head_gets_its_gradient_and_a_frozen_one_costs_no_recomputatio
     for bias in (True, False):
         for trained in (True, False):
             head = torch.nn.Linear(6, VOCABULARY, bias=bias, dtype=torch.float64).requires_grad_(trained)
-            inputs = [hidden, *(one for one in head.parameters() if trained)]
+            inputs = [hidden, *(head.parameters() if trained else ())]
             expected = head(hidden).log_softmax(1)[slot, target]
-            found = slot_logprobs(head, hidden, slot, target)
-            assert (found - expected).abs().max().item() < 1e-12
-            for mine, theirs in zip(
-                torch.autograd.grad((found * weights).sum(), inputs),
+            logprobs = slot_logprobs(head, hidden, slot, target)
+            assert (logprobs - expected).abs().max().item() < 1e-12
+            for gradient, exact in zip(
+                torch.autograd.grad((logprobs * weights).sum(), inputs),
                 torch.autograd.grad((expected * weights).sum(), inputs),
                 strict=True,
             ):
-                assert (mine - theirs).abs().max().item() < 1e-12
+                assert (gradient - exact).abs().max().item() < 1e-12
 
 
 # --- steps and training ---------------------------------------------------------------------------------------------
@@ -316,37 +316,37 @@ def test_a_step_is_the_same_however_it_is_cut(models: dict[tuple[str, str, bool]
     reference = reference_logprobs(model, data.rows, layout)
     trainer = PolicyTrainer.__new__(PolicyTrainer)
     trainer.settings = PolicySettings(beta=0.3, nll=0.2, sft_replay_nll=0.5)
-    used = [one for one in model.parameters() if one.requires_grad]
+    used = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def loss_of(one: MicroBatch, how: Layout) -> Any:
-        batch = collate_pairs(data, one, reference, lay_out=how.collate)
-        batch["share"] = len(one.pairs) / len(step.pairs), len(one.replay) / len(step.replay)
+    def loss_of(part: MicroBatch, how: Layout) -> Any:
+        batch = collate_pairs(data, part, reference, lay_out=how.collate)
+        batch["share"] = len(part.pairs) / len(step.pairs), len(part.replay) / len(step.replay)
         return trainer.pair_loss(reply_logprobs(model, batch["rows"]), batch)[0]
 
-    whole = loss_of(step, Layout(None))
-    expected = torch.autograd.grad(whole, used)
+    loss = loss_of(step, Layout(None))
+    expected = torch.autograd.grad(loss, used)
     for ranks in (1, 3):
         passes = [
-            one
+            part
             for rank in range(ranks)
-            for one in cut_step(data, share_of_step(data, step, layout, rank, ranks), layout, most_pairs=3)
+            for part in cut_step(data, share_of_step(data, step, layout, rank, ranks), layout, most_pairs=3)
         ]
-        assert sorted(pair for one in passes for pair in one.pairs) == sorted(step.pairs)
-        assert sorted(replay_row for one in passes for replay_row in one.replay) == sorted(step.replay)
-        assert all(1 <= len(one.pairs) <= 3 for one in passes)
-        total = sum(loss_of(one, layout) for one in passes)
-        assert total.item() == pytest.approx(whole.item(), abs=1e-9)
-        for mine, theirs in zip(torch.autograd.grad(total, used), expected, strict=True):
-            assert (mine - theirs).abs().max().item() < 1e-9
+        assert sorted(pair for part in passes for pair in part.pairs) == sorted(step.pairs)
+        assert sorted(replay_row for part in passes for replay_row in part.replay) == sorted(step.replay)
+        assert all(1 <= len(part.pairs) <= 3 for part in passes)
+        total = sum(loss_of(part, layout) for part in passes)
+        assert total.item() == pytest.approx(loss.item(), abs=1e-9)
+        for gradient, exact in zip(torch.autograd.grad(total, used), expected, strict=True):
+            assert (gradient - exact).abs().max().item() < 1e-9
 
 
 def test_passes_keep_to_the_budget_and_neighbours_together() -> None:
     data = dialogues(tasks=4)
     step = MicroBatch(tuple(random.Random(0).sample(data.pairs, 12)))
     layout = Layout("blocks", 70)
-    for one in cut_step(data, step, layout, most_pairs=12):
-        rows = [data.rows[index] for pair in one.pairs for index in pair]
-        assert len(one.pairs) == 1 or forest_tokens(rows) <= 70
+    for part in cut_step(data, step, layout, most_pairs=12):
+        rows = [data.rows[index] for pair in part.pairs for index in pair]
+        assert len(part.pairs) == 1 or forest_tokens(rows) <= 70
     order = [data.groups[index] for index in layout_order(data.rows)]
     assert len([1 for a, b in pairwise(order) if a != b]) == 3
 
