@@ -77,7 +77,7 @@ def trajectories(make_trajectory: Callable[..., Trajectory]) -> list[Trajectory]
 
 @pytest.fixture(scope="session")
 def rows(trajectories: list[Trajectory], chat: ChatFormat) -> tuple[Row, ...]:
-    return tuple(encode(one, chat, "You help a user.") for one in trajectories[:9])
+    return tuple(encode(dialogue, chat, "You help a user.") for dialogue in trajectories[:9])
 
 
 @pytest.fixture(scope="session")

@@ -94,9 +94,9 @@ def test_compiled_layers_train_alike_with_few_graphs(kind: str, checkpointing: b
     trained, padded, graphs, _ = train(kind, tmp_path / "compiled", data, "aot_eager", **more)
     assert len(set(lengths)) >= 5 and none == 0
     assert set(padded) <= set(trained.layout.lengths) and 3 <= graphs == len(set(padded)) <= 5
-    for mine, theirs in zip(trained.state.log_history, plain.state.log_history, strict=True):
-        for name in theirs.keys() - {"computed", "tokens_per_second"} if "loss" in theirs else ():
-            assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
+    for entry, eager in zip(trained.state.log_history, plain.state.log_history, strict=True):
+        for name in eager.keys() - {"computed", "tokens_per_second"} if "loss" in eager else ():
+            assert entry[name] == pytest.approx(eager[name], rel=1e-3, abs=1e-5), name
     expected = plain.model.state_dict()
     for name, value in trained.model.state_dict().items():
         assert (value - expected[name]).abs().max().item() < 1e-4, name

@@ -45,16 +45,16 @@ class FakeJudge:
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         assert sampling.temperature == 0.0 and sampling.n == 1
-        found = []
+        completions = []
         for prompt in prompts:
             text = self.tokenizer.decode(prompt.token_ids)
             self.texts.append(text)
-            one, other = text.split("Reply A:")[1].split("Reply B:")
-            other = other.split("Which reply")[0]
-            longer = "A" if len(one.strip()) > len(other.strip()) else "B"
-            said = {"longer": f"A is short or B is. {longer}", "first": "A", "silent": "I cannot say."}[self.habit]
-            found.append([Completion((1,), (0.0,), said, "stop")])
-        return found
+            first, second = text.split("Reply A:")[1].split("Reply B:")
+            second = second.split("Which reply")[0]
+            longer = "A" if len(first.strip()) > len(second.strip()) else "B"
+            verdict = {"longer": f"A is short or B is. {longer}", "first": "A", "silent": "I cannot say."}[self.habit]
+            completions.append([Completion((1,), (0.0,), verdict, "stop")])
+        return completions
 
     def session(self) -> Any:
         return self
@@ -111,8 +111,9 @@ def test_replies_that_are_known_as_text_alone_have_their_places_too(
     """A dialogue that was built of messages: without them its turns would have no advantages."""
     from sweetrl.sweet.critic import own_replies
 
-    sampled, told = (make_trajectory(3, 1, sampled=known) for known in (True, False))
-    assert sampled.turns and not told.turns
-    said = [one.content for one in told.messages if one.role == "assistant"]
-    assert [[reply.text for reply in turn] for turn in own_replies(told, chat)] == [[text] for text in said]
-    assert own_replies(told, chat)[-1] == own_replies(sampled, chat)[-1] == [Reply(chat.reply(said[-1]), said[-1])]
+    sampled, imported = make_trajectory(3, 1), make_trajectory(3, 1, sampled=False)
+    assert sampled.turns and not imported.turns
+    texts = [message.content for message in imported.messages if message.role == "assistant"]
+    assert [[reply.text for reply in turn] for turn in own_replies(imported, chat)] == [[text] for text in texts]
+    final = Reply(chat.reply(texts[-1]), texts[-1])
+    assert own_replies(imported, chat)[-1] == own_replies(sampled, chat)[-1] == [final]

@@ -23,8 +23,8 @@ def candidate(count: int, advantage: float, ids: tuple[int, ...] = (5,)) -> Cand
 
 
 def test_weights_by_hand() -> None:
-    found = reply_weights([candidate(1, 0.2), candidate(3, 0.0)], power=1.0, temperature=0.1)
-    assert found == pytest.approx([math.exp(2) / (math.exp(2) + 3), 3 / (math.exp(2) + 3)])
+    weights = reply_weights([candidate(1, 0.2), candidate(3, 0.0)], power=1.0, temperature=0.1)
+    assert weights == pytest.approx([math.exp(2) / (math.exp(2) + 3), 3 / (math.exp(2) + 3)])
     squared = reply_weights([candidate(1, 0.2), candidate(3, 0.2)], power=2.0, temperature=0.1)
     assert squared == pytest.approx([0.1, 0.9])
     assert reply_weights([candidate(1, -900.0), candidate(1, 900.0)], 1.0, 0.01) == pytest.approx([0.0, 1.0])
@@ -36,7 +36,7 @@ def test_without_a_temperature_advantages_do_not_matter() -> None:
     assert reply_weights([likely, unlikely], 0.0, None) == pytest.approx([0.5, 0.5])
 
 
-def test_states_without_a_good_reply_count_little_if_asked() -> None:
+def test_states_without_a_good_reply_count_little_by_advantage() -> None:
     poor, good = [candidate(2, -0.5), candidate(2, -0.4)], [candidate(1, 0.1), candidate(3, -0.5)]
     assert sum(reply_weights(poor, 1.0, 0.1)) == pytest.approx(1.0)
     assert reply_weights(poor, 1.0, 0.1, equal=False) == pytest.approx([0.5 * math.exp(-5), 0.5 * math.exp(-4)])
@@ -59,10 +59,10 @@ def test_weights_are_a_distribution_in_the_order_of_advantages(
     assert all(weight >= 0 for weight in weights)
     shifted = [candidate(count, advantage + 0.5) for count, advantage in drawn]
     assert reply_weights(shifted, power, temperature, least) == pytest.approx(weights, abs=1e-6)
-    for one, weight in zip(candidates, weights, strict=True):
-        for other, theirs in zip(candidates, weights, strict=True):
-            if one.count == other.count and one.advantage > other.advantage:
-                assert weight >= theirs
+    for reply, weight in zip(candidates, weights, strict=True):
+        for other, other_weight in zip(candidates, weights, strict=True):
+            if reply.count == other.count and reply.advantage > other.advantage:
+                assert weight >= other_weight
 
 
 def state(turn: int, *candidates: Candidate, task: str = "t", attempt: int = 0) -> RankedState:
@@ -132,10 +132,10 @@ def fitted(tiny_model: Path, states: list[RankedState], folder: Path, **changes:
     from sweetrl.sweet.trainer import ListwiseTrainer
 
     lora = LoraSettings(rank=4, alpha=8)
-    wanted = PolicySettings(**{"learning_rate": 2e-2, "epochs": 20, "batch_size": 8, "lora": lora, **changes})
-    data = listwise_rows(states, wanted.count_power, wanted.advantage_temperature or None, 0.03)
+    settings = PolicySettings(**{"learning_rate": 2e-2, "epochs": 20, "batch_size": 8, "lora": lora, **changes})
+    data = listwise_rows(states, settings.count_power, settings.advantage_temperature or None, 0.03)
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
-    trainer = ListwiseTrainer(model, data, wanted, folder, 0)
+    trainer = ListwiseTrainer(model, data, settings, folder, 0)
     return trainer, trainer.fit()
 
 
@@ -156,9 +156,9 @@ def test_an_actor_comes_to_say_what_the_critic_likes(
     good, bad = ((20, 21), (30, 31, 32))
     model = trainer.model.eval()
     with model.disable_adapter():
-        before = [probability(model, one, good) for one in states]
-    assert all(probability(model, one, good) > value + 1 for one, value in zip(states, before, strict=True))
-    assert all(probability(model, one, good) > probability(model, one, bad) for one in states)
+        before = [probability(model, state, good) for state in states]
+    assert all(probability(model, state, good) > value + 1 for state, value in zip(states, before, strict=True))
+    assert all(probability(model, state, good) > probability(model, state, bad) for state in states)
     assert history[-1]["loss/listwise"] < history[0]["loss/listwise"]
 
 
@@ -189,7 +189,7 @@ def test_successful_dialogues_stand_beside_the_candidates_without_a_weight() -> 
     data = listwise_rows([state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))], 1.0, 0.1, 0.03)
     dialogue = Replay("w", 0, (1, 2, 3, 4, 5, 6), (1, 4), (3, 6))
     for final, spans, turn in ((True, ((4, 6),), 1), (False, ((1, 3), (4, 6)), 0)):
-        found = with_replay(data, [dialogue], final)
-        assert found.rows[2].spans == spans
-        assert (found.replay, found.labels[2], found.groups, found.turns[2]) == ((2,), 0.0, (0, 0, 1), turn)
-        assert found.pairs == data.pairs
+        combined = with_replay(data, [dialogue], final)
+        assert combined.rows[2].spans == spans
+        assert (combined.replay, combined.labels[2], combined.groups, combined.turns[2]) == ((2,), 0.0, (0, 0, 1), turn)
+        assert combined.pairs == data.pairs

@@ -27,7 +27,7 @@ def waiting(note: Callable[[str], None]) -> Any:
     class Waits(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = function.overloadpacket.__name__
-            masked = name == "index" and any(one is not None and one.dtype == torch.bool for one in args[1])
+            masked = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
             if name in WAITS or masked:
                 note("waits")
             return function(*args, **(kwargs or {}))

@@ -25,9 +25,9 @@ def batch(attempts: list) -> list[Trajectory]:
 def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
     trajectories = batch(attempts)
     pairs, counts = trajectory_pairs(trajectories, rule, gap)  # type: ignore[arg-type]
-    known = {(one.task.id, one.attempt): one for one in trajectories}
+    dialogues = {(dialogue.task.id, dialogue.attempt): dialogue for dialogue in trajectories}
     for pair in pairs:
-        chosen, rejected = known[pair.task_id, pair.chosen_attempt], known[pair.task_id, pair.rejected_attempt]
+        chosen, rejected = dialogues[pair.task_id, pair.chosen_attempt], dialogues[pair.task_id, pair.rejected_attempt]
         assert (chosen.reward, rejected.reward) == (pair.chosen_reward, pair.rejected_reward)
         assert pair.chosen_reward > pair.rejected_reward
         assert "lost" not in (chosen.outcome, rejected.outcome)
@@ -52,8 +52,8 @@ def test_official_takes_the_first_success_whatever_it_has_cost() -> None:
     """With a price of questions (`reward.turn_cost`) no success has a reward of 1."""
     paid = [(0.6, False), (0.8, True), (0.9, True), (-0.1, False)]
     attempts = [
-        replace(one, solved=solved)
-        for one, (_, solved) in zip(batch([[(reward, "answered") for reward, _ in paid]]), paid, strict=True)
+        replace(dialogue, solved=solved)
+        for dialogue, (_, solved) in zip(batch([[(reward, "answered") for reward, _ in paid]]), paid, strict=True)
     ]
     pairs, counts = trajectory_pairs(attempts)
     assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]

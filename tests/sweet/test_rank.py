@@ -54,7 +54,7 @@ candidate = st.builds(
     st.integers(1, 5),
     st.integers(-8, 8),
 )
-candidates = st.lists(candidate, max_size=8, unique_by=lambda one: one.token_ids)
+candidates = st.lists(candidate, max_size=8, unique_by=lambda reply: reply.token_ids)
 settings = st.builds(
     RankSettings,
     pairs=st.integers(1, 4),
@@ -66,8 +66,8 @@ settings = st.builds(
 
 
 @given(candidates, st.sampled_from([BACKEND, FRONTEND]), settings, st.integers(0, 9))
-def test_chosen_pairs_obey_the_settings(found: list[Candidate], domain: Domain, rules: RankSettings, seed: int) -> None:
-    pairs = rank.choose_pairs(found, domain, rules, random.Random(seed))
+def test_chosen_pairs_obey_the_settings(drawn: list[Candidate], domain: Domain, rules: RankSettings, seed: int) -> None:
+    pairs = rank.choose_pairs(drawn, domain, rules, random.Random(seed))
     assert len(pairs) <= rules.pairs
     for good, bad in pairs:
         assert good.text != bad.text
@@ -76,15 +76,15 @@ def test_chosen_pairs_obey_the_settings(found: list[Candidate], domain: Domain, 
         types = domain.reply_type(good.text), domain.reply_type(bad.text)
         assert rules.reply_types != "same" or types[0] == types[1]
         assert rules.reply_types != "no_questions" or "question" not in types
-    if rules.reply_types == "any" and rules.distinct and found:
-        ordered = sorted((one.advantage for one in found), reverse=True)
-        half = len(found) // 2
+    if rules.reply_types == "any" and rules.distinct and drawn:
+        ordered = sorted((reply.advantage for reply in drawn), reverse=True)
+        half = len(drawn) // 2
         for good, bad in pairs:
             assert good.advantage >= ordered[max(half - 1, 0)] and bad.advantage <= ordered[-half]
             if rules.selection == "extremes":
                 assert (good.advantage, bad.advantage) == (ordered[0], ordered[-1])
         assert len(set(pairs)) == len(pairs)
-    assert pairs == rank.choose_pairs(found, domain, rules, random.Random(seed))
+    assert pairs == rank.choose_pairs(drawn, domain, rules, random.Random(seed))
 
 
 def test_mean_centered_advantages_compare_questions_with_answers() -> None:
@@ -98,28 +98,29 @@ def test_mean_centered_advantages_compare_questions_with_answers() -> None:
         state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
     ]
     # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
-    found = [[one.advantage for one in each.candidates] for each in rank.centered(states, BACKEND, "mean_centered")]
-    assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
+    first, second = rank.centered(states, BACKEND, "mean_centered")
+    assert [reply.advantage for reply in first.candidates] == pytest.approx([0.15, -0.25, -0.25])
+    assert [reply.advantage for reply in second.candidates] == pytest.approx([-0.05, 0.35, 0.15])
     # Of the samples: questions -0.3, -0.1 (four), 0.1 (three); answers -0.9 (four), -0.5 (two), -0.3 (two).
-    found = [[one.advantage for one in each.candidates] for each in rank.centered(states, BACKEND, "median_centered")]
-    assert found == [pytest.approx([0.2, -0.2, 0.0]), pytest.approx([0.0, 0.6, 0.4])]
+    first, second = rank.centered(states, BACKEND, "median_centered")
+    assert [reply.advantage for reply in first.candidates] == pytest.approx([0.2, -0.2, 0.0])
+    assert [reply.advantage for reply in second.candidates] == pytest.approx([0.0, 0.6, 0.4])
     rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
-    first, second = rank.choose_preferences(states, BACKEND, rules, 0)
-    assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
-    assert second.chosen_advantage == pytest.approx(0.35)
-    assert second.rejected_ids == (0,)
-    assert {one.chosen_ids for one in rank.choose_preferences(states, BACKEND, RankSettings(reply_types="any"), 0)} == {
-        (0,)
-    }
+    ask, answered = rank.choose_preferences(states, BACKEND, rules, 0)
+    assert (ask.chosen_ids, answered.chosen_ids) == ((0,), (1,))
+    assert answered.chosen_advantage == pytest.approx(0.35)
+    assert answered.rejected_ids == (0,)
+    rules = RankSettings(reply_types="any")
+    assert {pair.chosen_ids for pair in rank.choose_preferences(states, BACKEND, rules, 0)} == {(0,)}
 
 
 def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
-    found = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
+    candidates = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
     rules = RankSettings(pairs=1, distinct=False)
-    drawn = Counter(rank.choose_pairs(found, BACKEND, rules, random.Random(seed))[0][0].text for seed in range(200))
+    drawn = Counter(rank.choose_pairs(candidates, BACKEND, rules, random.Random(n))[0][0].text for n in range(200))
     assert drawn["a"] > 150 and drawn["b"] > 5
-    whole = RankSettings(pairs=64, distinct=False)
-    assert len(rank.choose_pairs(found, BACKEND, whole, random.Random(0))) == 64
+    rules = RankSettings(pairs=64, distinct=False)
+    assert len(rank.choose_pairs(candidates, BACKEND, rules, random.Random(0))) == 64
 
 
 class FakeEngine:
@@ -188,18 +189,18 @@ def test_every_turn_of_every_dialogue_is_a_state(
 ) -> None:
     states, engine = ranked
     expected = [
-        (one.task.id, one.attempt, turn, row.token_ids[:start])
-        for one in trajectories[:8]
-        for row in [encode(one, chat, SYSTEM)]
+        (talk.task.id, talk.attempt, turn, row.token_ids[:start])
+        for talk in trajectories[:8]
+        for row in [encode(talk, chat, SYSTEM)]
         for turn, (start, _) in enumerate(row.spans)
     ]
-    assert [(one.task_id, one.attempt, one.turn, one.prompt_ids) for one in states] == expected
-    assert [prompt.token_ids for prompt in engine.seen] == [one[3] for one in expected]
+    assert [(state.task_id, state.attempt, state.turn, state.prompt_ids) for state in states] == expected
+    assert [prompt.token_ids for prompt in engine.seen] == [prompt_ids for *_, prompt_ids in expected]
     assert len({prompt.seed for prompt in engine.seen}) == len(states)
     for state in states:
-        assert sum(one.count for one in state.candidates) == 16
-        assert len({one.token_ids for one in state.candidates}) == len(state.candidates) <= 3
-        assert len({one.advantage for one in state.candidates}) == len(state.candidates)
+        assert sum(reply.count for reply in state.candidates) == 16
+        assert len({reply.token_ids for reply in state.candidates}) == len(state.candidates) <= 3
+        assert len({reply.advantage for reply in state.candidates}) == len(state.candidates)
 
 
 def test_c_never_reaches_what_the_policy_learns_from(
@@ -210,7 +211,7 @@ def test_c_never_reaches_what_the_policy_learns_from(
     replay = list(rank.find_replay(trajectories, chat, SYSTEM))
     data = files.preference_rows(preferences, replay, PolicySettings(sft_replay=1.0, sft_replay_turns="all"))
     texts = [tokenizer.decode(row.token_ids) for row in data.rows]
-    references = {one.task.ground_truth for one in trajectories}
+    references = {dialogue.task.ground_truth for dialogue in trajectories}
     assert not any(reference in text for text in texts for reference in references)
     # A row is the actor's own prompt and one reply, and only the reply is learnt from.
     for preference, (chosen, rejected) in zip(preferences, data.pairs, strict=True):
@@ -229,7 +230,7 @@ def test_the_critic_does_see_c(
     critic = make_critic(privileged=False)
     blind = rank_with(critic, trajectories[:1], FakeEngine(chat), chat)
     seeing = ranked[0][: len(blind)]
-    assert [one.prompt_ids for one in blind] == [one.prompt_ids for one in seeing]
+    assert [state.prompt_ids for state in blind] == [state.prompt_ids for state in seeing]
     assert all(a.candidates != b.candidates for a, b in zip(blind, seeing, strict=True))
 
 
@@ -263,7 +264,7 @@ def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
         room = limit + len(row.token_ids) - rank.tokens_read(dialogue, BACKEND, chat, SYSTEM, privileged)
         states = rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0).rate, lambda *_, room=room: room)
         assert len(states) == len(row.spans) and len(states[-1].candidates) == expected
-        assert [one.token_ids for one in states[-1].candidates] == [one.token_ids for one in longer[:expected]]
+        assert [reply.token_ids for reply in states[-1].candidates] == [reply.token_ids for reply in longer[:expected]]
     assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0).rate)[-1].candidates) == 4
 
 
@@ -280,22 +281,22 @@ def test_a_table_that_is_missing_or_of_something_else_is_one_sentence(
 def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
     replay = list(rank.find_replay(trajectories, chat, SYSTEM))
     final = files.preference_rows([], replay, PolicySettings(sft_replay=0.5))
-    whole = files.preference_rows([], replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
+    all_turns = files.preference_rows([], replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
     assert len(final.replay) == len(replay)
     assert all(
         final.rows[index].spans == replay_row.row.spans[-1:]
         for index, replay_row in zip(final.replay, replay, strict=True)
     )
-    assert [whole.rows[index] for index in whole.replay] == [replay_row.row for replay_row in replay]
+    assert [all_turns.rows[index] for index in all_turns.replay] == [replay_row.row for replay_row in replay]
     assert files.preference_rows([], replay, PolicySettings()).replay == ()
 
 
 def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callable[..., Trajectory]) -> None:
     pool = [make_trajectory(n, 0, outcome="lost" if n % 3 == 0 else "answered") for n in range(30)]
     picked = rank.choose_dialogues(pool, 0.25, seed=1)
-    assert len(picked) == 5 and not any(one.outcome == "lost" for one in picked)
+    assert len(picked) == 5 and not any(dialogue.outcome == "lost" for dialogue in picked)
     assert picked == rank.choose_dialogues(pool, 0.25, seed=1) != rank.choose_dialogues(pool, 0.25, seed=2)
-    assert picked == sorted(picked, key=lambda one: one.task.id)
+    assert picked == sorted(picked, key=lambda dialogue: dialogue.task.id)
 
 
 def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
@@ -323,14 +324,14 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
 def test_pages_are_compared_with_pages() -> None:
     texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
     candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
-    assert [FRONTEND.reply_type(one.text) for one in candidates] == ["question", "question", "page", "page", "answer"]
+    assert [FRONTEND.reply_type(text) for text in texts] == ["question", "question", "page", "page", "answer"]
     pairs = rank.choose_pairs(candidates, FRONTEND, RankSettings(reply_types="same", pairs=9), random.Random(0))
     assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
-    known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
-    (state,) = rank.centered(known, FRONTEND, "mean_centered")
-    assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
-    preferences = list(rank.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0))
-    assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"
-    metrics = ranking_metrics(known, preferences, FRONTEND)
+    states = [RankedState("t", 0, 0, (1,), tuple(candidates))]
+    (state,) = rank.centered(states, FRONTEND, "mean_centered")
+    assert [round(reply.advantage, 3) for reply in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
+    preferences = list(rank.choose_preferences(states, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0))
+    assert {(pair.chosen_ids, pair.rejected_ids) for pair in preferences} == {((4,), (2,))}, "no question is in a pair"
+    metrics = ranking_metrics(states, preferences, FRONTEND)
     assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1
     assert metrics["advantage/page"] == pytest.approx(0.25) and metrics["advantage/question"] == pytest.approx(0.05)

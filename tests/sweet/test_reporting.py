@@ -26,19 +26,19 @@ def learn(model: str | Path, folder: Path, *services: str) -> None:
     """Train a tiny policy on four dialogues in two steps, as the project in the working directory would."""
     tracking = {"report_to": list(services), "experiment": "bookings"}
     env = sweetrl.domain("examples.forms:Forms", tracking=tracking)
-    found = dialogues(env)
-    sweetrl.train("rft", env, sweetrl.Policy.load(model, **TINY), dialogues=found, out=folder / "policy", **OPTIONS)
+    talks = dialogues(env)
+    sweetrl.train("rft", env, sweetrl.Policy.load(model, **TINY), dialogues=talks, out=folder / "policy", **OPTIONS)
 
 
 def dialogues(env: sweetrl.Domain) -> list[Trajectory]:
     """Four dialogues that are worth everything."""
-    found = []
+    talks = []
     with sweetrl.opened(env) as world:
         for task in env.tasks("train", 4, 1, 3):
             talk = world.begin(task, 1)
             talk.say(f"I WANT TO ANSWER:\n{task.ground_truth}")
-            found.append(talk.score())
-    return found
+            talks.append(talk.score())
+    return talks
 
 
 @pytest.fixture
@@ -73,22 +73,22 @@ def test_tensorboard(tiny_model: Path, project: Path) -> None:
     events = EventAccumulator(str(written.parent))
     events.Reload()
     curve = events.Scalars("train/loss")
-    assert [one.step for one in curve] == [1, 2] and all(one.value > 0 for one in curve)
+    assert [point.step for point in curve] == [1, 2] and all(point.value > 0 for point in curve)
     assert (project / "policy" / "adapter_model.safetensors").exists()
 
 
 def test_wandb_offline(tiny_model: Path, project: Path) -> None:
     pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
-    said = in_process(tiny_model, project, "wandb", WANDB_MODE="offline", WANDB_SILENT="true")
+    output = in_process(tiny_model, project, "wandb", WANDB_MODE="offline", WANDB_SILENT="true")
     (written,) = (project / "wandb").glob("offline-run-*/run-*.wandb")
-    assert said.split() == ["bookings", "train-policy"]
+    assert output.split() == ["bookings", "train-policy"]
     assert b"train/loss" in written.read_bytes()
 
 
 def test_a_missing_package_is_one_sentence(tiny_model: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: Callable[..., Any] = importlib.machinery.PathFinder.find_spec
+    real: Callable[..., Any] = importlib.machinery.PathFinder.find_spec
     monkeypatch.setattr(
-        importlib.machinery.PathFinder, "find_spec", lambda name, *more: None if name == "wandb" else known(name, *more)
+        importlib.machinery.PathFinder, "find_spec", lambda name, *more: None if name == "wandb" else real(name, *more)
     )
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     with pytest.raises(

@@ -82,16 +82,16 @@ def states(attempts: list[Trajectory], chat: ChatFormat) -> list[RankedState]:
         "I WANT TO ANSWER:\nx",
         "Why?",
     ]
-    found = []
-    for one in attempts[::4]:
+    ranked = []
+    for dialogue in attempts[::4]:
         for turn in range(2):
             some = chance.sample(texts, chance.randint(2, 5))
             replies = tuple(
                 Candidate(chat.reply(text), text, chance.randint(1, 3), chance.gauss(0, 1)) for text in some
             )
-            prompt = chat.open(SYSTEM, one.messages[0].content) * (turn + 1)
-            found.append(RankedState(one.task.id, one.attempt, turn, prompt, replies))
-    return found
+            prompt = chat.open(SYSTEM, dialogue.messages[0].content) * (turn + 1)
+            ranked.append(RankedState(dialogue.task.id, dialogue.attempt, turn, prompt, replies))
+    return ranked
 
 
 def digest(value: Any) -> str:
@@ -103,21 +103,21 @@ def labels(data: PreferenceData) -> list[Any]:
     return [round(float(np.float32(value)), 7) for value in data.labels]
 
 
-def told(data: PreferenceData, **how: Any) -> str:
+def data_digest(data: PreferenceData) -> str:
     """A digest of the data, of what is left of them where dialogues are too long, and of two plans."""
     short, gone = drop_overlong(data, sorted(len(row.token_ids) for row in data.rows)[-2])
     plans = [
-        [(step.pairs, step.replay) for step in plan(one, 1.7, 4, 11, 0.4 if one.replay else 0.0, together)]
-        for one in (data, short)
+        [(step.pairs, step.replay) for step in plan(part, 1.7, 4, 11, 0.4 if part.replay else 0.0, together)]
+        for part in (data, short)
         for together in (1, 3)
     ]
     parts = [
         [
-            [(row.token_ids, row.spans) for row in one.rows],
-            [(row.token_ids, row.spans) for row in one.reference_rows],
-            *(list(values) for values in (one.pairs, one.replay, one.groups, labels(one), one.turns)),
+            [(row.token_ids, row.spans) for row in part.rows],
+            [(row.token_ids, row.spans) for row in part.reference_rows],
+            *(list(values) for values in (part.pairs, part.replay, part.groups, labels(part), part.turns)),
         ]
-        for one in (data, short)
+        for part in (data, short)
     ]
     return digest([parts, gone, plans])
 
@@ -127,8 +127,8 @@ def test_the_critic_learns_from_the_same_pairs(rule: Any, attempts: list[Traject
     pairs, counts = trajectory_pairs(attempts, rule)
     made = {
         f"pairs/{rule}": digest([[(p.task_id, p.chosen_attempt, p.rejected_attempt) for p in pairs], counts]),
-        f"critic/{rule}": told(critic_pairs(pairs, attempts, DOMAIN, chat, SYSTEM, CriticSettings())),
-        f"critic/{rule}/header": told(
+        f"critic/{rule}": data_digest(critic_pairs(pairs, attempts, DOMAIN, chat, SYSTEM, CriticSettings())),
+        f"critic/{rule}/header": data_digest(
             critic_pairs(
                 pairs,
                 attempts,
@@ -144,33 +144,33 @@ def test_the_critic_learns_from_the_same_pairs(rule: Any, attempts: list[Traject
 
 def test_methods_learn_from_the_same_dialogues(attempts: list[Trajectory], chat: ChatFormat) -> None:
     pairs = trajectory_pairs(attempts, "all")[0]
-    made = {"value": told(critic_attempts(attempts, DOMAIN, chat, SYSTEM, CriticSettings()))}
+    made = {"value": data_digest(critic_attempts(attempts, DOMAIN, chat, SYSTEM, CriticSettings()))}
     for turns in ("final", "all"):
-        wanted = MultiTurnSettings(sft_replay=0.5, sft_replay_turns=turns)
-        made[f"multi-turn-dpo/{turns}"] = told(policy_pairs(pairs, attempts, chat, SYSTEM, wanted))
-    wanted = MultiTurnSettings(loss_tokens="all")
-    made["multi-turn-dpo/whole"] = told(policy_pairs(pairs, attempts, chat, SYSTEM, wanted))
-    made["rft"] = told(successes(attempts, chat, SYSTEM, 0.6))
+        settings = MultiTurnSettings(sft_replay=0.5, sft_replay_turns=turns)
+        made[f"multi-turn-dpo/{turns}"] = data_digest(policy_pairs(pairs, attempts, chat, SYSTEM, settings))
+    settings = MultiTurnSettings(loss_tokens="all")
+    made["multi-turn-dpo/whole"] = data_digest(policy_pairs(pairs, attempts, chat, SYSTEM, settings))
+    made["rft"] = data_digest(successes(attempts, chat, SYSTEM, 0.6))
     assert made == {name: EXPECTED[name] for name in made}
 
 
 def test_rank_and_sweet_come_to_the_same(attempts: list[Trajectory], chat: ChatFormat) -> None:
     ranked = states(attempts, chat)
     chosen = choose_dialogues(attempts, 0.3, 7)
-    made = {"dialogues": digest([(one.task.id, one.attempt) for one in chosen])}
+    made = {"dialogues": digest([(dialogue.task.id, dialogue.attempt) for dialogue in chosen])}
     replay = list(find_replay(attempts, chat, SYSTEM))
-    made["replay"] = digest([(one.task_id, one.attempt, one.row.token_ids, one.row.spans) for one in replay])
+    made["replay"] = digest([(entry.task_id, entry.attempt, entry.row.token_ids, entry.row.spans) for entry in replay])
     for types in ("any", "mean_centered", "same"):
         rules = RankSettings(reply_types=types, margin=0.2)
         preferences = list(choose_preferences(ranked, DOMAIN, rules, 7))
         metrics = ranking_metrics(ranked, preferences, DOMAIN)
         made[f"metrics/{types}"] = digest(sorted(metrics.items()))
         for loss in ("replies", "all"):
-            wanted = PolicySettings(objective="dpo", sft_replay=0.5, loss_tokens=loss)
-            made[f"dpo/{types}/{loss}"] = told(preference_rows(preferences, replay, wanted))
+            settings = PolicySettings(objective="dpo", sft_replay=0.5, loss_tokens=loss)
+            made[f"dpo/{types}/{loss}"] = data_digest(preference_rows(preferences, replay, settings))
     shifted = list(centered(ranked, DOMAIN, "mean_centered"))
     for equal in (True, False):
         rows = listwise_rows(shifted, 1.0, 0.5, 0.03, equal)
-        made[f"listwise/{equal}"] = told(rows)
-        made[f"listwise/{equal}/replay"] = told(with_replay(rows, replay, equal))
+        made[f"listwise/{equal}"] = data_digest(rows)
+        made[f"listwise/{equal}/replay"] = data_digest(with_replay(rows, replay, equal))
     assert made == {name: EXPECTED[name] for name in made}

@@ -12,35 +12,34 @@ from sweetrl.backend import Backend
 from sweetrl.config.settings import parse_settings
 from sweetrl.engines.slots import Slots
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.sweet import candidates as asked
+from sweetrl.sweet import candidates
 from sweetrl.types import Trajectory
 
 
 def ranked(base: Path, dialogues: list[Trajectory], cache: Path | None, seed: int = 5, **rank: Any) -> list[Any]:
-    wanted = {"critic": "random", "share": 0.3, "candidates": 3, "block": 4, **rank}
     settings = parse_settings(
         {
             "seed": seed,
             "model": {"base": str(base), "device": "cpu", "threads": 1},
             "agent": {"max_new_tokens": 6},
-            "rank": wanted,
+            "rank": {"critic": "random", "share": 0.3, "candidates": 3, "block": 4, **rank},
         }
     )
-    found = rank_replies(Backend().configured(settings), None, dialogues, cache=cache).states
-    return [(one.prompt_ids, [(each.token_ids, each.text, each.count) for each in one.candidates]) for one in found]
+    states = rank_replies(Backend().configured(settings), None, dialogues, cache=cache).states
+    return [(state.prompt_ids, [(c.token_ids, c.text, c.count) for c in state.candidates]) for state in states]
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many dialogues were sampled for, call by call."""
     made: list[int] = []
-    original = asked.sample_candidates
+    original = candidates.sample_candidates
 
     def counted(rows: Any, *more: Any) -> Any:
         made.append(len(rows))
         return original(rows, *more)
 
-    monkeypatch.setattr(asked, "sample_candidates", counted)
+    monkeypatch.setattr(candidates, "sample_candidates", counted)
     return made
 
 
@@ -103,9 +102,9 @@ def test_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
 
     base = Path(shutil.copytree(tiny_model, tmp_path / "base"))
     first = ranked(base, trajectories, tmp_path / "cache")
-    said = next(ids for _, candidates in first for ids, _, _ in candidates if len(ids) == 6)
+    reply = next(ids for _, candidates in first for ids, _, _ in candidates if len(ids) == 6)
     config = json.loads((base / "generation_config.json").read_text())
-    config["eos_token_id"] = [config["eos_token_id"], said[3]]
+    config["eos_token_id"] = [config["eos_token_id"], reply[3]]
     (base / "generation_config.json").write_text(json.dumps(config))
     ending = ranked(base, trajectories, tmp_path / "cache")
     assert ending == ranked(base, trajectories, None) != first

@@ -40,11 +40,11 @@ BLOCK = 4
 @pytest.fixture(scope="module")
 def store(make_trajectory: Callable[..., Trajectory], tmp_path_factory: pytest.TempPathFactory) -> TrajectoryStore:
     """150 dialogues, 15 attempts at each of ten tasks, in five shards."""
-    found = TrajectoryStore(tmp_path_factory.mktemp("dialogues") / "shards")
+    store = TrajectoryStore(tmp_path_factory.mktemp("dialogues") / "shards")
     made = [make_trajectory(n // 15, n % 15, float(n % 3 == 0), seed=n) for n in range(COUNT)]
     for number in range(COUNT // SHARD):
-        found.write_shard(number, made[number * SHARD : (number + 1) * SHARD])
-    return found
+        store.write_shard(number, made[number * SHARD : (number + 1) * SHARD])
+    return store
 
 
 class Living:
@@ -54,12 +54,12 @@ class Living:
         self.most = self.made = 0
         self._now = 0
 
-    def born(self, one: Trajectory) -> Trajectory:
+    def born(self, dialogue: Trajectory) -> Trajectory:
         self.made += 1
         self._now += 1
         self.most = max(self.most, self._now)
-        weakref.finalize(one, self._gone)
-        return one
+        weakref.finalize(dialogue, self._gone)
+        return dialogue
 
     def _gone(self) -> None:
         self._now -= 1
@@ -105,7 +105,7 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
         "multi-turn-dpo": lambda: policy_pairs(pairs(), store, chat, SYSTEM, multi_turn),
         "a method of one's own": lambda: job.rows(store),
         "replay": lambda: write_table(folder / "replay.parquet", files.Replay, rank.find_replay(store, chat, SYSTEM)),
-        "any pairs": lambda: index_pairs(pairs(), store, lambda one: None),
+        "any pairs": lambda: index_pairs(pairs(), store, lambda dialogue: None),
     }
 
 
@@ -128,8 +128,8 @@ def test_stages_read_dialogues_one_by_one(
 def test_ranking_reads_dialogues_block_by_block(
     store: TrajectoryStore, tiny_model: Path, living: Living, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    wanted = {"critic": "random", "share": 0.5, "block": BLOCK, "pairs": 1, "reply_types": "mean_centered"}
-    settings = parse_settings({"model": {"base": str(tiny_model), "device": "cpu", "threads": 1}, "rank": wanted})
+    options = {"critic": "random", "share": 0.5, "block": BLOCK, "pairs": 1, "reply_types": "mean_centered"}
+    settings = parse_settings({"model": {"base": str(tiny_model), "device": "cpu", "threads": 1}, "rank": options})
 
     def sample(rows: Any, *more: Any) -> Any:
         two = (Candidate((9,), "Two?", 1),)
@@ -137,9 +137,9 @@ def test_ranking_reads_dialogues_block_by_block(
 
     monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
     blocks = Blocks(tmp_path)
-    found = rank_replies(Backend().configured(settings), None, store, blocks, out=tmp_path / "out")
-    assert found.metrics["dialogues"] == COUNT / 2 and found.metrics["replay"] == COUNT / 3
-    assert len(found.states) == found.metrics["states"] > COUNT and found.preferences
+    ranking = rank_replies(Backend().configured(settings), None, store, blocks, out=tmp_path / "out")
+    assert ranking.metrics["dialogues"] == COUNT / 2 and ranking.metrics["replay"] == COUNT / 3
+    assert len(ranking.states) == ranking.metrics["states"] > COUNT and ranking.preferences
     assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
 
 
@@ -151,9 +151,9 @@ def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "candidates.parquet"
     write_table(path, RankedState, states)
     assert pq.read_metadata(path).num_row_groups == 1
-    found = Table(path, RankedState)
+    table = Table(path, RankedState)
     monkeypatch.setattr(tables, "_GROUP", 20_000)
     write_table(path, RankedState, iter(states))
     assert pq.read_metadata(path).num_row_groups > 3
-    assert found == states and Table(path, RankedState) == states
+    assert table == states and Table(path, RankedState) == states
     assert Table(path, RankedState)[499] == states[499] and Table(path, RankedState)[-3:] == states[-3:]

@@ -68,28 +68,28 @@ def test_they_are_those_of_a_slow_reference(
 
     env = domain(tiny_model, critic, **rank)
     trained = env.settings.rank.critic == "trained"
-    found = rank_replies(env, adapter if trained else None, trajectories, out=tmp_path)
+    ranking = rank_replies(env, adapter if trained else None, trajectories, out=tmp_path)
     stored = list(Table(tmp_path / files.TOKEN_RATIOS, TokenRatios))
-    assert stored == list(found.token_ratios)
-    dialogues = {(one.task.id, one.attempt): one for one in sampled(env, trajectories)}
-    states = [state for state in found.states if (state.task_id, state.attempt) in dialogues]
-    assert [(one.task_id, one.attempt, one.turn) for one in stored] == [
-        (one.task_id, one.attempt, one.turn) for one in states
+    assert stored == list(ranking.token_ratios)
+    dialogues = {(dialogue.task.id, dialogue.attempt): dialogue for dialogue in sampled(env, trajectories)}
+    states = [state for state in ranking.states if (state.task_id, state.attempt) in dialogues]
+    assert [(entry.task_id, entry.attempt, entry.turn) for entry in stored] == [
+        (state.task_id, state.attempt, state.turn) for state in states
     ]
 
     base = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
-    theirs: Any = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
-    ours = PeftModel.from_pretrained(base, adapter).eval() if trained else base
+    reference: Any = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+    policy = PeftModel.from_pretrained(base, adapter).eval() if trained else base
     system = env.system_prompt("short")
     largest = 0.0
-    for state, one in zip(states, stored, strict=True):
+    for state, entry in zip(states, stored, strict=True):
         dialogue = dialogues[state.task_id, state.attempt]
         trunk = critic_row(dialogue, env, chat, system, env.settings.critic)
         same = trained and env.settings.rank.reference == "conditioned"
         plain = trunk if same else encode(dialogue, chat, system)
-        for candidate, explained in zip(state.candidates, one.replies, strict=True):
+        for candidate, explained in zip(state.candidates, entry.replies, strict=True):
             values = []
-            for model, context in ((ours, trunk), (theirs, plain)):
+            for model, context in ((policy, trunk), (reference, plain)):
                 start = context.spans[state.turn][0]
                 row = Row(context.token_ids[:start] + candidate.token_ids, ((start, start + len(candidate.token_ids)),))
                 with torch.no_grad():
@@ -117,8 +117,8 @@ def test_nothing_else_changes_for_them(
     some = written(tmp_path / "some")
     assert some.keys() == {files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY, files.TOKEN_RATIOS}
     # In the folder of another ranking, whose file would be of other candidates.
-    found = rank_replies(domain(tiny_model, critic, token_ratios=0), adapter, trajectories, out=tmp_path / "some")
-    assert not found.token_ratios
+    ranking = rank_replies(domain(tiny_model, critic, token_ratios=0), adapter, trajectories, out=tmp_path / "some")
+    assert not ranking.token_ratios
     none = written(tmp_path / "some")
     assert none == {name: value for name, value in some.items() if name != files.TOKEN_RATIOS}
 
@@ -129,13 +129,13 @@ def test_a_trained_critic_in_hand_gives_them_and_others_have_none(
     env = domain(tiny_model)
     by_folder = rank_replies(env, adapter, trajectories, out=tmp_path / "folder")
     in_hand = TrainedCritic(make_critic(env, settings_of(env), adapter), adapter)
-    found: Ranking = rank_replies(env, in_hand, trajectories, out=tmp_path / "in hand")
+    ranking: Ranking = rank_replies(env, in_hand, trajectories, out=tmp_path / "in hand")
     assert written(tmp_path / "in hand") == written(tmp_path / "folder")
     by_folder.save(tmp_path / "saved")
     assert written(tmp_path / "saved") == written(tmp_path / "folder")
     everything = rank_replies(domain(tiny_model, token_ratios=1000), adapter, trajectories)
-    assert len(everything.token_ratios) == len(everything.states) > len(found.token_ratios) > 0
-    assert list(everything.token_ratios)[: len(found.token_ratios)] == list(found.token_ratios)
+    assert len(everything.token_ratios) == len(everything.states) > len(ranking.token_ratios) > 0
+    assert list(everything.token_ratios)[: len(ranking.token_ratios)] == list(ranking.token_ratios)
     other = rank_replies(env, Loud(), trajectories, out=tmp_path / "loud")
     assert not other.token_ratios and not (tmp_path / "loud" / files.TOKEN_RATIOS).exists()
     other.save(tmp_path / "saved")

@@ -27,9 +27,9 @@ def fresh(tiny_model: Path, lora: LoraSettings = LORA) -> Any:
 @pytest.fixture(scope="module")
 def critic_data(trajectories: list[Trajectory], chat: ChatFormat) -> PreferenceData:
     pairs, _ = trajectory_pairs(trajectories)
-    found: list[Trajectory] = []
-    indices = index_pairs(pairs, trajectories, found.append)
-    rows = tuple(encode(one, chat, Backend().privileged_prompt(one.task) + "Help.") for one in found)
+    dialogues: list[Trajectory] = []
+    indices = index_pairs(pairs, trajectories, dialogues.append)
+    rows = tuple(encode(dialogue, chat, Backend().privileged_prompt(dialogue.task) + "Help.") for dialogue in dialogues)
     return PreferenceData(rows, tuple(indices))
 
 
@@ -87,11 +87,11 @@ def test_a_long_training_keeps_means_over_a_few_steps(
 
     each, _ = trained("each")
     monkeypatch.setattr("sweetrl.sweet.arguments.MOST_LOGGED", 5)
-    found, saved = trained("few")
+    means, saved = trained("few")
     every = math.ceil(len(each) / 5)
-    assert every > 1 and [entry["step"] for entry in found] == list(range(every, len(each) + 1, every))
-    assert saved % every == 0, "a killed training's entries would not be whole"
-    for number, entry in enumerate(found):
+    assert every > 1 and [entry["step"] for entry in means] == list(range(every, len(each) + 1, every))
+    assert saved % every == 0, "a killed training's entries would be incomplete"
+    for number, entry in enumerate(means):
         steps = each[number * every : (number + 1) * every]
         for name in ("loss", "accuracy", "advantage/chosen"):
             assert entry[name] == pytest.approx(sum(step[name] for step in steps) / every, abs=1e-3), name
@@ -132,7 +132,7 @@ def test_the_policy_learns_pairs_and_replay(
 ) -> None:
     from sweetrl.sweet.trainer import PolicyTrainer
 
-    prompts = [encode(one, chat, "Help.") for one in trajectories]
+    prompts = [encode(dialogue, chat, "Help.") for dialogue in trajectories]
     good, bad = chat.reply("What is the rate per hour?"), chat.reply("I do not know.")
     rows = []
     for row in prompts[:8]:

@@ -43,13 +43,13 @@ def slow_ratio(model: Any, dialogue: Trajectory, chat: ChatFormat, turn: int, re
     """log pi(token | o, c) - log pi(token | o) of every token of a reply at a turn."""
     import torch
 
-    found = []
+    logprobs = []
     for row in (prefixed(dialogue, chat), encode(dialogue, chat, SYSTEM)):
         start = row.spans[turn][0]
         with torch.no_grad():
             (values,) = slow_logprobs(model, Row(row.token_ids[:start] + reply, ((start, start + len(reply)),)))
-        found.append([value.item() for value in values])
-    return [with_c - without for with_c, without in zip(*found, strict=True)]
+        logprobs.append([value.item() for value in values])
+    return [with_c - without for with_c, without in zip(*logprobs, strict=True)]
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -58,17 +58,17 @@ def test_the_privileged_ratio(
 ) -> None:
     model, tolerance = plain_model(tiny_model, precision).eval(), TOLERANCE[precision]
     dialogue, imported = trajectories[0], trajectories[4]
-    for one in (dialogue, imported):
-        turns = [[Reply(chat.reply(text), text) for text in TEXTS] for _ in encode(one, chat, SYSTEM).spans]
+    for talk in (dialogue, imported):
+        turns = [[Reply(chat.reply(text), text) for text in TEXTS] for _ in encode(talk, chat, SYSTEM).spans]
         expected = [
-            [slow_ratio(model, one, chat, turn, reply.token_ids) for reply in some] for turn, some in enumerate(turns)
+            [slow_ratio(model, talk, chat, turn, reply.token_ids) for reply in some] for turn, some in enumerate(turns)
         ]
         for normalization in ("turn", "none"):
             view = CriticSettings(normalization=normalization)  # type: ignore[arg-type]
             for layout in (Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)):
                 critic = LogRatioCritic(model, BACKEND, chat, SYSTEM, view, layout, conditioned_reference=False)
-                (found,) = critic.rate([(one, turns)])
-                for values, ratios in zip(found, expected, strict=True):
+                (advantages,) = critic.rate([(talk, turns)])
+                for values, ratios in zip(advantages, expected, strict=True):
                     for value, tokens in zip(values, ratios, strict=True):
                         total = sum(tokens) / (len(tokens) if normalization == "turn" else 1)
                         assert value == pytest.approx(total, abs=tolerance * 50, rel=tolerance)
@@ -83,7 +83,7 @@ def test_the_base_is_the_critic_whatever_a_trained_one_would_be(
     tiny_model: Path, trajectories: list[Trajectory], chat: ChatFormat
 ) -> None:
     turns = [[Reply(chat.reply(text), text) for text in TEXTS]]
-    found = []
+    advantages = []
     for changes in (
         {"layout": "flat"},
         {"layout": "trees"},
@@ -98,9 +98,9 @@ def test_the_base_is_the_critic_whatever_a_trained_one_would_be(
             critic: Any = make_critic(BACKEND.configured(settings), settings, None)
             assert isinstance(critic, LogRatioCritic) and not critic.conditioned_reference
             assert not hasattr(critic.model, "disable_adapter"), "there is no adapter to switch off"
-            found.append(critic.rate([(trajectories[0], turns)])[0][0])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], abs=1e-5)
+            advantages.append(critic.rate([(trajectories[0], turns)])[0][0])
+    for other in advantages[1:]:
+        assert other == pytest.approx(advantages[0], abs=1e-5)
 
 
 def test_without_c_there_is_no_ratio(tiny_model: Path) -> None:
@@ -128,10 +128,10 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
 
     some = trajectories[:6]
     pairs = trajectory_pairs(some, "all", 0.1)[0]
-    wanted: dict[str, Any] = {"reference": "unconditioned", "privileged_position": position, "token_set": token_set}
-    settings = CriticSettings(beta=0.3, nll=0.2, batch_size=2, micro_batch_size=2, lora=LoraSettings(rank=4), **wanted)
+    view: dict[str, Any] = {"reference": "unconditioned", "privileged_position": position, "token_set": token_set}
+    settings = CriticSettings(beta=0.3, nll=0.2, batch_size=2, micro_batch_size=2, lora=LoraSettings(rank=4), **view)
     data = critic_pairs(pairs, some, BACKEND, chat, SYSTEM, settings)
-    rows, bare = list(data.rows), [encode(one, chat, SYSTEM) for one in some]
+    rows, bare = list(data.rows), [encode(dialogue, chat, SYSTEM) for dialogue in some]
     header = token_set == "official"
     if header:  # the last token of the header is scored, too
         bare = [Row(row.token_ids, tuple((start - 1, end) for start, end in row.spans)) for row in bare]
@@ -147,8 +147,8 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
     model = attach_adapter(base, settings.lora, seed=1).to(torch.float64)
     trainer = CriticTrainer(model, data, settings, tmp_path, 0, cache=tmp_path / "cache")
     assert trainer.reference is not None
-    for found, turns in zip(trainer.reference, reference, strict=True):
-        assert found.tolist() == pytest.approx([token.item() for turn in turns for token in turn], abs=1e-9)
+    for values, turns in zip(trainer.reference, reference, strict=True):
+        assert values.tolist() == pytest.approx([token.item() for turn in turns for token in turn], abs=1e-9)
 
     pair = MicroBatch(data.pairs[:3])
     tensors = collate_pairs(data, pair, trainer.reference)
@@ -165,11 +165,11 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
     move(model)
     tensors = collate_pairs(data, pair, trainer.reference)
     loss, _ = trainer.pair_loss(trainer.outputs(tensors["rows"]), tensors)
-    ours = [slow_logprobs(model, row) for row in rows]
+    policy = [slow_logprobs(model, row) for row in rows]
     scores = [
         sum(
             sum(a - b for a, b in zip(*both, strict=True)) / len(both[0])
-            for both in zip(ours[index], reference[index], strict=True)
+            for both in zip(policy[index], reference[index], strict=True)
         )
         for index in range(len(rows))
     ]
