@@ -12,6 +12,7 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
 from sweetrl.types import Prompt, Sampling
+from tests.lm.slowly import slow_logprobs
 
 WINDOW = 8
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
@@ -86,12 +87,8 @@ def random_model(name: str, vocabulary: int) -> Any:
 def alone(model: Any, rows: Sequence[Row]) -> Any:
     import torch
 
-    logprobs = []
-    for row in rows:
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([row.token_ids]), use_cache=False).logits[0].log_softmax(-1)
-        logprobs += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
-    return torch.stack(logprobs)
+    with torch.no_grad():
+        return torch.stack([token for row in rows for turn in slow_logprobs(model, row) for token in turn])
 
 
 @pytest.mark.parametrize("name", TREES | FLAT)

@@ -18,7 +18,7 @@ from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate_pairs
 from sweetrl.lm.forest import forest_tokens, layout_order
 from sweetrl.lm.passes import Layout, cut_step, model_layout, share_of_step
-from tests.lm.slowly import rms_norm
+from tests.lm.slowly import rms_norm, slow_logprobs
 
 VOCABULARY = 24  # what the probe of a model needs
 
@@ -78,11 +78,8 @@ def alone(model: Any, rows: Sequence[Row]) -> Any:
     """Log-probs of the reply tokens, a sequence at a time, with nothing of ours."""
     import torch
 
-    logprobs = []
-    for row in (sequence for each in rows for sequence in each.sequences):
-        logits = model(input_ids=torch.tensor([row.token_ids])).logits[0].log_softmax(-1)
-        logprobs += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
-    return torch.stack(logprobs)
+    sequences = (sequence for row in rows for sequence in row.sequences)
+    return torch.stack([token for row in sequences for turn in slow_logprobs(model, row) for token in turn])
 
 
 def gradients(model: Any, values: Any) -> list[Any]:

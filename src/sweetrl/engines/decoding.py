@@ -26,7 +26,7 @@ PREFILL_TOKENS = 32_768  # of prompts, in one forward pass
 
 @contextmanager
 def memory_for_sampling() -> Iterator[None]:
-    """Within it a device whose memory is short is a UserError that says what takes less."""
+    """Turn running out of the device's memory into a UserError that says what takes less."""
     import torch
 
     try:

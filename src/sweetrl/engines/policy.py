@@ -73,7 +73,7 @@ class Policy:
 
     @property
     def full(self) -> bool:
-        """Whether the place of the adapter has all weights of a model, trained."""
+        """Whether `adapter` is a folder of all the model's weights, trained."""
         return self.adapter is not None and is_full(self.adapter)
 
     @property
@@ -122,8 +122,8 @@ class Policy:
             from sweetrl.engines.vllm import VllmEngine
             from sweetrl.models.load import load_tokenizer, vocabulary_of
 
-            known = load_tokenizer(model.base), None if self.full else adapter, vocabulary_of(model.base)
-            remote = VllmEngine(engine, *known, model.chat_options)
+            tokenizer, adapter = load_tokenizer(model.base), None if self.full else adapter
+            remote = VllmEngine(engine, tokenizer, adapter, vocabulary_of(model.base), model.chat_options)
             return Agent(remote, remote.chat)
         if adapter is not None:
             raise UserError(
@@ -161,9 +161,9 @@ def watched(
     )
     gpus = engine.gpus or gpus_of(command)
     # Its own last words are "Engine core initialization failed", after an assertion without a message.
-    half = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
+    advice = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
     with closing(ManagedServer(command, port, log)) as server:
-        server.wait_ready(engine.start_seconds, half if gpus and model.dtype == "float32" else "")
+        server.wait_ready(engine.start_seconds, advice if gpus and model.dtype == "float32" else "")
         served = engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
         yield served, lambda: server.given_up
 

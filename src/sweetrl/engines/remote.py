@@ -1,7 +1,7 @@
 """What all engines behind HTTP share: limits on what is under way, retries, time-outs, balancing, accounting.
 
-A server is not trusted more than an answer is: it may send without end, nest without end, name an encoding that does
-not exist, or give back the headers that it was sent. Each costs one attempt at one reply.
+A server is not trusted: it may send without end, nest without end, name an encoding that does not exist, or give back
+the headers that it was sent. Each costs one attempt at one reply.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 
 
 class Busy:
-    """How long something was under way, and the share of each that was: n at a time get an n-th of a second a second.
+    """How long requests were under way, and the share of each: of n at the same time each gets 1/n second per second.
 
     The shares add up to `seconds`. Changed from one event loop, read from anywhere.
     """

@@ -1,4 +1,4 @@
-"""What goes wrong between us and a server, and what is done about it: wait (a little at random), ask again, or another.
+"""Faults of requests to servers, and what is done about them: wait (with jitter), ask again, or ask another server.
 
 A request may be asked again after a fault of transport (no connection, a connection that breaks, no reply in time), of
 the server (429, 408, 5xx), and of the reply itself (broken off, not JSON, without choices, without words). The same
@@ -42,7 +42,7 @@ class TransientError(Exception):
 def retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds that a reply's Retry-After asks for (a number or a date), 0 where there is none.
 
-    More than a week is a week: longer than any budget, and no number or date of a server is too large for a clock.
+    At most a week: that is longer than any budget, and larger numbers would not fit into a clock.
     """
     value = headers.get("retry-after", "").strip()[:100]
     try:
@@ -60,7 +60,7 @@ async def retry(
 ) -> Result:
     """Await `attempt()` until it succeeds; EngineError with the last cause when `settings.attempts` are used up.
 
-    So they are `BUDGET` seconds after the first one. `retried` is called before each further attempt.
+    There is no attempt later than `BUDGET` seconds after the first. `retried` is called before each further attempt.
     """
     import tenacity
 

@@ -40,10 +40,10 @@ _DEVICE = threading.Lock()  # engines take turns: only one graph may be recorded
 
 @contextmanager
 def written_by_index() -> Iterator[None]:
-    """Within it torch may write by index as it likes: no place that is read is written twice, and what makes that
-    repeatable would copy the cache and wait for the device.
+    """Let torch write by index without its deterministic kernels, which would copy the cache and wait for the device.
 
-    The whole process is in it: where others compute beside a sampler, they are to be within it from beginning to end.
+    No place that is read is written twice, so results are the same. The setting is one of the whole process: threads
+    that compute beside a sampler must be within it from beginning to end.
     """
     import torch
 
@@ -163,7 +163,7 @@ class Slots:
 
     @memory_for_sampling()
     def step(self) -> None:
-        """Let in who waits, where it is time for that, and draw one more token for each reply under way."""
+        """Let waiting replies enter when it is time, and draw one more token for each reply under way."""
         import torch
 
         started = time.perf_counter()
@@ -182,11 +182,11 @@ class Slots:
         return [(slot, reply) for slot, reply in enumerate(self._slots) if reply is not None and reply.open]
 
     def _admitted(self) -> list[SlotReply]:
-        """Take the replies that enter now: a pass over prompts takes as long as some steps, so there must be a quarter
-        as many as are under way.
+        """Take the replies that enter now, if they are at least a quarter of those under way: a pass over prompts takes
+        as long as several steps.
 
-        Who is drawn in another way than those, or needs more or larger slots, waits until they are over, and so do all
-        behind. (There are no more slots than needed, because each step computes and reads all of them.)
+        A reply that is drawn in another way than those, or needs more or larger slots, waits until they are over, and
+        so do all behind it. (There are no more slots than needed: each step computes and reads all of them.)
         """
         active = len(self._slots) - len(self._free)
         if not active and self._waiting:
@@ -203,7 +203,7 @@ class Slots:
         return entering
 
     def _make_room(self) -> None:
-        """Make enough slots for who waits, large enough, where there are none yet; what was in the old ones is lost."""
+        """Make enough slots, and large enough, for the replies that wait; what the old slots held is lost."""
         import torch
 
         columns = max(reply.room for reply in self._waiting)
@@ -232,7 +232,7 @@ class Slots:
 
     @written_by_index()
     def _prefill(self, entering: list[SlotReply]) -> list[SlotReply]:
-        """Compute prompts of `entering`, draw their replies' first tokens, and return who did not fit into the pass."""
+        """Compute prompts of `entering`, draw their replies' first tokens, and return those that did not fit."""
         import numpy as np
         import torch
 
@@ -248,7 +248,7 @@ class Slots:
         new = {prompt: len(prompt) - shared for prompt, (shared, _) in cached.items()}
         width = self._width(max(map(len, groups)))
         prompts, longest = sorted(groups, key=lambda prompt: -new[prompt]), max(new.values())
-        # Who goes on is first: later its slot might be another's.
+        # A dialogue that goes on comes first: later its slot might be taken.
         if short := min(new.values()) <= SHORT:
             prompts = [prompt for prompt in prompts if new[prompt] <= SHORT][:SHORT]
         else:
@@ -283,7 +283,7 @@ class Slots:
         return [reply for reply in entering if not reply.ids]
 
     def _settle(self, prompts: Sequence[tuple[int, _Content | None]]) -> list[int]:
-        """Take a slot for each prompt, given how much of it is in which slot, and see to it that this is in its own.
+        """Take a slot for each prompt, and copy into it what another slot already holds of the prompt.
 
         A dialogue that goes on takes the slot that it had, all others one that has been free for long.
         """
@@ -322,7 +322,7 @@ class Slots:
         self._take(under_way, [int(tokens[slot]) for slot in slots], [logprobs[slot] for slot in slots])
 
     def _take(self, replies: Sequence[tuple[int, SlotReply]], tokens: list[int], logprobs: list[float]) -> None:
-        """Add the tokens drawn; who is over leaves."""
+        """Add the tokens drawn; finished replies free their slots."""
         for (slot, reply), token, logprob in zip(replies, tokens, logprobs, strict=True):
             reply.ids.append(token)
             reply.logprobs.append(logprob)

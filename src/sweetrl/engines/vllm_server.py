@@ -24,7 +24,7 @@ from sweetrl.io import private_file
 logger = logging.getLogger("sweetrl")
 
 RESTARTS = 3
-# Adapters at run time, nothing sent home, no hub asked for what is a folder here.
+# Adapters are loaded at run time; no telemetry, no downloads from the hub.
 ENVIRONMENT = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
-# Reads until the one who holds the other end of the pipe is gone, and then ends a group of processes.
+# Reads until the process at the other end of the pipe is gone, and then kills a group of processes.
 _GUARD = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
 
 
@@ -92,7 +92,7 @@ class ManagedServer:
         return last[0][:300] if last else ""
 
     def close(self) -> None:
-        """End the server, first politely."""
+        """End the server: by SIGTERM, and after 20 seconds by SIGKILL."""
         with self._changing:
             self._closing.set()
         self._signal(signal.SIGTERM)

@@ -35,7 +35,7 @@ def trainable(
 ) -> nn.Module:
     """Return what is trained of a base: a fresh adapter, or all its weights (`model.train`; a `head` has an adapter).
 
-    `keep_reference` as for train_all: the reference is asked again once the training has begun.
+    `keep_reference` as for train_all: the reference is needed again after training has begun.
     """
     if settings.misplaced:
         raise UserError(f"{settings.misplaced}.")
@@ -85,7 +85,7 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
 
 
 def load_trained(model: Any, folder: Path) -> nn.Module:
-    """Put what was trained of the base `model`, and lies in `folder`, on it: an adapter, or all its weights."""
+    """Put the trained adapter, or all trained weights, in `folder` on their base `model`."""
     return load_full(model, folder) if is_full(folder) else load_adapter(model, folder)
 
 
@@ -98,7 +98,7 @@ def load_adapter(model: Any, folder: Path) -> nn.Module:
 
 
 def save_trained(model: Any, folder: Path, base: str) -> None:
-    """Write what was trained of the base that params.yaml calls `base`: an adapter, or all its weights."""
+    """Write the trained adapter, or all trained weights; `base` is what params.yaml calls their base."""
     from transformers import PreTrainedModel
 
     (save_full if isinstance(model, PreTrainedModel) else save_adapter)(model, folder, base)
@@ -134,14 +134,12 @@ def _write_adapter(folder: Path, weights: dict[str, Tensor], config: dict[str, A
 
 
 def stack_adapters(folders: Sequence[Path], out: Path, base: str) -> None:
-    """Write to `out` the LoRA adapter on `base` that does what those in `folders` do one on top of the other.
-
-    That is what iterations of training come to.
+    """Write to `out` one LoRA adapter on `base` that does what those in `folders`, of one iteration each, do together.
 
     sum_i s_i B_i A_i = s [B_1 .. B_n diag(s_i / s)] [A_1; ..; A_n], s_i = alpha_i / r_i, s = s_1          (exact)
 
     Its rank is the sum of their ranks, so nothing is lost; each was trained on the base with those before it merged.
-    Of full weights the last are all that is needed.
+    Of full weights only the last are needed, and copied.
     """
     from safetensors.torch import load_file
 

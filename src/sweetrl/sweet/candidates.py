@@ -47,7 +47,7 @@ Samples = list[list[tuple[Candidate, ...]]]
 DialogueRows = Sequence[tuple[Trajectory, Row]]  # the dialogues of a block, and what the actor saw of each
 BlockReader = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
 State = tuple[int, int, int, Prompt]  # block, number of the dialogue in it, its turn (from 0), its prompt
-WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
+WAITING = 2  # states under way per concurrent request: while one waits for a retry, another is sent
 
 
 def sample_candidates(rows: DialogueRows, engine: Sampler, sampling: Sampling, seed: int) -> Samples:
@@ -100,8 +100,8 @@ class LocalSampler:
     `limit` is how many tokens the model can read, `base` the model and its tokenizer. The folder `cache` keeps samples
     for other critics, by what they are a function of: the weights of the bare model, how it is computed, the ids that
     end a reply, the tokenizer, which makes texts of ids, prompts, sampling, seed and `_FORMAT`, the version of the
-    sampling code. Removing a file costs time. What servers say is kept for the run that asked and no longer: nobody can
-    tell what weights a server has, or which version computes them.
+    sampling code. Removing a file costs time. Replies of servers are kept only for the run that requested them: nobody
+    can tell what weights a server has, or which version computes them.
     """
 
     def __init__(self, settings: RankingSettings, cache: Path | None) -> None:
@@ -123,7 +123,7 @@ class LocalSampler:
         """Nothing: replies are sampled when they are rated."""
 
     def player(self) -> Agent | None:
-        """Who plays dialogues on for a critic that wants that."""
+        """The agent that plays dialogues on, for a critic that needs it."""
         return Agent(self.engine, self.chat)
 
     def samples(self, block: int, rows: DialogueRows, critic: Critic) -> Samples:
@@ -269,7 +269,7 @@ class ServerSampler:
         return replies
 
     def player(self) -> Agent | None:
-        """Who plays dialogues on for the critic that wants that: the base in this process."""
+        """The agent that plays dialogues on, for a critic that needs it: the base in this process."""
         if self.settings.rank.critic != "rollout-value":
             return None
         return Policy(self.settings.model).open()

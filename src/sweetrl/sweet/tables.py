@@ -25,7 +25,7 @@ _GROUP = 64 * 2**20  # bytes of a row group: what writing holds in memory, and r
 
 
 def schema_of(kind: type) -> pyarrow.Schema:
-    """Return the columns of a dataclass of texts, numbers, truths, dataclasses and tuples of one of them, or None."""
+    """Return the columns of a dataclass whose fields are strings, numbers, booleans, dataclasses, tuples, or None."""
     import pyarrow as pa
 
     plain = {str: pa.string(), int: pa.int32(), float: pa.float64(), bool: pa.bool_(), Float32: pa.float32()}

@@ -1,4 +1,4 @@
-"""What is trained of what, and what comes of it: the adapter on disk, the last steps in numbers, a sentence about them.
+"""A training and its result: the adapter on disk, metrics of the last steps, and a summary in one sentence.
 
 Loads neither torch nor transformers by itself; the trainers are in sweetrl.sweet.trainer.
 """
@@ -47,7 +47,7 @@ SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is learnt from; what was not given (a method's `needs` do not name it) is a UserError at its call.
+    """What a method learns from; a call for what was not given (its `needs` do not name it) is a UserError.
 
     `where` is what a message names: a file, or what a function was given.
     """
