@@ -1,4 +1,4 @@
-"""A batch engine asked prompt by prompt: the same tokens, fewer calls than prompts, and errors reach who asked."""
+"""A batch engine asked prompt by prompt: the same tokens, fewer calls than prompts, and errors reach the caller."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_waits_is_sampled_together() -> None:
     bridge.close()
 
 
-def test_errors_reach_who_asked_and_nobody_later() -> None:
+def test_errors_reach_the_caller_and_no_later_request() -> None:
     bridge = Bridge(Counting())
     (failed,) = wait(ask_all(bridge, [Prompt((1,), 13)]))
     assert isinstance(failed, RuntimeError)

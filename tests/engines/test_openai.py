@@ -337,7 +337,7 @@ def test_a_server_that_is_gone_is_replaced_by_the_other(fake_server: Any) -> Non
     assert server.requests == len(replies) == 8
 
 
-def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
     fake_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):

@@ -118,7 +118,7 @@ def test_a_body_without_end_is_left_where_it_is_too_long() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 * 2**10
 
 
-def test_what_may_come_grows_with_what_was_asked_for() -> None:
+def test_the_limit_of_a_reply_grows_with_its_tokens() -> None:
     assert reply_limit(16, 1024) - reply_limit(1, 1024) == 15 * 1024 * TOKEN_ROOM
     assert say(Server(once(choice("x" * 900_000)))) == "x" * 900_000
 

@@ -203,7 +203,7 @@ def test_dialogues_that_do_not_fit_are_one_sentence(
     stream.close()
 
 
-def test_what_fails_reaches_who_asked_and_nobody_later(
+def test_failures_reach_the_caller_and_no_later_request(
     engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, step = Stream(engine), Slots.step

@@ -1,4 +1,4 @@
-"""Attempts in groups: what their turns have found out, and which turn gets what for it, against slow plain sums."""
+"""Attempts in groups: the information gains of their turns, and the advantage of each, against slow plain sums."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_context_without_room(
     assert feedback_gains(model, some[:1], rows[:1], chat, Layout(None))[0][-1] == 0.0
 
 
-def test_a_single_turn_finds_out_nothing(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+def test_a_single_turn_has_no_information_gain(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
     model, _ = policy
     dialogue = trajectories[0]
     brief = replace(dialogue, messages=(dialogue.messages[0], dialogue.messages[-1]), turns=())
@@ -206,7 +206,7 @@ def test_credits(made: list[tuple[float, list[float]]], kind: Any, discount: flo
         assert turns == pytest.approx(slow, abs=1e-6)
 
 
-def test_attempts_are_laid_out_with_what_their_turns_found_out(
+def test_attempts_are_laid_out_with_the_information_gains_of_turns(
     make_trajectory: Callable[..., Trajectory], chat: ChatFormat
 ) -> None:
     given_ = [make_trajectory(0, n, 0.5) for n in range(3)]

@@ -188,7 +188,7 @@ def test_all_weights_may_be_trained_beside_the_base_that_they_were(
 
 
 @pytest.mark.parametrize("credit", ["infopo", "igpo"])
-def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_out(
+def test_turns_are_credited_by_the_information_gains_of_the_current_policy(
     project: Any, monkeypatch: pytest.MonkeyPatch, credit: str
 ) -> None:
     iterations: list[Any] = []

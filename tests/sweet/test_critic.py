@@ -105,7 +105,7 @@ def test_verdicts_are_read_from_their_end(text: str, share: float) -> None:
     assert first_wins(text) == share
 
 
-def test_replies_that_are_known_as_text_alone_have_their_places_too(
+def test_replies_without_ids_have_their_places_too(
     chat: ChatFormat, make_trajectory: Callable[..., Trajectory]
 ) -> None:
     """A dialogue that was built of messages: without them its turns would have no advantages."""

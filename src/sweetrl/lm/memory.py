@@ -167,8 +167,8 @@ def pass_tokens(model: nn.Module, tokens: PassTokens, least: int = 0, checkpoint
     """Return the most tokens of a pass, and whether it takes gradient checkpointing.
 
     `auto` is what fits on a CUDA device as the model stands on it, and OF_CPU elsewhere; where nothing is trained half
-    of that, because replies are sampled beside it. `least` is the longest thing that cannot be cut: where it does not
-    fit otherwise, checkpointing is taken.
+    of that, because replies are sampled beside it. `least` is the cost of the longest pair, which cannot be cut:
+    where it does not fit otherwise, checkpointing is taken.
     """
     weight = next(model.parameters())
     if tokens != "auto" or weight.device.type != "cuda":

@@ -1,6 +1,6 @@
 """How the rows of a step or of a dialogue are cut into micro-batches, as trees or as flat padded batches.
 
-And their log-probs from one pass, over a forest or a flat batch; and whether a model's attention can do the former.
+Also their log-probs from one pass over a forest or a flat batch, and whether a model's attention can compute forests.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _stretches(lengths: Sequence[int], most: int) -> Iterator[range]:
 def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs: int) -> list[MicroBatch]:
     """Cut a step into micro-batches of at most `most_pairs` pairs and `layout.tokens` tokens; at least one pair each.
 
-    Each replay_row goes with a pair: in trees with one that begins like it, in flat batches evenly.
+    Each row of replay goes with a pair: in trees with one that begins like it, in flat batches evenly.
     """
     pairs, replay = list(step.pairs), list(step.replay)
     rows = {index: data.rows[index] for index in {*replay, *(index for pair in pairs for index in pair)}}
@@ -175,8 +175,8 @@ def share_of_step(
 def probe_rows(vocabulary: int, trunk: int = 0) -> tuple[Row, ...]:
     """Return PROBE in tokens from the middle of a vocabulary of that size, and two rows that share so long a `trunk`.
 
-    In a very small one as it is. The first and the last are often special tokens. What a model makes of a row of those
-    is chaos: in half precision rounding alone decides it, in trees and in rows alike.
+    In a very small one they stay as they are. The first and the last tokens are often special, and in half precision
+    the log-probs of a row of those are decided by rounding alone, in trees and in rows alike.
     """
     first = vocabulary // 2 if vocabulary >= SMALL_VOCABULARY else 0
     rows = list(PROBE)
@@ -239,7 +239,7 @@ def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None
     """Return the backend for `model` on its device, or None and the reason why trees cannot be used.
 
     A small forest, with rows longer than a window of its attention, and a flat batch are computed and compared with the
-    model's own logits. UserError where neither has them.
+    model's own logits. UserError where neither agrees with them.
     """
     import torch
 

@@ -195,7 +195,7 @@ _TREE = ContextVar[TreeAttention | None]("_TREE", default=None)
 
 @contextmanager
 def masks_of(tree: TreeAttention) -> Iterator[None]:
-    """Within it, what models ask masks for is this tree."""
+    """Within it, models get the masks of this tree."""
     token = _TREE.set(tree)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Attempts laid out for GRPO, and which turn (or token) of them gets what (`grpo.credit`).
+"""Attempts laid out for GRPO, and the advantage of each of their turns (or tokens), by `grpo.credit`.
 
 trajectory   the return, normalised in its group (GRPO, Shao et al. 2024)
 turn         the discounted return of a turn, normalised among the attempts of the group that have such a turn
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 Gains = list[list[float]]  # of each dialogue, for each of its turns but the last
 PRIVILEGED = ("privileged", "distillation")  # the kinds of credit whose teacher is the base that sees c
 PLACEHOLDER = "No information found."  # infopo: what the user says in place of an answer, for comparison
-INFORMED = ("infopo", "igpo")  # the kinds of credit that look at what turns have found out
-# What the turns of dialogues, given with their rows, have found out (`turn_gains`).
+INFORMED = ("infopo", "igpo")  # the kinds of credit that use information gains
+# The information gains of the turns of dialogues, given with their rows (`turn_gains`).
 InformationGains = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequence[float]]]
 
 
@@ -75,9 +75,9 @@ def lay_out(
     """Lay out the scored attempts (lost ones are left out) and compare them within their groups.
 
     The return of an attempt is its reward. With `credit: turn` that of turn t of T is discount^(T-1-t) times the
-    reward, and is compared with the attempts of the group that have a turn t. `credit: infopo` and `igpo` look at what
-    turns have found out, too, which `information_gains` says. The kinds in PRIVILEGED look at no reward: `privileged`
-    lays dialogues out with c.
+    reward, and is compared with the attempts of the group that have a turn t. `credit: infopo` and `igpo` also use
+    the turns' information gains, which `information_gains` computes. The kinds in PRIVILEGED look at no reward:
+    `privileged` lays dialogues out with c.
     """
     dialogues = list(filter(usable, trajectories))
     if not dialogues:
@@ -115,7 +115,7 @@ def turn_credits(
 ) -> tuple[tuple[float, ...], ...]:
     """The advantage of every turn of every attempt, by `settings.credit`; `lengths` are the attempts' turns.
 
-    `gains` are what all turns of an attempt but the last have found out, for the kinds of credit that look at it.
+    `gains` are the information gains of all turns of an attempt but the last, for the kinds of credit that use them.
     """
     import torch
 

@@ -132,7 +132,7 @@ class Rollouts:
     def __call__(self, iteration: int, policy: Any) -> Attempts:
         """Attempt the tasks of `iteration` and lay out what came of it.
 
-        `policy` is the model as it stands; it also says what turns have found out (`grpo.credit`).
+        `policy` is the model as it stands; it also gives the information gains (`grpo.credit`).
         """
         if self.thread is None:
             return self._laid_out(*self._player(iteration, policy)(), policy)
