@@ -123,7 +123,7 @@ def test_no_words_become_structure(tiny_model: Any, tmp_path: Any, odd: str) -> 
 
 @pytest.fixture
 def rendering_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates of our own need no process of their own."""
+    """Render in this process: the tests' templates need no sandbox."""
 
     def render(request: str, seconds: int) -> list[dict[str, str]]:
         fields = json.loads(request)

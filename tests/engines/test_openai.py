@@ -116,7 +116,7 @@ def test_a_server_of_single_replies_is_asked_for_each(fake_server: Any, takes: s
 
 
 def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
-    """Some servers refuse to say the same several times."""
+    """Some servers refuse several greedy replies to one request."""
     with fake_server() as server:
         engine = make_engine(server.url)
         ((first, *others),) = sample(engine, [prompt(1)], Sampling(64, temperature=0.0, n=3))
@@ -171,7 +171,7 @@ def test_the_budget_limits_all_attempts_together(fake_server: Any, monkeypatch: 
 
 
 def test_waiting_for_others_takes_nothing_from_the_budget(fake_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third request waits longer for the two before it than it may take, and is tried again all the same."""
+    """The third request waits for the two before it longer than the budget, and is nevertheless tried again."""
     monkeypatch.setattr("sweetrl.engines.retry.BUDGET", 1.9)
 
     def slow(body: dict[str, Any]) -> float:
@@ -186,7 +186,7 @@ def test_waiting_for_others_takes_nothing_from_the_budget(fake_server: Any, monk
 
 
 def test_retry_after_is_obeyed_by_all_that_ask(fake_server: Any) -> None:
-    """The first replies are "come back in 0.6 s": nothing is sent by then, and nothing is refused again."""
+    """The first replies ask for a wait of 0.6 s: nothing is sent before that, and nothing is refused again."""
     with fake_server(scripted=["429", "503"], pause="0.6") as server:
         engine = make_engine(server.url, concurrency=2)
         started = time.monotonic()
@@ -362,7 +362,7 @@ def test_what_is_missing_is_one_sentence() -> None:
 
 
 def test_the_official_client_understands_the_fake_server(fake_server: Any) -> None:
-    """What the tests speak is the real protocol."""
+    """The fake server of the tests speaks the real protocol."""
     from openai import OpenAI
 
     with fake_server() as server:

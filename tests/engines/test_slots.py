@@ -100,7 +100,7 @@ def test_a_session_finds_earlier_turns_in_its_slots(plain: TransformersEngine, e
 
 
 def test_sessions_side_by_side_have_the_same_slots(plain: TransformersEngine, engine: TransformersEngine) -> None:
-    """As Best-of-N has one for each N; they go with the last of them."""
+    """Best-of-N has a session for each N; the slots are freed with the last of them."""
     first, second, prompts = engine.session(), engine.session(), make_prompts(engine, 5)
     for session, sampling in ((first, SAMPLINGS[0]), (second, SAMPLINGS[1]), (first, SAMPLINGS[2])):
         assert tokens_of(session.sample(prompts, sampling)) == tokens_of(plain.sample(prompts, sampling))
@@ -124,7 +124,7 @@ def test_replies_end_with_the_context(engine: TransformersEngine) -> None:
 
 
 def test_whoever_asks_when_gets_the_same_tokens(plain: TransformersEngine, engine: TransformersEngine) -> None:
-    """In any order of arrival, beside replies that are drawn in another way."""
+    """In any order of arrival, beside replies with other sampling settings."""
     prompts = make_prompts(engine, 30)
     samplings = [SAMPLINGS[number // 5 % 4] for number in range(30)]
     expected = [tokens_of(plain.sample([prompt], how))[0] for prompt, how in zip(prompts, samplings, strict=True)]
@@ -247,7 +247,7 @@ class Recorded(TorchDispatchMode):
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """Slots replay what comes again, as they do on a GPU; what they recorded."""
+    """The graphs that slots recorded: they replay them on a CPU as they do on a GPU."""
     graphs: list[Recorded] = []
 
     def capture(self: Slots, compute: Any) -> Any:
@@ -319,7 +319,7 @@ def test_what_waits_inside_or_moves_is_noticed() -> None:
 def test_a_graph_is_recorded_on_the_models_own_device(
     engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where another device has had one before, torch's stream for recording is on that."""
+    """torch's own stream for recording is on the first device that recorded a graph."""
     used: list[Any] = []
 
     @contextmanager

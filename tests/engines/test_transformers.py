@@ -186,7 +186,7 @@ def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> N
 
 
 def test_attention_makes_no_plans(tiny_model: Path) -> None:
-    """torch's default on a Hopper makes one for every shape that is new."""
+    """cuDNN's attention, torch's default on a Hopper, makes a plan for every new shape."""
     torch.backends.cuda.enable_cudnn_sdp(True)
     load_weights(tiny_model, "float32")
     assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -126,7 +126,7 @@ def same(model: Any, loss: Any, expected: Any, tolerance: float) -> None:
 
 @contextmanager
 def killed_at(trainer: Any, step: int) -> Iterator[None]:
-    """Within it a training by this kind of trainer is interrupted once it has logged `step`."""
+    """Interrupt a training by this kind of trainer once it has logged `step`."""
     log = trainer.log
 
     def dies(self: Any, logs: Any, *more: Any) -> None:

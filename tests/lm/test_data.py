@@ -156,7 +156,7 @@ def test_no_pairs_is_one_sentence() -> None:
 
 
 def test_nothing_that_fits_is_another_sentence() -> None:
-    """Not that there is no pair: whoever has collected enough has no use for being told to collect more."""
+    """The message names the context: where there are enough pairs, the advice to collect more would not help."""
     from types import SimpleNamespace
 
     from sweetrl.sweet.training import fitting
@@ -169,7 +169,7 @@ def test_nothing_that_fits_is_another_sentence() -> None:
 
 
 def test_rows_of_single_replies_know_their_turn() -> None:
-    """So that the policy's advantages can be told apart by turn; what is left out takes its turn with it."""
+    """Metrics split the policy's advantages by turn; rows that are left out take their turn's number with them."""
     rows = tuple(Row(tuple(range(length)), ((2, length),)) for length in (5, 6, 7, 50))
     data = PreferenceData(rows, ((0, 1), (3, 1), (1, 2)), (2,), turns=(4, 4, 1, 9))
     fits, too_long = drop_overlong(data, 10)

@@ -204,7 +204,7 @@ def test_scoring_cuts_its_passes_where_memory_is_short(monkeypatch: pytest.Monke
 
 
 def test_of_what_is_sharded_no_process_cuts_its_passes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others would wait for layers that it gathers no more often than they do."""
+    """Processes gather layers together: the others would wait for as many passes as it makes."""
     import torch
 
     from sweetrl.lm import reference
@@ -223,7 +223,7 @@ def test_of_what_is_sharded_no_process_cuts_its_passes_alone(monkeypatch: pytest
 
 
 def test_what_is_sharded_is_planned_for_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then the base is on the CPU, whose memory nobody plans."""
+    """Before sharding the base is on the CPU, whose memory is not planned."""
     from types import SimpleNamespace
 
     import torch

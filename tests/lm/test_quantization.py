@@ -1,4 +1,4 @@
-"""A base of 4 bits (`model.quantization: nf4`): what bitsandbytes is told, what is refused, and what it takes."""
+"""A base of 4 bits (`model.quantization: nf4`): the options of bitsandbytes, what is refused, and its memory."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def logprobs(model: Any, row: Row) -> list[float]:
 
 
 def record(dialogue: Trajectory, row: Row, values: Sequence[float]) -> Trajectory:
-    """The dialogue as an engine leaves it that gave each token of its replies the next of `values`."""
+    """The dialogue with `values` as the log-probs that an engine recorded for its replies' tokens, in order."""
     rest = list(values)
     turns = []
     for turn, (start, end) in zip(dialogue.turns, row.spans, strict=True):

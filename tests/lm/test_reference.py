@@ -378,7 +378,7 @@ def test_equal_weights_of_another_configuration_are_another_model(tiny_model: Pa
 
 
 def test_log_probs_of_another_kind_of_device_are_others() -> None:
-    """A processor and a GPU round differently; padded rows have no attention of their own that would tell them."""
+    """A CPU and a GPU round differently, and the layout of padded rows does not name the device."""
     from types import SimpleNamespace
 
     from sweetrl.lm.reference import _key

@@ -30,7 +30,7 @@ def two_ended(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_the_stack_is_what_merging_one_after_the_other_gives(
     tiny_model: Path, two_ended: Path, write_adapter: Callable[..., Path], tmp_path: Path, ends: bool
 ) -> None:
-    """Of adapters on all layers between the ends, and of such on embeddings and head."""
+    """For adapters on all layers between embeddings and head, and for adapters on these two."""
     import torch
 
     from sweetrl.engines.transformers import load_model

@@ -122,7 +122,7 @@ def random_rows(seed: int) -> list[Row]:
 
 @pytest.fixture
 def eager_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FlexAttention as plain tensor operations on a CPU; torch has their gradients but refuses to be asked for them."""
+    """FlexAttention as plain tensor operations on a CPU; torch has their gradients but refuses to compute them."""
     from torch.nn.attention import flex_attention
 
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
@@ -182,7 +182,7 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
 
 @pytest.mark.parametrize("vocabulary", [40, 64, 700, 49_152])
 def test_a_model_is_tried_on_ordinary_tokens(vocabulary: int) -> None:
-    """Not on the first or last ones, which are special: what a pretrained model makes of those is chaos in bfloat16."""
+    """Not on the first or last ones, which are special: in bfloat16 rounding alone decides their log-probs."""
     from sweetrl.lm.passes import PROBE, probe_rows
 
     ids = [token for row in probe_rows(vocabulary) for token in row.token_ids]

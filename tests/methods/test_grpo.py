@@ -145,7 +145,7 @@ def test_the_policy_of_one_step_before_samples_while_training_goes_on_whoever_is
 def test_a_sampler_beside_the_training_leaves_the_choice_of_kernels_alone(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is repeatable is the whole process's choice; a sampler in slots, as on a GPU, writes by index without it."""
+    """Deterministic kernels are a setting of the whole process, which a sampler in slots (as on a GPU) turns off."""
     import torch
 
     changed, choose, before = (

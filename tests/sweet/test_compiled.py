@@ -129,7 +129,7 @@ def test_a_compiled_pass_takes_few_python_calls_and_waits_for_nothing(
 
 
 def test_layers_that_are_no_single_graph_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    """As with adapters on Mixtral's experts."""
+    """Adapters on Mixtral's experts are such layers."""
     import torch
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -148,7 +148,7 @@ def test_layers_that_are_no_single_graph_are_not_compiled(caplog: pytest.LogCapt
 
 
 def test_sequences_are_padded_within_the_limit() -> None:
-    """It may have become smaller since graphs were planned; a single row may be longer."""
+    """The limit may have shrunk since graphs were planned; a single row may be longer than it."""
     layout = passes.Layout("flex", 300, lengths=(256, 512))
     for tokens, padded in ((100, 256), (260, 384), (400, 512)):
         assert layout.collate([Row((1,) * (tokens + 1), ((tokens, tokens + 1),))])["input_ids"].shape == (1, padded)

@@ -31,7 +31,7 @@ def learn(model: str | Path, folder: Path, *services: str) -> None:
 
 
 def dialogues(env: sweetrl.Domain) -> list[Trajectory]:
-    """Four dialogues that are worth everything."""
+    """Four dialogues of the highest reward."""
     talks = []
     with sweetrl.opened(env) as world:
         for task in env.tasks("train", 4, 1, 3):

@@ -63,7 +63,7 @@ def test_what_is_kept_is_what_would_be_sampled(
 def test_slots_and_their_graphs_serve_all_blocks(
     tiny_model: Path, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch, critic: str
 ) -> None:
-    """The judge, which is the base too, has its own."""
+    """The judge, which is the base as well, has slots of its own."""
     made, init, expected = list[Slots](), Slots.__init__, ranked(tiny_model, trajectories, None, block=2)
 
     def counted(self: Slots, *given: Any) -> None:

@@ -163,7 +163,7 @@ def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", [-1, 20_261_126_120_000])
 def test_any_seed_will_do(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, seed: int) -> None:
-    """NumPy's are from 0 to 2**32 - 1, and days of collecting come before the first training."""
+    """NumPy takes seeds from 0 to 2**32 - 1; a refusal would come only after days of collecting."""
     from sweetrl.sweet.trainer import CriticTrainer
 
     settings = CriticSettings(epochs=0.1, batch_size=4, micro_batch_size=4, lora=LORA)
