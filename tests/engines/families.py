@@ -6,7 +6,7 @@ from typing import Any
 
 _CHATML_END = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 _LATER = "{% set last = namespace(at=0) %}{% for m in messages %}{% if m['role'] == 'user' %}{% set last.at = loop.index0 %}{% endif %}{% endfor %}"  # noqa: E501
-_SAID = "{% set words = m['content'] %}{% if m['role'] == 'assistant' %}{% set words = words.split('</think>')[-1].lstrip('\n') %}{% endif %}"  # noqa: E501
+_SPOKEN = "{% set words = m['content'] %}{% if m['role'] == 'assistant' %}{% set words = words.split('</think>')[-1].lstrip('\n') %}{% endif %}"  # noqa: E501
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -19,7 +19,7 @@ DEFAULT_SYSTEM = (
 QWEN3 = (
     _LATER
     + "{% for m in messages %}"
-    + _SAID
+    + _SPOKEN
     + "{% if loop.index0 > last.at %}{% set words = m['content'] %}{% endif %}"
     + "{{ '<|im_start|>' + m['role'] + '\n' + words + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\n' }}{% if enable_thinking is defined and not enable_thinking %}"
@@ -28,7 +28,7 @@ QWEN3 = (
 # The header opens the thought.
 QWEN35 = (
     "{% for m in messages %}"
-    + _SAID
+    + _SPOKEN
     + (
         "{{ '<|im_start|>' + m['role'] + '\n' + words + '<|im_end|>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
@@ -78,7 +78,7 @@ HARMONY = (
 )
 DEEPSEEK = (
     "{{ '<s>' }}{% for m in messages %}"
-    + _SAID
+    + _SPOKEN
     + (
         "{% if m['role'] == 'assistant' %}{{ '<|assistant|>' + words + '</s>' }}{% elif m['role'] == 'user' %}"
         "{{ '<|user|>' + words }}{% else %}{{ words }}{% endif %}{% endfor %}"

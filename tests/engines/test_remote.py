@@ -27,7 +27,7 @@ from sweetrl.types import Prompt, Sampling
 from tests.fake_server import sample
 
 KEY = "sk-canary/0123456789abcdef"
-ASKED = Sampling(max_new_tokens=32)
+SAMPLING = Sampling(max_new_tokens=32)
 PROMPT = Prompt((), messages=(("user", "I want a function."),), seed=1)
 
 
@@ -85,7 +85,7 @@ def say(server: Server) -> str:
     with serve(server):
         engine = make_engine(server.url)
         try:
-            ((completion,),) = sample(engine, [PROMPT], ASKED)
+            ((completion,),) = sample(engine, [PROMPT], SAMPLING)
         finally:
             engine.close()
     return completion.text
