@@ -119,7 +119,7 @@ class Bridge:
         self._waiting[future] = prompt, sampling
         try:
             async with self._turn:
-                while not future.done():  # else it was in the batch of somebody before
+                while not future.done():  # else it was in an earlier batch
                     await self._sample_batch()
         finally:
             self._waiting.pop(future, None)

@@ -27,9 +27,9 @@ from sweetrl.types import Completion, Prompt, Sampling, Usage
 if TYPE_CHECKING:
     import httpx
 
-# Bytes that every reply may have, whatever was asked: lists of models, errors, what stands around a reply's words.
+# Bytes that every reply may have, whatever was requested: lists of models, errors, what stands around a reply's words.
 LEAST_ROOM = 2**20
-# Bytes for each token that was asked for: its text as JSON writes it, its id and its log-prob.
+# Bytes for each token that was requested: its text as JSON writes it, its id and its log-prob.
 TOKEN_ROOM = 512
 # Characters of an error that are shown.
 SHOWN = 300

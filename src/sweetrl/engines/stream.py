@@ -61,7 +61,7 @@ class Stream:
                 if request is None:
                     return
                 if not under_way:
-                    time.sleep(0.02)  # who asks at the same time enters at the same time
+                    time.sleep(0.02)  # prompts that are sent together enter together
                 prompt, sampling, future = request
                 if future.set_running_or_notify_cancel():
                     under_way.append((request, slots.add(prompt, sampling)))

@@ -278,7 +278,7 @@ def collate_pairs(
         first = torch.tensor([data.turns[index] for index in order])
         result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]
     columns, result["turns"], result["share"] = result["rows"], {}, (1.0, 1.0)
-    for name in ("chosen", "rejected"):  # here, where nobody has to wait for a device to say how many there are
+    for name in ("chosen", "rejected"):  # here, before the batch is on a device, whose counts would be waited for
         own = torch.isin(columns["turn_row"], result[name]).nonzero()[:, 0]
         result[f"{name}_turns"], result["turns"][name] = own, int(columns["turn_index"][own].max()) + 1
     result["turns"]["all"], result["tokens"] = int(columns["turn_index"].max()) + 1, int(columns["tokens"].sum())

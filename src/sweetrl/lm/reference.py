@@ -147,7 +147,7 @@ def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
     """What `_write_values` wrote, or None where there is nothing of this size."""
     try:
         values = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError):  # none, or not a file of ours
+    except (OSError, ValueError, EOFError):  # none, or another kind of file
         return None
     return RowValues(values, lengths) if values.shape == (sum(lengths),) else None
 

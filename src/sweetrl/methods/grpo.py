@@ -82,9 +82,9 @@ class Grpo(Method):
                     actor = stack.enter_context(actor.serving(scratch / "server.log", grpo.lora.rank))
                 environment = stack.enter_context(open_environment(job.domain))
                 if grpo.staleness and samples_in_slots(model):
-                    # Else the thread that samples, for the agent or its user, would do that and undo it in the middle
-                    # of training steps: other kernels, and layers compiled anew. Equal bytes are not lost: who shares
-                    # a batch is a matter of time there.
+                    # Else the thread that samples would do and undo that in the middle of training steps: other
+                    # kernels, and layers compiled anew. Equal bytes are not lost by it: in slots timing decides
+                    # anyway which replies share a batch.
                     stack.enter_context(written_by_index())
                 thread = stack.enter_context(ThreadPoolExecutor(1, "sweetrl-rollouts")) if grpo.staleness else None
                 rollouts = Rollouts(job, tasks, actor, environment, thread)

@@ -102,7 +102,7 @@ def rank_dialogues(
                 return [advantages for advantages, _ in kept] + critic.rate(work[len(kept) :])
 
             states = rank_sampled(rows, sampler.samples(number, rows, critic), rate, room)
-            if left:  # before the states: who has them has both
+            if left:  # before the states, so that a block with states has both
                 write_table(ratios_file(number), TokenRatios, ratios)
             return states
 

@@ -287,7 +287,7 @@ class PreferenceTrainer(Trainer):
             self.train(resume_from_checkpoint=str(last) if last is not None else None)
         except torch.OutOfMemoryError as error:  # outside of passes, which are cut
             raise no_room_beside() from error
-        all_gather(None)  # nobody removes checkpoints that others still write
+        all_gather(None)  # no process removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
     def scores(self, logprobs: Tensor, batch: dict[str, Any], normalization: Normalization) -> tuple[Tensor, Tensor]:
