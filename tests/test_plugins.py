@@ -37,10 +37,10 @@ class Best(Method):
 
 class Terse:
     def __init__(self, words="no", times=1):
-        self.said = " ".join([words] * times)
+        self.words = " ".join([words] * times)
 
     def reply(self, task, messages, seed):
-        return self.said
+        return self.words
 
 class Named(Terse):
     name = "someone"
@@ -148,10 +148,10 @@ def test_what_an_installed_package_brings_is_found_by_its_name(installed: Path) 
     assert type(method) is shop.Best and method.name == "best"
     assert plugins.find_reward("brief") is shop.brief
     assert plugins.find_simulator("terse", {}).reply(TASK, [], 0) == "no"
-    assert plugins.known("domains") == ["backend", "frontend", "forms"]
-    assert plugins.known("rewards") == ["brief"]
-    assert plugins.known("simulators") == [*plugins.SIMULATORS, "terse"]
-    assert plugins.known("methods") == [*plugins.BUILT_IN["methods"], "best"]
+    assert plugins.available("domains") == ["backend", "frontend", "forms"]
+    assert plugins.available("rewards") == ["brief"]
+    assert plugins.available("simulators") == [*plugins.SIMULATORS, "terse"]
+    assert plugins.available("methods") == [*plugins.BUILT_IN["methods"], "best"]
     assert type(find_domain("backend")) is not shop.Forms, "no built-in name is taken"
 
 
@@ -234,11 +234,11 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("find", "name", "said"), WRONG, ids=[f"{said[:12]}-{name}" for _, name, said in WRONG])
-def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, said: str) -> None:
+@pytest.mark.parametrize(("find", "name", "words"), WRONG, ids=[f"{words[:12]}-{name}" for _, name, words in WRONG])
+def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, words: str) -> None:
     with pytest.raises(UserError) as raised:
         find(name)
-    assert str(raised.value).partition(" Did you mean 'words'?")[0] == f"params.yaml: {said}"  # since Python 3.13
+    assert str(raised.value).partition(" Did you mean 'words'?")[0] == f"params.yaml: {words}"  # since Python 3.13
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, sai
         ("raise ImportError('no licence')", "no licence"),
     ],
 )
-def test_a_module_that_lacks_something_itself_says_what(project: Path, text: str, reason: str) -> None:
+def test_a_module_that_cannot_be_imported_says_why(project: Path, text: str, reason: str) -> None:
     write(project / "mine" / "broken.py", text)
     with pytest.raises(UserError) as raised:
         find_domain("mine.broken:Forms")
@@ -281,7 +281,7 @@ def test_sources_name_the_file_or_a_folder_around_it(project: Path, declared: st
 
 
 def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = (
+    message = (
         "params.yaml: `suite: mine.things:Forms` is written in mine/things.py, but `sources.suite` is src; set it to "
         "mine/things.py, so that DVC sees its changes."
     )
@@ -291,7 +291,7 @@ def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pyte
         monkeypatch.setenv(ROOT_VARIABLE, str(project))
         with pytest.raises(UserError) as raised:
             check_sources(chosen_with({"suite": "src"}))
-        assert str(raised.value) == said
+        assert str(raised.value) == message
 
 
 def test_a_built_in_domains_source_is_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,8 @@ def test_a_package_in_the_projects_environment_is_no_code_of_the_project(
 ) -> None:
     """Neither DVC nor a worktree has it there."""
     monkeypatch.setattr(plugins.sys, "prefix", str(project / "mine"))
-    found = check_sources(chosen_with({"suite": "src"}), project / "worktree")
-    assert found == {"suite": project / "mine" / "things.py"}
+    sources = check_sources(chosen_with({"suite": "src"}), project / "worktree")
+    assert sources == {"suite": project / "mine" / "things.py"}
 
 
 def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Path) -> None:

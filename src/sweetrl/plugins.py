@@ -86,7 +86,7 @@ def is_plugin(group: Group, name: str) -> bool:
     return bool(name) and name not in BUILT_IN[group]
 
 
-def known(group: Group) -> list[str]:
+def available(group: Group) -> list[str]:
     """Return the names that need no dotted path: built-in ones, then those of installed packages."""
     own = SIMULATORS if group == "simulators" else tuple(BUILT_IN[group])
     return list(dict.fromkeys([*own, *_entry_points(group)]))
@@ -98,7 +98,7 @@ def find(group: Group, name: str) -> Any:
     where = f"params.yaml: `{KEYS[group][0]}: {name}`"
     path = _path_of(group, name)
     if path == name and ":" not in name:
-        listed = ", ".join(known(group))
+        listed = ", ".join(available(group))
         names = f"known are {listed}" if listed else "none is installed"
         own = "or give the path of your own, as in my_package.my_module:MyClass."
         raise UserError(f"{where} is not known; {names}, {own}")
