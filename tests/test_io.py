@@ -102,9 +102,9 @@ def test_a_full_disk_spoils_no_row_that_is_appended_later(tmp_path: Path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     append_row(path, {"n": 3})
-    found: list[dict[str, int]] = []
-    read_rows(path, found.append)
-    assert found == [{"n": 1}, {"n": 3}]
+    rows: list[dict[str, int]] = []
+    read_rows(path, rows.append)
+    assert rows == [{"n": 1}, {"n": 3}]
 
 
 def test_a_folder_is_published_to_where_a_link_leads_again_and_again(tmp_path: Path):

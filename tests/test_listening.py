@@ -1,4 +1,4 @@
-"""A server of ours: its address is told when it accepts connections, and not before."""
+"""The project's servers: an address is announced when it accepts connections, and not before."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def application(seen: list[str]) -> Callable[[dict[str, Any], Receive, Send], Aw
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_address_is_told_when_connections_are_accepted(host: str) -> None:
+def test_the_address_is_announced_when_connections_are_accepted(host: str) -> None:
     seen: list[str] = []
 
     def opened(address: str) -> None:
         seen.append(address)
-        found = httpx.URL(address)
-        socket.create_connection((found.host, found.port or 0), timeout=60).close()
+        url = httpx.URL(address)
+        socket.create_connection((url.host, url.port or 0), timeout=60).close()
         raise Leave
 
     try:
@@ -115,12 +115,12 @@ with module.listening("127.0.0.1", 0) as listener:
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.URL, Path]]:
     """A server in a process that may open 64 files, and what it says on stderr."""
-    said = tmp_path_factory.mktemp("limited") / "stderr"
-    with said.open("wb") as err:
+    errors = tmp_path_factory.mktemp("limited") / "stderr"
+    with errors.open("wb") as err:
         process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=err, env=os.environ)
     assert process.stdout is not None
     try:
-        yield httpx.URL(process.stdout.readline().decode().strip()), said
+        yield httpx.URL(process.stdout.readline().decode().strip()), errors
     finally:
         process.terminate()
         process.wait(120)
@@ -128,14 +128,14 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.UR
 
 
 def connected(url: httpx.URL, words: bytes) -> socket.socket:
-    found = socket.create_connection((url.host, url.port or 0), timeout=60)
-    found.sendall(words)
-    return found
+    connection = socket.create_connection((url.host, url.port or 0), timeout=60)
+    connection.sendall(words)
+    return connection
 
 
-def ended(one: socket.socket) -> bool:
+def ended(connection: socket.socket) -> bool:
     try:
-        return one.recv(1) == b""
+        return connection.recv(1) == b""
     except ConnectionResetError:
         return True
 
@@ -145,44 +145,44 @@ POST = b"POST /health HTTP/1.1\r\nHost: here\r\nContent-Length: 6\r\n\r\n"
 
 @pytest.mark.parametrize("words", [b"GET /health HTTP/1.1\r\n", POST, POST + b"a bod"])
 def test_connections_that_say_little_do_not_stop_a_server(limited: tuple[httpx.URL, Path], words: bytes) -> None:
-    url, said = limited
+    url, errors = limited
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(connected(url, words)) for _ in range(300)]
         for _ in range(3):
             assert httpx.get(f"{url}/health", trust_env=False, timeout=60).text == "well"
         started = time.monotonic()
-        assert all(ended(one) for one in sockets)
+        assert all(map(ended, sockets))
         assert time.monotonic() - started < 60.0
-    assert said.read_text() == ""
+    assert errors.read_text() == ""
 
 
 def test_the_head_of_a_request_has_its_time_and_the_answer_has_its_own(limited: tuple[httpx.URL, Path]) -> None:
-    url, said = limited
+    url, errors = limited
     assert httpx.get(f"{url}/slow", trust_env=False, timeout=60).text == "well", "an answer may take longer"
     head = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
-    with connected(url, head) as one:
-        while not (answer := one.recv(4096)).endswith(b"well"):
+    with connected(url, head) as connection:
+        while not (answer := connection.recv(4096)).endswith(b"well"):
             assert answer, "closed without an answer"
         for letter in head[:8]:  # a second request, letter by letter
             time.sleep(0.2)
             with contextlib.suppress(OSError):
-                one.sendall(bytes([letter]))
-        assert ended(one)
-    assert said.read_text() == ""
+                connection.sendall(bytes([letter]))
+        assert ended(connection)
+    assert errors.read_text() == ""
 
 
 def test_the_body_of_a_request_has_a_time_of_its_own(limited: tuple[httpx.URL, Path]) -> None:
-    url, said = limited
-    with connected(url, b"") as one:
+    url, errors = limited
+    with connected(url, b"") as connection:
         for part in (POST, b"a ", b"body"):
             time.sleep(0.4 if part == b"body" else 0.5)  # 1.4 s in all, and the body came within 1 s
-            one.sendall(part)
-        while not (answer := one.recv(4096)).endswith(b"well"):
+            connection.sendall(part)
+        while not (answer := connection.recv(4096)).endswith(b"well"):
             assert answer, "closed without an answer"
-    with connected(url, POST) as one:
+    with connected(url, POST) as connection:
         for letter in b"a bod":
             time.sleep(0.3)
             with contextlib.suppress(OSError):
-                one.sendall(bytes([letter]))
-        assert ended(one)
-    assert said.read_text() == ""
+                connection.sendall(bytes([letter]))
+        assert ended(connection)
+    assert errors.read_text() == ""

@@ -25,8 +25,8 @@ def sources() -> set[str]:
     )
     if listed.returncode == 0 and listed.stdout:
         return {name for name in listed.stdout.splitlines() if (REPOSITORY / name).is_file()}
-    found = (path for path in (REPOSITORY / "src").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {path.relative_to(REPOSITORY).as_posix() for path in found if ".egg-info" not in path.as_posix()}
+    paths = (path for path in (REPOSITORY / "src").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(REPOSITORY).as_posix() for path in paths if ".egg-info" not in path.as_posix()}
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def test_the_wheel_has_the_packages_with_every_file_and_nothing_else(wheel: zipf
 
 def test_the_metadata_name_the_extras_the_licence_and_the_program(wheel: zipfile.ZipFile) -> None:
     def read(name: str) -> str:
-        return wheel.read(next(one for one in wheel.namelist() if one.endswith(f".dist-info/{name}"))).decode()
+        return wheel.read(next(path for path in wheel.namelist() if path.endswith(f".dist-info/{name}"))).decode()
 
-    told = Parser().parsestr(read("METADATA"))
-    assert told["Version"] == PROJECT["version"]
-    assert set(told.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
-    needed = [one for one in told.get_all("Requires-Dist") or () if "extra ==" not in one]
+    metadata = Parser().parsestr(read("METADATA"))
+    assert metadata["Version"] == PROJECT["version"]
+    assert set(metadata.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
+    needed = [line for line in metadata.get_all("Requires-Dist") or () if "extra ==" not in line]
     assert len(needed) == len(PROJECT["dependencies"])
     assert "Apache License" in read("licenses/LICENSE")
     assert "sweetrl = sweetrl.cli.main:main" in read("entry_points.txt")

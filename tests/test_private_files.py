@@ -54,8 +54,8 @@ def made(*names: str) -> None:
 
 def test_dialogues_collected_outside_of_a_project(fake_server: Any, write_tasks: Callable[..., Path]) -> None:
     request, tests = "Write {}. The signature of the function is: def f(x)", (("a", "f(1)"),)
-    wanted = [Task(name, request.format(name), "def f(x): return x", tests) for name in ("one", "two")]
-    given = {write_tasks(Path("tasks.jsonl"), wanted)}
+    tasks = [Task(name, request.format(name), "def f(x): return x", tests) for name in ("one", "two")]
+    given = {write_tasks(Path("tasks.jsonl"), tasks)}
     answers = {"index": 0, "answer": "def f(x): return x"}
     Path("answers.jsonl").write_text(json.dumps(answers) + "\n", encoding="utf-8")
     with (
@@ -73,16 +73,16 @@ def test_dialogues_collected_outside_of_a_project(fake_server: Any, write_tasks:
 
 
 def test_dialogues_of_others_and_the_rows_that_are_left_out() -> None:
-    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Which?"}]
-    Path("log.jsonl").write_text(json.dumps({"messages": said, "reward": 0.5}) + "\nno row\n", encoding="utf-8")
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Which?"}]
+    Path("log.jsonl").write_text(json.dumps({"messages": messages, "reward": 0.5}) + "\nno row\n", encoding="utf-8")
     sweetrl("import", "--out", "out", "--skip-bad", 1, "log.jsonl")
     made("out/shard-*.parquet", "out/bad-rows.jsonl")
     assert shared({Path("log.jsonl")}) == []
 
 
 def test_files_that_grow() -> None:
-    said = (Message("user", "Hi"),)
-    Recording(Path("r/recorded.jsonl")).add(Task("t", "Hi", ""), said, "user", "No.")
+    messages = (Message("user", "Hi"),)
+    Recording(Path("r/recorded.jsonl")).add(Task("t", "Hi", ""), messages, "user", "No.")
     append_row(Path("j/journal.jsonl"), ["a reply"])
     Ledger(Path("l/costs.jsonl")).add([DialogueCost("t", 0, "policy", False, 1, 9, 0, 3, 0.2, 0.1, 0.0)])
     made("r/recorded.jsonl", "j/journal.jsonl", "l/costs.jsonl")

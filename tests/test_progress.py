@@ -26,21 +26,21 @@ def test_lines_name_the_minutes_left(monkeypatch: pytest.MonkeyPatch, caplog: py
     steps = StepProgress("train-critic")
     for step in range(50, 53):
         steps(step, 52, {"loss": 0.5})
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("collect: 100 of 300 dialogues, ") and said[0].endswith(" a second, about 2 min left")
-    assert said[2].startswith("collect: 300 of 300 dialogues, ") and said[2].endswith(" a second")
-    assert said[3] == "train-critic: step 50 of 52  loss 0.5000", "a training that goes on: nothing is known yet"
-    assert said[4].startswith("train-critic: step 51 of 52  loss 0.5000  ") and said[4].endswith(" min left")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].startswith("collect: 100 of 300 dialogues, ") and lines[0].endswith(" a second, about 2 min left")
+    assert lines[2].startswith("collect: 300 of 300 dialogues, ") and lines[2].endswith(" a second")
+    assert lines[3] == "train-critic: step 50 of 52  loss 0.5000", "a training that goes on: nothing is known yet"
+    assert lines[4].startswith("train-critic: step 51 of 52  loss 0.5000  ") and lines[4].endswith(" min left")
 
 
 CODE = "import sys, os, sweetrl.stages; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("variables", "expected"),
     [({}, f"{SPINS} False"), ({"GOMP_SPINCOUNT": "7"}, "7 False"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None False")],
 )
-def test_a_stage_says_it_before_torch_is_imported(said: dict[str, str], expected: str) -> None:
-    environment = {key: value for key, value in os.environ.items() if "OMP_" not in key} | said
+def test_a_stage_says_it_before_torch_is_imported(variables: dict[str, str], expected: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if "OMP_" not in key} | variables
     done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected

@@ -70,10 +70,10 @@ def test_nor_in_the_facts_of_other_commands(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_nor_in_what_an_agent_says_to_whoever_plays_the_user() -> None:
-    told: list[str] = []
+    shown: list[str] = []
     messages = [Message("user", BAD), Message("assistant", BAD)]
-    ConsoleUser(ask=lambda prompt: "Yes.", tell=told.append).reply(hostile().task, messages, 0)
-    assert_harmless("".join(told))
+    ConsoleUser(ask=lambda prompt: "Yes.", tell=shown.append).reply(hostile().task, messages, 0)
+    assert_harmless("".join(shown))
 
 
 def test_nor_in_an_error(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_no_message_shows_the_password_of_an_address(address: str, shown: str) -
 
 def test_a_terminal_of_another_encoding_gets_what_it_can_show(tmp_path: Path) -> None:
     """Rich draws lines, and words are whatever somebody has written; JSON loses none of them."""
-    one = Trajectory(
+    dialogue = Trajectory(
         Task("t-1", "Wie viel? \u20ac \U0001f600 \u00e4", ""), 0, (Message("user", "\u20ac \U0001f600 \u00e4"),)
     )
-    TrajectoryStore(tmp_path).write_shard(0, [one])
+    TrajectoryStore(tmp_path).write_shard(0, [dialogue])
     for encoding, more, says in (
         ("latin-1", [], "\\u20ac \\U0001f600 \u00e4"),
         ("ascii", ["--json"], "\\u20ac \\ud83d\\ude00 \\u00e4"),

@@ -11,7 +11,7 @@ from sweetrl.text import excess
 
 
 @pytest.mark.parametrize(
-    ("value", "levels", "values", "found"),
+    ("value", "levels", "values", "expected"),
     [
         ("a text", 1, 0, ""),
         ([1, 2], 1, 2, "levels"),
@@ -21,8 +21,8 @@ from sweetrl.text import excess
         ([0] * 100_000, 2, math.inf, ""),
     ],
 )
-def test_levels_and_values_are_counted(value: Any, levels: int, values: float, found: str) -> None:
-    assert excess(value, levels, values) == found
+def test_levels_and_values_are_counted(value: Any, levels: int, values: float, expected: str) -> None:
+    assert excess(value, levels, values) == expected
 
 
 def test_no_nesting_is_too_deep_to_be_looked_at() -> None:

@@ -69,9 +69,9 @@ class Pieces:
         self.pieces: list[bytes] = []
 
     def encode(self, text: str) -> tuple[int, ...]:
-        found = re.findall(rb"[>\]]\n+|[>\]]\w|.", text.encode(), re.DOTALL)
-        self.pieces += found
-        return tuple(range(len(self.pieces) - len(found), len(self.pieces)))
+        parts = re.findall(rb"[>\]]\n+|[>\]]\w|.", text.encode(), re.DOTALL)
+        self.pieces += parts
+        return tuple(range(len(self.pieces) - len(parts), len(self.pieces)))
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return b"".join(self.pieces[index] for index in ids).decode("utf-8", "replace")
@@ -92,28 +92,28 @@ def dialogue(*raw: str, tokenizer: Pieces | None = None) -> Trajectory:
 @pytest.mark.parametrize("kind", REPLIES)
 def test_a_thought_is_said_on_no_side(marks: tuple[str, str], kind: str) -> None:
     raw = REPLIES[kind].format(*marks)
-    thoughts, said = split_thoughts(raw, MODEL.marks)
-    assert SECRET in thoughts and said == ASKED
+    thoughts, spoken = split_thoughts(raw, MODEL.marks)
+    assert SECRET in thoughts and spoken == ASKED
 
-    one = dialogue(raw, raw)  # the agent's side
-    assert [message.content for message in one.messages] == ["Write f.", ASKED, "Seven.", ASKED]
-    assert one.turns[0].raw == raw and turn_record(one, DOMAIN) is None
+    trajectory = dialogue(raw, raw)  # the agent's side
+    assert [message.content for message in trajectory.messages] == ["Write f.", ASKED, "Seven.", ASKED]
+    assert trajectory.turns[0].raw == raw and turn_record(trajectory, DOMAIN) is None
     assert DOMAIN.reply_type(raw) == "question"
     row = Row((1, 2, 3, 4), ((1, 2), (3, 4)))
-    asked = [prompt.messages for _, _, prompt in states_of([(one, row)], "You are.", 0, MODEL.marks)]
-    assert asked[1][2:] == (("assistant", ASKED), ("user", "Seven."))
+    contexts = [prompt.messages for _, _, prompt in states_of([(trajectory, row)], "You are.", 0, MODEL.marks)]
+    assert contexts[1][2:] == (("assistant", ASKED), ("user", "Seven."))
     same = [Candidate((place,), text, 1, place) for place, text in enumerate((raw, ASKED, raw.replace(SECRET, "hm")))]
     assert choose_pairs(same, DOMAIN, RankSettings(), Random(0)) == []
-    turn = plain(one, DOMAIN)["turns"][0]
+    turn = plain(trajectory, DOMAIN)["turns"][0]
     assert SECRET in turn["thoughts"] and turn["raw"] is None and turn["kind"] == "question"
 
     user = LlmSimulator(Thinker(raw), DOMAIN, leaks="refuse")  # type: ignore[arg-type]
-    assert asyncio.run(user.answer(TASK, one.messages[:2], 0)) == ASKED
+    assert asyncio.run(user.answer(TASK, trajectory.messages[:2], 0)) == ASKED
     assert first_wins(raw.replace(ASKED, "The second: B."), MODEL.marks) == 0.0  # the judge's
 
     log = {"messages": [{"role": "user", "content": "Write f."}, {"role": "assistant", "content": raw}], "reward": 0.0}
-    assert parse_log(log, "log", DOMAIN).messages == one.messages[:2]
-    official = trajectory_row(one)
+    assert parse_log(log, "log", DOMAIN).messages == trajectory.messages[:2]
+    official = trajectory_row(trajectory)
     official["dialogue_history"][1]["content"] = raw  # of a file whose maker showed them
     assert [parse_trajectory(official, "file", DOMAIN).messages[index].content for index in (1, 3)] == [ASKED, ASKED]
 
@@ -121,12 +121,12 @@ def test_a_thought_is_said_on_no_side(marks: tuple[str, str], kind: str) -> None
 @pytest.mark.parametrize("marks", [*MARKS, OWN], ids=lambda marks: marks[0])
 def test_thoughts_without_end_say_nothing(marks: tuple[str, str]) -> None:
     raw = marks[0] + SECRET
-    one = dialogue(raw)
-    assert one.messages[1].content == "" and not DOMAIN.answers(one.messages[1].content)
+    trajectory = dialogue(raw)
+    assert trajectory.messages[1].content == "" and not DOMAIN.answers(trajectory.messages[1].content)
     assert first_wins(raw, MODEL.marks) == 0.5
     for text, why in ((raw, "thoughts have no end"), (raw + marks[1], "said nothing$")):
         with pytest.raises(SimulatorError, match=why):
-            asyncio.run(LlmSimulator(Thinker(text), DOMAIN).answer(TASK, one.messages, 0))  # type: ignore[arg-type]
+            asyncio.run(LlmSimulator(Thinker(text), DOMAIN).answer(TASK, trajectory.messages, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("marks", [MARKS[0], OWN], ids=lambda marks: marks[0])
@@ -147,9 +147,9 @@ def test_a_served_agent_tells_its_thoughts_apart_and_they_come_back(marks: tuple
     shown = {"role": "assistant", "content": ASKED}
     follow = ChatRequest((user, shown, user), Sampling(8), 0, False, False, 2, True, name or "")
     assert name and recorder.turn(follow, [raw], "agent", config.split) == name, "what the client was shown is known"
-    found = parse_log({"messages": recorder.open[name]["said"], "reward": 1.0}, "log", DOMAIN)
-    assert found.messages[1].content == ASKED
-    assert found.turns[0].raw == f"{OWN[0]}\n{SECRET}\n{OWN[1]}\n\n{ASKED}", "with the marks of the model that learns"
+    parsed = parse_log({"messages": recorder.open[name]["said"], "reward": 1.0}, "log", DOMAIN)
+    assert parsed.messages[1].content == ASKED
+    assert parsed.turns[0].raw == f"{OWN[0]}\n{SECRET}\n{OWN[1]}\n\n{ASKED}", "with the marks of the model that learns"
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_what_is_learnt_begins_with_what_is_said(reply: str, thoughts: str) -> N
     job: Any = SimpleNamespace(tokenizer=tokenizer, model=MODEL, learn_thoughts=False, settings=RankSettings())
     job.learnt = lambda rows: TrainingJob.learnt(job, rows)
     row = Row((*ids, *ids), ((0, len(ids)), (len(ids), 2 * len(ids))))
-    (found,) = TrainingJob.learnt_data(job, PreferenceData([row], [(0, 0)])).rows
+    (learnt,) = TrainingJob.learnt_data(job, PreferenceData([row], [(0, 0)])).rows
     kept = min(length, len(ids) - 1)
-    assert found == Row(row.token_ids, ((kept, len(ids)), (len(ids) + kept, 2 * len(ids)))), "or its last token"
+    assert learnt == Row(row.token_ids, ((kept, len(ids)), (len(ids) + kept, 2 * len(ids)))), "or its last token"
     job.learn_thoughts = True
     assert TrainingJob.learnt_data(job, data := PreferenceData([row], [(0, 0)])) is data
 
@@ -183,11 +183,11 @@ def test_what_is_learnt_begins_with_what_is_said(reply: str, thoughts: str) -> N
 def test_tokens_of_thoughts_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Pieces()
     monkeypatch.setattr(scored, "load_tokenizer", lambda base: tokenizer)
-    thoughtful, plain_one = dialogue("<think>abc</think>What?", ASKED, tokenizer=tokenizer), dialogue(ASKED)
+    thoughtful, thoughtless = dialogue("<think>abc</think>What?", ASKED, tokenizer=tokenizer), dialogue(ASKED)
     count = scored.thought_counter(MODEL)
-    assert (count(thoughtful), count(plain_one), count(dialogue("<think>abc</think>What?"))) == (16, 0, 0)
+    assert (count(thoughtful), count(thoughtless), count(dialogue("<think>abc</think>What?"))) == (16, 0, 0)
     assert scored.summarize([thoughtful], count)[scored.THOUGHTS] == 8.0
-    assert scored.THOUGHTS not in scored.summarize([plain_one], count)
+    assert scored.THOUGHTS not in scored.summarize([thoughtless], count)
 
 
 def test_thoughts_have_a_limit_of_their_own_beside_the_replys() -> None:

@@ -39,6 +39,6 @@ def test_a_wrong_input_is_answered_in_one_sentence(
     # What is being loaded is no error; bad rows are listed below the sentence about them.
     errors = [line for line in err.splitlines() if not line.endswith(" ...") and not line.startswith("- ")]
     assert (code, out, len(errors)) == (wrong.code, "", 1), err
-    assert errors[0].startswith("error: ") and errors[0].endswith((".", ":")) and wrong.said in err
+    assert errors[0].startswith("error: ") and errors[0].endswith((".", ":")) and wrong.message in err
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "run.lock"}
     assert after == before

@@ -35,7 +35,7 @@ class Wrong:
 
     what: str
     words: str
-    said: str
+    message: str
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     code: int = 1
 
