@@ -33,12 +33,13 @@ def dialogues(env: sweetrl.Domain, policy: sweetrl.Policy) -> list[sweetrl.Traje
 def test_dialogues_are_a_function_of_the_arguments(
     env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
 ) -> None:
-    assert [(one.task.id, one.attempt) for one in dialogues[:4]] == [(dialogues[0].task.id, n) for n in range(4)]
-    assert all(one.reward is not None for one in dialogues)
-    some = sweetrl.collect(env, policy, tasks=[dialogues[0].task], attempts=4, seed=7)
-    assert [one.messages for one in some] == [one.messages for one in dialogues[:4]]
-    others = sweetrl.collect(env, policy, tasks=[dialogues[0].task], attempts=4, seed=8)
-    assert [one.messages for one in others] != [one.messages for one in dialogues[:4]]
+    task = dialogues[0].task
+    assert [(dialogue.task.id, dialogue.attempt) for dialogue in dialogues[:4]] == [(task.id, n) for n in range(4)]
+    assert all(dialogue.reward is not None for dialogue in dialogues)
+    some = sweetrl.collect(env, policy, tasks=[task], attempts=4, seed=7)
+    assert [dialogue.messages for dialogue in some] == [dialogue.messages for dialogue in dialogues[:4]]
+    others = sweetrl.collect(env, policy, tasks=[task], attempts=4, seed=8)
+    assert [dialogue.messages for dialogue in others] != [dialogue.messages for dialogue in dialogues[:4]]
 
 
 def test_a_folder_belongs_to_one_call_which_may_be_repeated(
@@ -60,11 +61,11 @@ def test_whole_dialogues_train_a_policy_from_a_generator_as_from_a_list(
     env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory], tmp_path: Path
 ) -> None:
     options = {"learning_rate": 1e-3, "epochs": 1, "min_reward": 0.1}
-    one = sweetrl.train("rft", env, policy, dialogues=dialogues, out=tmp_path / "list", **options)
-    other = sweetrl.train(Rft(), env, policy, dialogues=(d for d in dialogues), out=tmp_path / "generator", **options)
-    assert one.adapter == tmp_path / "list" and other.adapter is not None
-    weights = [(policy.adapter / "adapter_model.safetensors").read_bytes() for policy in (one, other) if policy.adapter]
-    assert len(weights) == 2 and weights[0] == weights[1]
+    first = sweetrl.train("rft", env, policy, dialogues=dialogues, out=tmp_path / "list", **options)
+    second = sweetrl.train(Rft(), env, policy, dialogues=(d for d in dialogues), out=tmp_path / "generator", **options)
+    assert first.adapter == tmp_path / "list" and second.adapter is not None
+    weights = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("list", "generator")]
+    assert weights[0] == weights[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["generator", "list"], "unfinished work is removed"
     pairs = sweetrl.train("multi-turn-dpo", env, policy, dialogues=(d for d in dialogues), learning_rate=1e-3, epochs=1)
     assert pairs.adapter is not None and pairs.adapter.exists()
@@ -77,11 +78,11 @@ def test_any_critic_ranks(
         def rate(self, work: Any) -> list[list[list[float]]]:
             return [[[float(len(reply.text)) for reply in turn] for turn in turns] for _, turns in work]
 
-    found = sweetrl.rank(env, policy, Longest(), dialogues, share=0.2, candidates=4, seed=7, out=tmp_path / "ranking")
-    assert found.preferences
-    for state in found.states:
-        lengths = [len(one.text) for one in state.candidates]
-        advantages = [one.advantage for one in state.candidates]
+    ranking = sweetrl.rank(env, policy, Longest(), dialogues, share=0.2, candidates=4, seed=7, out=tmp_path / "ranking")
+    assert ranking.preferences
+    for state in ranking.states:
+        lengths = [len(candidate.text) for candidate in state.candidates]
+        advantages = [candidate.advantage for candidate in state.candidates]
         assert max(lengths) == lengths[advantages.index(max(advantages))]
     assert (tmp_path / "ranking" / "candidates.parquet").exists()
 
@@ -91,15 +92,15 @@ def test_critics_that_need_no_training_rank_by_their_names(
     env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory], critic: str
 ) -> None:
     options = {"share": 0.05, "candidates": 3, "rollouts": 1, "margin": 0.0, "seed": 7}
-    found = sweetrl.rank(env, policy, critic=critic, dialogues=dialogues, **options)
-    assert found.preferences or critic == "rollout-value"
-    assert found.metrics["recorded_worst_difference"] < 1e-4 and found.metrics["recorded_tokens"] > 0
-    values = [one.advantage for state in found.states for one in state.candidates]
+    ranking = sweetrl.rank(env, policy, critic=critic, dialogues=dialogues, **options)
+    assert ranking.preferences or critic == "rollout-value"
+    assert ranking.metrics["recorded_worst_difference"] < 1e-4 and ranking.metrics["recorded_tokens"] > 0
+    values = [candidate.advantage for state in ranking.states for candidate in state.candidates]
     if critic == "privileged-ratio":
-        assert all(values) and "rollouts" not in found.metrics
+        assert all(values) and "rollouts" not in ranking.metrics
     else:
         assert all(0.0 <= value <= 1.0 for value in values)
-        assert found.metrics["rollouts"] == len(values) and found.metrics["rollout_replies"] > 0
+        assert ranking.metrics["rollouts"] == len(values) and ranking.metrics["rollout_replies"] > 0
 
 
 def test_all_weights_of_critic_and_policy_may_be_trained(
@@ -107,26 +108,28 @@ def test_all_weights_of_critic_and_policy_may_be_trained(
 ) -> None:
     full = sweetrl.Policy.load(ROOT / "models/base", threads=1, train="full")
     how = {"learning_rate": 1e-4, "epochs": 1, "seed": 7}
-    pairs = [TrajectoryPair(one.task.id, 0, 1, 1.0, 0.0) for one in dialogues[::4]]
+    pairs = [TrajectoryPair(dialogue.task.id, 0, 1, 1.0, 0.0) for dialogue in dialogues[::4]]
     critic = sweetrl.train_critic(env, full, dialogues, pairs, **how)
     advantages = critic.advantages(dialogues[0])
     assert any(abs(value) > 1e-5 for value in advantages), "it is no longer the reference"
     options = {"share": 0.2, "candidates": 4, "margin": 0.0, "seed": 7}
     ranking = sweetrl.rank(env, full, critic, dialogues, **options)
     alone = sweetrl.rank(env, policy, "random", dialogues, **options)
-    texts = [[[one.text for one in state.candidates] for state in each.states] for each in (ranking, alone)]
+    texts = [[[reply.text for reply in state.candidates] for state in each.states] for each in (ranking, alone)]
     assert texts[0] == texts[1], "the base samples, whatever the critic is"
     trained = sweetrl.train("sweet", env, full, ranking=ranking, **how)
-    found = sweetrl.evaluate(env, [full, trained], 2, seed=7)
-    assert set(found.summaries) == {"base", "trained"} and trained.full
+    evaluation = sweetrl.evaluate(env, [full, trained], 2, seed=7)
+    assert set(evaluation.summaries) == {"base", "trained"} and trained.full
 
 
 def test_what_the_base_did_not_sample_stops_critic_and_ranking(
     env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
 ) -> None:
     """Other weights under the name of the base: their dialogues have other log-probs."""
-    turns = [[replace(turn, logprobs=tuple(x - 0.1 for x in turn.logprobs)) for turn in one.turns] for one in dialogues]
-    others = [replace(one, turns=tuple(changed)) for one, changed in zip(dialogues, turns, strict=True)]
+    others = []
+    for dialogue in dialogues:
+        turns = (replace(turn, logprobs=tuple(x - 0.1 for x in turn.logprobs)) for turn in dialogue.turns)
+        others.append(replace(dialogue, turns=tuple(turns)))
     pairs = [TrajectoryPair(others[0].task.id, 0, 1, 1.0, 0.0)]
     for call in (
         lambda: sweetrl.train_critic(env, policy, others, pairs, seed=7),
@@ -139,10 +142,10 @@ def test_what_the_base_did_not_sample_stops_critic_and_ranking(
 def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain, fake_server: Any) -> None:
     with fake_server() as server:
         there = sweetrl.Policy.server(server.url, model="m")
-        found = sweetrl.evaluate(env, {"one": there, "two": there}, 3, seed=7)
-    assert found.comparison == {} and set(found.summaries) == {"one", "two"}
-    assert found.summaries["one"]["reward"] == found.summaries["two"]["reward"]
-    assert all(not turn.token_ids for one in found.dialogues["one"] for turn in one.turns)
+        evaluation = sweetrl.evaluate(env, {"one": there, "two": there}, 3, seed=7)
+    assert evaluation.comparison == {} and set(evaluation.summaries) == {"one", "two"}
+    assert evaluation.summaries["one"]["reward"] == evaluation.summaries["two"]["reward"]
+    assert all(not turn.token_ids for dialogue in evaluation.dialogues["one"] for turn in dialogue.turns)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +179,8 @@ def test_a_conversation_with_an_agent_from_outside(env: sweetrl.Domain) -> None:
         assert talk.say(f"I WANT TO ANSWER:\n```python\n{task.ground_truth}\n```") is None
         with pytest.raises(RuntimeError):
             talk.say("More?")
-        found = talk.score()
-        assert found.reward == 1.0 and found.success and found.policy == "mine" and found is talk.score()
+        dialogue = talk.score()
+        assert dialogue.reward == 1.0 and dialogue.success and dialogue.policy == "mine" and dialogue is talk.score()
         wrong = world.begin(task, seed=7)
         assert wrong.say("I WANT TO ANSWER:\n```python\npass\n```") is None
         assert wrong.outcome == "answered" and wrong.score().reward == 0.0

@@ -23,9 +23,9 @@ TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "w
 
 
 def dialogue(reward: float) -> Trajectory:
-    said = "I WANT TO ANSWER:\n```python\npass\n```"
-    spoken = (Message("user", TASK.problem_description), Message("assistant", said))
-    return Trajectory(TASK, 0, spoken, (AgentTurn(1, said),), answer="pass", reward=reward)
+    answer = "I WANT TO ANSWER:\n```python\npass\n```"
+    spoken = (Message("user", TASK.problem_description), Message("assistant", answer))
+    return Trajectory(TASK, 0, spoken, (AgentTurn(1, answer),), answer="pass", reward=reward)
 
 
 def call(settings: Settings, task: Task = TASK) -> str:
@@ -126,7 +126,7 @@ def test_policies_have_folders_of_their_own() -> None:
     folders = [folder_name(name) for name in names]
     assert folders[:2] == names[:2] and folders[4] == names[4]
     assert len(set(folders)) == len(names)
-    assert all("/" not in one and one[0] != "." and len(one) < 120 for one in folders)
+    assert all("/" not in name and name[0] != "." and len(name) < 120 for name in folders)
 
 
 def test_policies_of_one_name_are_not_mistaken_for_one(tmp_path: Path) -> None:

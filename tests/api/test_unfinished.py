@@ -22,11 +22,11 @@ def base(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 def dialogues() -> list[Trajectory]:
-    found = []
+    trajectories = []
     for task in generate("train", 4, seed=1):
-        said = Message("user", "I want a function."), Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
-        found.append(Trajectory(task, 0, said, reward=1.0))
-    return found
+        answer = Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
+        trajectories.append(Trajectory(task, 0, (Message("user", "I want a function."), answer), reward=1.0))
+    return trajectories
 
 
 def trained(base: Path, out: Path, given: Any, killed: bool = False, **options: Any) -> list[int]:

@@ -92,9 +92,9 @@ class LongScorer:
         """Nothing to free."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
-        return [self._one(one, len(one.answer or "")) for one in dialogues]
+        return [self._score(dialogue, len(dialogue.answer or "")) for dialogue in dialogues]
 
-    def _one(self, dialogue: Trajectory, length: int) -> Score:
+    def _score(self, dialogue: Trajectory, length: int) -> Score:
         names = [name for name, _ in dialogue.task.test_cases]
         tests = tuple(TestResult(name, at == 0 and length > 40, "passed") for at, name in enumerate(names))
         return Score(min(1.0, length / 50), tests, semantics="fixed", notes={"length": str(length)})

@@ -47,14 +47,14 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.best_of_n(settings)
-    whole = read_json(BEST_OF_N)
-    assert {name: [place["n"] for place in places] for name, places in whole["curves"].items()} == {
+    undisturbed = read_json(BEST_OF_N)
+    assert {name: [place["n"] for place in places] for name, places in undisturbed["curves"].items()} == {
         f"{name}{end}": [1, 2, 4]
         for name in ("trained", "privileged-ratio", "random", "oracle")
         for end in ("", core.WITH_PRIOR)
     }
-    assert len(whole["points"]) == 8 * 3 * 3
-    assert {place["success"]["n"] for places in whole["curves"].values() for place in places} == {3}
+    assert len(undisturbed["points"]) == 8 * 3 * 3
+    assert {place["success"]["n"] for places in undisturbed["curves"].values() for place in places} == {3}
     assert "success at N = 4: trained" in capsys.readouterr().out
 
     BEST_OF_N.unlink()
@@ -71,8 +71,8 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     with pytest.raises(KeyboardInterrupt):
         stage.best_of_n(settings)
     stage.best_of_n(settings)
-    assert [len(one) for one in done if one != "killed"] == [2, 1], "what was finished is not done again"
-    assert read_json(BEST_OF_N) == whole
+    assert [len(batch) for batch in done if batch != "killed"] == [2, 1], "what was finished is not done again"
+    assert read_json(BEST_OF_N) == undisturbed
 
 
 def test_the_critic_of_the_settings_picks_too(settings: Settings) -> None:
@@ -104,15 +104,15 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
     unlucky = read_task_table(TEST_TASKS)[1].id
     seed = best_of_n_seed(settings.seed, unlucky, 1)
     with fake_server(tokenizer=tokenizer) as server:
-        said = {"message": "no such luck"}
+        error = {"message": "no such luck"}
         chat, complete = server._chat, server._completions
-        server._chat = lambda body: (400, {"error": said}) if body["seed"] == seed % SEEDS else chat(body)
-        server._completions = lambda body: (400, {"error": said}) if body["seed"] == seed else complete(body)
+        server._chat = lambda body: (400, {"error": error}) if body["seed"] == seed % SEEDS else chat(body)
+        server._completions = lambda body: (400, {"error": error}) if body["seed"] == seed else complete(body)
         there = there.model_copy(update={"engine": there.engine.model_copy(update={"urls": server.url})})
         stage.best_of_n(there)
         lost = [point["task_id"] for point in read_json(BEST_OF_N)["points"] if point["reward"] is None]
         assert lost == [unlucky] * count * 3, "a reply that cannot be had loses its dialogues, and no others"
-        said["message"] = "This model's maximum context length is 64 tokens. However, you requested 65 tokens."
+        error["message"] = "This model's maximum context length is 64 tokens. However, you requested 65 tokens."
         stage.best_of_n(there)
     full = [point for point in read_json(BEST_OF_N)["points"] if point["task_id"] == unlucky]
     assert {point["reward"] for point in full} == {0.0}, "a context that is full is the agent's failure"
@@ -123,8 +123,8 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
 
     def silent(tasks: Any, *more: Any, **named: Any) -> Any:
         done.append(len(tasks))
-        found = real(tasks, *more, **named)
-        return [replace(one, reward=None) for one in found] if len(done) == 1 else found
+        dialogues = real(tasks, *more, **named)
+        return [replace(dialogue, reward=None) for dialogue in dialogues] if len(done) == 1 else dialogues
 
     monkeypatch.setattr(core, "best_of_n", silent)
     with pytest.raises(UserError, match=r"Best-of-N: 2 of 3 tasks have a dialogue that was lost .* run the same"):

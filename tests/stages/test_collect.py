@@ -45,14 +45,15 @@ def test_attempts_at_the_first_tasks_scored_in_shards(project: Path) -> None:
     collect(settings())
     assert list(content(TRAJECTORIES)) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
     tasks = list(generate("train", 6, seed=1))[:5]
-    found = list(TrajectoryStore(TRAJECTORIES).read())
-    assert [(one.task, one.attempt) for one in found] == [(task, attempt) for task in tasks for attempt in (0, 1)]
-    for one in found:
-        assert one.messages[0].content == one.task.problem_description
-        assert one.reward == 0.0  # a random model
-        assert len(one.tests) == len(one.task.test_cases)
-        assert (one.policy, one.simulator) == ("models/base", "scripted")
-        assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
+    dialogues = list(TrajectoryStore(TRAJECTORIES).read())
+    attempts = [(task, number) for task in tasks for number in (0, 1)]
+    assert [(dialogue.task, dialogue.attempt) for dialogue in dialogues] == attempts
+    for dialogue in dialogues:
+        assert dialogue.messages[0].content == dialogue.task.problem_description
+        assert dialogue.reward == 0.0  # a random model
+        assert len(dialogue.tests) == len(dialogue.task.test_cases)
+        assert (dialogue.policy, dialogue.simulator) == ("models/base", "scripted")
+        assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in dialogue.turns)
     assert not list(Path(".scratch").glob("collect-*"))
     first = content(TRAJECTORIES)
     collect(settings())
@@ -81,7 +82,7 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     import pyarrow.parquet as pq
 
     collect(settings())
-    whole = content(TRAJECTORIES)
+    undisturbed = content(TRAJECTORIES)
     write: Callable[..., Any] = pq.write_table
 
     def full(table: Any, where: Any, **options: Any) -> None:
@@ -92,14 +93,14 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match="no space left on the disk"):
         collect(settings())
-    assert content(TRAJECTORIES) == whole  # the earlier result still stands
+    assert content(TRAJECTORIES) == undisturbed  # the earlier result still stands
     (kept,) = Path(".scratch").glob("collect-*/shards/*")
     moment = kept.stat().st_mtime_ns
     monkeypatch.setattr(pq, "write_table", write)
     monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
-    assert content(TRAJECTORIES) == whole
+    assert content(TRAJECTORIES) == undisturbed
 
 
 def test_missing_parts_are_one_sentence(project: Path) -> None:

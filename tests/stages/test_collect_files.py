@@ -28,7 +28,7 @@ from tests.stages.conftest import content, kill_at
 TRAINER = {
     "learning_rate": 1e-3, "epochs": 1, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 1, "lora": {"rank": 2}
 }  # fmt: skip
-ASKED = ("Which one is it?", "Have you tried it again?", "What does it say?")
+QUESTIONS = ("Which one is it?", "Have you tried it again?", "What does it say?")
 
 
 def settings(method: str = "sweet", **changes: Any) -> Settings:
@@ -53,11 +53,11 @@ def settings(method: str = "sweet", **changes: Any) -> Settings:
 
 def chat(task: int, attempt: int) -> dict[str, Any]:
     """A logged dialogue: attempts differ in length and in how well they went."""
-    said = [{"role": "system", "content": "You help."}, {"role": "user", "content": f"My machine {task} is broken."}]
-    for asked in ASKED[:attempt]:
-        said += [{"role": "assistant", "content": asked}, {"role": "user", "content": f"It is the number {task}."}]
-    said += [{"role": "assistant", "content": f"Press the button {task + attempt}."}]
-    return {"messages": said, "reward": (1.0, 0.25, 0.5)[attempt], "metadata": {"shop": task}}
+    turns = [{"role": "system", "content": "You help."}, {"role": "user", "content": f"My machine {task} is broken."}]
+    for question in QUESTIONS[:attempt]:
+        turns += [{"role": "assistant", "content": question}, {"role": "user", "content": f"It is the number {task}."}]
+    turns += [{"role": "assistant", "content": f"Press the button {task + attempt}."}]
+    return {"messages": turns, "reward": (1.0, 0.25, 0.5)[attempt], "metadata": {"shop": task}}
 
 
 def write_log(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -80,17 +80,18 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_a_log_without_tests_and_references_trains_by_every_method(project: Path) -> None:
     """Unequal attempts, rewards only: sweet with its critic and ranking, multi-turn-dpo, and rft."""
-    wanted = settings()
-    collect(wanted)
-    found = list(TrajectoryStore(TRAJECTORIES))
-    assert len(found) == 15
-    assert sorted({one.attempt for one in found}) == [0, 1, 2]
-    assert all(one.tests == () and one.outcome == "user_left" and one.task.ground_truth == "" for one in found)
-    assert found[1].extra == {"metadata.shop": "1", "source": "shop.jsonl:2"}
-    validate(wanted)
-    assert {pair.task_id for pair in read_pairs(PAIRS)} == {one.task.id for one in found if one.attempt}
-    train_critic(wanted)
-    rank(wanted)
+    config = settings()
+    collect(config)
+    dialogues = list(TrajectoryStore(TRAJECTORIES))
+    assert len(dialogues) == 15
+    assert sorted({dialogue.attempt for dialogue in dialogues}) == [0, 1, 2]
+    assert {(len(each.tests), each.outcome, each.task.ground_truth) for each in dialogues} == {(0, "user_left", "")}
+    assert dialogues[1].extra == {"metadata.shop": "1", "source": "shop.jsonl:2"}
+    validate(config)
+    repeated = {dialogue.task.id for dialogue in dialogues if dialogue.attempt}
+    assert {pair.task_id for pair in read_pairs(PAIRS)} == repeated
+    train_critic(config)
+    rank(config)
     assert (PREFERENCES / "candidates.parquet").exists()
     for method in ("sweet", "multi-turn-dpo", "rft"):
         train_policy(settings(method))
@@ -108,11 +109,11 @@ def official(project: Path) -> Iterator[Callable[..., list[Task]]]:
         for attempt in (0, 1):
             for task in tasks:
                 answer = task.ground_truth if attempt else "def nothing():\n    return None"
-                said = ["Is there a maximum?", f"I WANT TO ANSWER:\n```python\n{answer}\n```"]
-                words = (task.problem_description, said[0], "I do not know.", said[1])
+                replies = ["Is there a maximum?", f"I WANT TO ANSWER:\n```python\n{answer}\n```"]
+                words = (task.problem_description, replies[0], "I do not know.", replies[1])
                 messages = tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(words))
                 turns = tuple(AgentTurn(at, words[at]) for at in (1, 3))
-                made.append(Trajectory(task, attempt, messages, turns, said[1].removeprefix("I WANT TO ANSWER:")))
+                made.append(Trajectory(task, attempt, messages, turns, replies[1].removeprefix("I WANT TO ANSWER:")))
         shutil.rmtree("logs")
         Path("logs").mkdir()
         write_trajectories(Path("logs/official.jsonl"), made, 2)
@@ -126,16 +127,16 @@ def test_an_official_file_is_scored_and_trained_on(official: Callable[..., list[
     tasks = official()
     write_task_table(VALIDATION_TASKS, tasks[4:5])
     write_task_table(TEST_TASKS, tasks[5:])
-    wanted = settings(critic={"privileged": True, "pairs": "official"})
-    collect(wanted)
-    found = list(TrajectoryStore(TRAJECTORIES))
-    assert [(one.task.id, one.attempt) for one in found] == [
+    config = settings(critic={"privileged": True, "pairs": "official"})
+    collect(config)
+    dialogues = list(TrajectoryStore(TRAJECTORIES))
+    assert [(dialogue.task.id, dialogue.attempt) for dialogue in dialogues] == [
         (named_by_content(task).id, n) for n in (0, 1) for task in tasks[:4]
     ]
-    assert [one.reward for one in found] == [0.0] * 4 + [1.0] * 4
-    assert all(len(one.tests) == len(one.task.test_cases) for one in found)
+    assert [dialogue.reward for dialogue in dialogues] == [0.0] * 4 + [1.0] * 4
+    assert all(len(dialogue.tests) == len(dialogue.task.test_cases) for dialogue in dialogues)
     for stage in (validate, train_critic, rank, train_policy):
-        stage(wanted)
+        stage(config)
     assert (POLICY / "adapter_model.safetensors").exists()
 
 
@@ -143,22 +144,22 @@ def test_a_killed_import_goes_on_behind_its_last_shard(
     official: Callable[..., list[Task]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     official()
-    wanted = settings(collect={"shard": 5})
-    collect(wanted)
-    whole = content(TRAJECTORIES)
-    assert len(whole) == 3
+    config = settings(collect={"shard": 5})
+    collect(config)
+    undisturbed = content(TRAJECTORIES)
+    assert len(undisturbed) == 3
     made = kill_at(1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        collect(wanted)
-    assert content(TRAJECTORIES) == whole  # the earlier result still stands
-    collect(wanted)
+        collect(config)
+    assert content(TRAJECTORIES) == undisturbed  # the earlier result still stands
+    collect(config)
     assert made == [0, 1, 2]
-    assert content(TRAJECTORIES) == whole
+    assert content(TRAJECTORIES) == undisturbed
 
 
 def test_shares_of_an_import_leave_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(settings())
-    whole = content(TRAJECTORIES)
+    unshared = content(TRAJECTORIES)
     shutil.rmtree(TRAJECTORIES)
     monkeypatch.setenv("SWEETRL_SHARE", "1/2")
     collect(settings())
@@ -166,15 +167,15 @@ def test_shares_of_an_import_leave_the_same_bytes(project: Path, monkeypatch: py
     assert [path.name for path in Path(".scratch").rglob("*.parquet")] == ["shard-00001.parquet"]
     monkeypatch.delenv("SWEETRL_SHARE")
     collect(settings())
-    assert content(TRAJECTORIES) == whole
+    assert content(TRAJECTORIES) == unshared
 
 
 def test_changed_files_are_another_import(project: Path) -> None:
     collect(settings())
     write_log(Path("logs/more.jsonl"), [chat(9, 0)])
     collect(settings())
-    found = list(TrajectoryStore(TRAJECTORIES))
-    assert found[0].extra["source"] == "more.jsonl:1" and len(found) == 16
+    dialogues = list(TrajectoryStore(TRAJECTORIES))
+    assert dialogues[0].extra["source"] == "more.jsonl:1" and len(dialogues) == 16
 
 
 @pytest.mark.parametrize(
@@ -192,14 +193,14 @@ def test_changed_files_are_another_import(project: Path) -> None:
         ("sweet", [chat(1, 0), chat(1, 1)], {"critic": {"privileged": True}}, r"2 of 2 dialogues have no reference"),
     ],
 )
-def test_what_a_method_lacks_is_said_before_anything_is_trained(
+def test_data_that_a_method_cannot_learn_from_are_refused_before_training(
     project: Path, method: str, rows: list[dict[str, Any]], changes: dict[str, Any], words: str
 ) -> None:
     write_log(Path("logs/shop.jsonl"), rows)
-    wanted = settings(method, **changes)
-    collect(wanted)
+    config = settings(method, **changes)
+    collect(config)
     with pytest.raises(UserError, match=words):
-        validate(wanted)
+        validate(config)
     assert not PAIRS.exists()
 
 

@@ -48,11 +48,11 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
         (policy, f"synthetic-test-1-{index:05d}") for policy in ("base", "trained") for index in range(TASKS)
     ]
     base, trained = (list(TrajectoryStore(EVALUATION_DIALOGUES / name).read()) for name in ("base", "trained"))
-    assert [one.seed for one in base] == [one.seed for one in trained]
-    assert [one.messages for one in base] != [one.messages for one in trained]
+    assert [dialogue.seed for dialogue in base] == [dialogue.seed for dialogue in trained]
+    assert [dialogue.messages for dialogue in base] != [dialogue.messages for dialogue in trained]
     assert len(TrajectoryStore(EVALUATION_DIALOGUES / "base").shards()) == 3
-    found = json.loads(EVALUATION.read_text())
-    assert found["tasks"] == TASKS and 0.0 <= found["reward_before"] <= 1.0
+    report = json.loads(EVALUATION.read_text())
+    assert report["tasks"] == TASKS and 0.0 <= report["reward_before"] <= 1.0
     assert "before and" in capsys.readouterr().out
     assert "What the critic thinks" not in REPORT.read_text()
     assert not list(SCRATCH.glob("evaluate-*"))

@@ -24,7 +24,7 @@ from sweetrl.types import Task, Trajectory
 FRONTEND = Frontend()
 TASKS = list(generate("test", 4, 3, 2))
 QUALITIES = {"base": 0.0, "trained": 1.0, "rival": 0.5}
-SKILL = {name: PretrainSettings(poorest=one, best=one, informed=0.0) for name, one in QUALITIES.items()}
+SKILL = {name: PretrainSettings(poorest=quality, best=quality, informed=0.0) for name, quality in QUALITIES.items()}
 
 
 def play(task: Task, policy: str) -> Trajectory:
@@ -74,17 +74,17 @@ def project(browser: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_pages_are_compared_and_shown(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_trajectories(project / "rival.jsonl", [play(task, "rival") for task in TASKS[:3]], 1)
     evaluate(settings(rival="rival.jsonl"))
-    found = read_json(EVALUATION)
-    before, after = (found["pages"]["policies"][name] for name in ("base", "trained"))
-    assert found["pages"]["reward"] == "layout"
-    assert after["last_page"]["value"] == found["reward_after"] > found["reward_before"]
+    results = read_json(EVALUATION)
+    before, after = (results["pages"]["policies"][name] for name in ("base", "trained"))
+    assert results["pages"]["reward"] == "layout"
+    assert after["last_page"]["value"] == results["reward_after"] > results["reward_before"]
     assert after["gained_in_dialogue"]["value"] > before["gained_in_dialogue"]["value"] > 0.0
     assert 0.0 < before["first_page"]["value"] < 1.0
     assert after["wins_over_other"]["value"] == pytest.approx(1.0 - before["wins_over_other"]["value"])
     assert after["wins_over_rival"]["n"] == 3 and after["no_answer"]["value"] == after["not_rendered"]["value"] == 0.0
-    said = capsys.readouterr().out
-    likeness = f"{found['reward_before']:.1%} before and {found['reward_after']:.1%} after training"
-    assert f"4 tasks, likeness to the reference (layout) {likeness} (+" in said
+    output = capsys.readouterr().out
+    likeness = f"{results['reward_before']:.1%} before and {results['reward_after']:.1%} after training"
+    assert f"4 tasks, likeness to the reference (layout) {likeness} (+" in output
     logged = read_json(RUNS / "evaluate.json")["metrics"]
     assert logged["trained/wins_over_other"] == after["wins_over_other"]["value"]
     assert logged["trained/wins_over_rival"] == after["wins_over_rival"]["value"]
@@ -105,10 +105,10 @@ def test_a_rival_of_other_tasks_is_refused(project: Path) -> None:
 def test_an_own_reward_is_no_likeness(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "wordy.py").write_text("def few(task, dialogue):\n    return 10.0 - len(dialogue.messages)\n")
     evaluate(settings().model_copy(update={"reward": RewardSettings(function="wordy:few")}))
-    found = read_json(EVALUATION)
+    results = read_json(EVALUATION)
     rewards = [10.0 - len(play(task, "base").messages) for task in TASKS]
-    assert found["reward_before"] == pytest.approx(sum(rewards) / 4) and "pages" not in found
-    assert found["labels"] == {"success": "Equal to the reference", "reward": "Mean reward"}
+    assert results["reward_before"] == pytest.approx(sum(rewards) / 4) and "pages" not in results
+    assert results["labels"] == {"success": "Equal to the reference", "reward": "Mean reward"}
     report = REPORT.read_text()
     assert "Mean reward" in report and "layout" not in report and "likeness" not in report.lower()
     assert "mean reward" in capsys.readouterr().out

@@ -51,8 +51,8 @@ def settings(**changes: Any) -> Settings:
 
 
 def listener(body: dict[str, Any]) -> str:
-    """An agent that shows what it was told."""
-    messages = [Message(one["role"], one["content"]) for one in body["messages"] if one["role"] != "system"]
+    """An agent that shows the page which its user has described."""
+    messages = [Message(entry["role"], entry["content"]) for entry in body["messages"] if entry["role"] != "system"]
     return OracleAgent().act(TASKS[0], messages)
 
 
@@ -63,24 +63,24 @@ def test_whoever_listens_gets_the_page_and_the_files_say_so(
     monkeypatch.chdir(tmp_path)
     write_tasks(Path("pages.jsonl"), TASKS)
     with fake_server(reply=listener) as server:
-        asked = settings(engine={"kind": "openai", "urls": server.url, "model": "listener"})
-        summary = collect_standalone(asked, Path("pages.jsonl"), Path("out.jsonl"), 1, None, None)
-        report = evaluate_standalone(asked, Path("pages.jsonl"), Path("shards"), None, None, Path("report.json"))
+        config = settings(engine={"kind": "openai", "urls": server.url, "model": "listener"})
+        summary = collect_standalone(config, Path("pages.jsonl"), Path("out.jsonl"), 1, None, None)
+        report = evaluate_standalone(config, Path("pages.jsonl"), Path("shards"), None, None, Path("report.json"))
     assert summary["success"] == summary["reward"] == 1.0 and summary["share_lost"] == 0.0
     assert report["success"] == report["reward"] == 1.0 and report["turns"] > 1
     dialogues = list(read_trajectories(Path("out.jsonl"), FRONTEND))
-    assert [one.answer for one in dialogues] == [task.ground_truth for task in TASKS]
-    for one in TrajectoryStore(Path("shards")).read():
-        assert one.extra["reward"] == "layout" and one.simulator == "scripted" and one.task.suite == "frontend"
-        assert protocol(one, FRONTEND, 10) is None and scored(one) is None
-        assert leak(one, FRONTEND.hidden_fragments(one.task)) is None
-        assert max(len(message.content) for message in one.messages[2::2]) <= 1000
+    assert [dialogue.answer for dialogue in dialogues] == [task.ground_truth for task in TASKS]
+    for dialogue in TrajectoryStore(Path("shards")).read():
+        assert (dialogue.extra["reward"], dialogue.simulator, dialogue.task.suite) == ("layout", "scripted", "frontend")
+        assert protocol(dialogue, FRONTEND, 10) is None and scored(dialogue) is None
+        assert leak(dialogue, FRONTEND.hidden_fragments(dialogue.task)) is None
+        assert max(len(message.content) for message in dialogue.messages[2::2]) <= 1000
     written = json.loads(Path("report.json").read_text())
     assert written == report and written["scoring"] == "layout"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"simulator": {"kind": "llm", "server": {"model": "m"}}}, "`llm` cannot see pages"),
         ({"simulator": {"kind": "vision"}}, "simulator.server: `urls` is empty"),
@@ -88,11 +88,11 @@ def test_whoever_listens_gets_the_page_and_the_files_say_so(
         ({"similarity": {"kind": "clip", "model": "nowhere"}}, "similarity.model: nowhere"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_is_one_sentence(changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweetrl.browser.renderer.Renderer", Sketches)
     with pytest.raises(UserError) as raised, open_environment(load_domain(settings(**changes))):
         pass
-    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_files_of_the_other_suite_are_refused(tmp_path: Path) -> None:
@@ -124,15 +124,15 @@ class Equal:
     name = "equal"
 
     def score(self, pairs: Any) -> list[float]:
-        return [-0.5 if answer is None else float(answer == wanted) for answer, wanted in pairs]
+        return [-0.5 if answer is None else float(answer == reference) for answer, reference in pairs]
 
 
 def test_scores_are_named_and_within_bounds() -> None:
     items = [(TASKS[0], TASKS[0].ground_truth), (TASKS[0], TASKS[1].ground_truth), (TASKS[1], None)] * 20
     scorer = PageScorer(Equal(), Sketches())
     scores = scorer.score_answers(items)
-    assert [one.reward for one in scores] == [1.0, 0.0, 0.0] * 20
-    assert {(one.semantics, one.tests) for one in scores} == {("equal", ())}
+    assert [score.reward for score in scores] == [1.0, 0.0, 0.0] * 20
+    assert {(score.semantics, score.tests) for score in scores} == {("equal", ())}
     dialogues = [Trajectory(task, 0, (), answer=answer) for task, answer in items]
     assert scorer.score(dialogues) == scores
 
@@ -157,12 +157,12 @@ class Alike:
     name = "alike"
 
     def score(self, pairs: Any) -> list[float]:
-        return [0.0 if page is None else share(page, wanted) for page, wanted in pairs]
+        return [0.0 if page is None else share(page, reference) for page, reference in pairs]
 
 
-def share(page: Page, wanted: Page) -> float:
-    looks = [{(one.text, one.background, one.align) for one in found.elements} for found in (page, wanted)]
-    return len(looks[0] & looks[1]) / len(looks[0] | looks[1])
+def share(page: Page, reference: Page) -> float:
+    first, second = ({(part.text, part.background, part.align) for part in side.elements} for side in (page, reference))
+    return len(first & second) / len(first | second)
 
 
 @pytest.fixture
@@ -181,27 +181,30 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sett
 
 
 def kind_counts(dialogues: Iterable[Trajectory]) -> Counter[str]:
-    return Counter(FRONTEND.reply_type(turn.raw) for one in dialogues for turn in one.turns)
+    return Counter(FRONTEND.reply_type(turn.raw) for dialogue in dialogues for turn in dialogue.turns)
 
 
 @pytest.mark.slow
 def test_a_policy_of_pages_learns_from_its_own_attempts(
     small: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GRPO: attempts by the current policy, told apart by how like the wanted page they ended."""
+    """GRPO: attempts by the current policy, whose rewards say how much their last pages are like the reference."""
     monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     grpo = {"learning_rate": 1e-3, "iterations": 2, "tasks": 2, "group_size": 4, "batch_size": 4, "micro_batch_size": 4}
     train_policy(small(method="grpo", collect={"tasks": 4, "batch": 8, "shard": 8}, grpo=grpo | {"lora": {"rank": 4}}))
     assert "4 steps on 16 dialogues of its own" in capsys.readouterr().out
     (scratch,) = Path(".scratch").glob("train-policy-*")
     folders = [scratch / f"iteration-{iteration:04d}" for iteration in range(2)]
-    found = [list(TrajectoryStore(folder / "dialogues").read()) for folder in folders]
+    collected = [list(TrajectoryStore(folder / "dialogues").read()) for folder in folders]
     tasks = read_task_table(Path("data/tasks/train.parquet"))
-    for chosen, dialogues in zip((tasks[:2], tasks[2:]), found, strict=True):
-        assert [(one.task, one.attempt) for one in dialogues] == [(task, k) for task in chosen for k in range(4)]
-        assert all(one.extra["reward"] == "alike" and one.answer == last_page(one.messages) for one in dialogues)
+    for chosen, dialogues in zip((tasks[:2], tasks[2:]), collected, strict=True):
+        attempts = [(task, number) for task in chosen for number in range(4)]
+        for dialogue, attempt in zip(dialogues, attempts, strict=True):
+            assert (dialogue.task, dialogue.attempt) == attempt and dialogue.extra["reward"] == "alike"
+            assert dialogue.answer == last_page(dialogue.messages)
         assert kind_counts(dialogues)["page"] > 8, "the base shows pages before it answers"
-        assert len({one.reward for one in dialogues}) > 2 and max(one.reward or 0.0 for one in dialogues) > 0.3
+        rewards = {dialogue.reward or 0.0 for dialogue in dialogues}
+        assert len(rewards) > 2 and max(rewards) > 0.3
     weights = [folder / "adapter/adapter_model.safetensors" for folder in folders]
     weights.append(Path("models/policy/adapter_model.safetensors"))
     assert len({path.read_bytes() for path in weights}) == 3, "what the attempts are worth has changed the policy"
@@ -216,16 +219,16 @@ def test_the_page_that_a_critic_likes_best_is_shown(
     """Best-of-N: who knows the details picks better pages than chance does."""
     demanding = {"options": {"differences": 1}}  # who names one thing at a time leaves room for choices
     stage.best_of_n(small(simulator=demanding, best_of_n={"tasks": 4, "max_n": 4, "batch": 4}))
-    found = read_json(BEST_OF_N)
+    results = read_json(BEST_OF_N)
     rewards = {
         name: [place["reward"]["value"] for place in places if place["n"] in (1, 4)]
-        for name, places in found["curves"].items()
+        for name, places in results["curves"].items()
     }
     critics = ("random", "oracle", "privileged-ratio")
     assert set(rewards) == {f"{name}{end}" for name in critics for end in ("", " with prior")}
     assert rewards["random"][0] == rewards["oracle"][0], "with one reply nobody has a choice"
     assert rewards["oracle"][1] > max(rewards["oracle"][0], rewards["random"][1]) + 0.02
-    assert len(found["points"]) == 4 * 6 * 3 and all(0.0 <= one["reward"] <= 1.0 for one in found["points"])
+    assert len(results["points"]) == 4 * 6 * 3 and all(0.0 <= point["reward"] <= 1.0 for point in results["points"])
     assert "success at N = 4: privileged-ratio" in capsys.readouterr().out
 
 
@@ -235,27 +238,27 @@ def test_somebody_at_the_terminal_talks_about_pages_that_they_open_in_a_browser(
 ) -> None:
     """`sweetrl play`, with an agent that listens and somebody who types what the scripted user would say."""
     task = read_task_table(Path("data/tasks/test.parquet"))[2]
-    said = Environment(task, FRONTEND, scripted_user(), reply_characters=1000)
-    while not said.done:
-        said.step(OracleAgent().act(task, said.messages))
-    pages = [html for one in said.messages[1::2] if (html := find_page(one.content))]
+    environment = Environment(task, FRONTEND, scripted_user(), reply_characters=1000)
+    while not environment.done:
+        environment.step(OracleAgent().act(task, environment.messages))
+    pages = [html for message in environment.messages[1::2] if (html := find_page(message.content))]
     assert len(pages) > 2 and pages[-1] == task.ground_truth
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "400")
     with fake_server(reply=listener) as server:
         engine = f"{{kind: openai, urls: {server.url}, model: listener}}"
         Path("params.yaml").write_text(f"suite: frontend\nengine: {engine}\n")
-        typed = "".join(f"{one.content}\n" for one in said.messages[2::2])
+        typed = "".join(f"{message.content}\n" for message in environment.messages[2::2])
         done = CliRunner().invoke(app, ["play", "2", *(["--blind"] if blind else [])], input=typed)
     assert done.exit_code == 0, done.output
     assert "reward 1.00: success" in done.output
     (folder,) = tmp_path.glob("sweetrl-play-*")
     names = [f"turn-{turn}.html" for turn in range(1, len(pages) + 1)]
     assert [(folder / name).read_text(encoding="utf-8") for name in names] == pages
-    wanted = folder / "wanted.html"
+    reference = folder / "wanted.html"
     if not blind:
-        assert wanted.read_text(encoding="utf-8") == task.ground_truth
-        names.append(wanted.name)
+        assert reference.read_text(encoding="utf-8") == task.ground_truth
+        names.append(reference.name)
     assert {path.name for path in folder.iterdir()} == set(names)
     assert all(str(folder / name) in done.output for name in names), "and they are told where to look"
     assert "<body" not in done.output, "a page is looked at, not read"

@@ -28,8 +28,8 @@ FORMS: dict[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, 
 PARTS = {
     **{"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate"},
     **{"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-    **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"} | {"self_attn.o_proj": "attn_output"},
-    **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
+    **{f"self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"} | {"self_attn.o_proj": "attn_output"},
+    **{f"self_attn.{letter}_norm": f"attn_{letter}_norm" for letter in "qk"},
     **{"model.layers.": "blk.", "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"},
 }
 
@@ -78,7 +78,7 @@ def vocabulary(tiny_model: Path) -> dict[str, Any]:
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": sorted(tokens, key=lambda token: tokens[token]),
         "tokenizer.ggml.token_type": [
-            3 if one in special else 1 for one in sorted(tokens, key=lambda one: tokens[one])
+            3 if token in special else 1 for token in sorted(tokens, key=lambda token: tokens[token])
         ],
         "tokenizer.ggml.merges": [" ".join(merge) for merge in saved["model"]["merges"]],
         "tokenizer.ggml.eos_token_id": tokens["<|end|>"],
@@ -111,8 +111,8 @@ def written(vocabulary: dict[str, Any]) -> Callable[..., tuple[Any, bytes]]:
             if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
                 heads = weight.shape[0] // 16  # llama.cpp turns neighbours, not halves
                 weight = weight.reshape(heads, 2, 8, 64).swapaxes(1, 2).reshape(weight.shape)
-            for part, theirs in PARTS.items():
-                name = name.replace(part, theirs)
+            for part, renamed in PARTS.items():
+                name = name.replace(part, renamed)
             tensors[name] = weight
         if rope["rope_type"] == "llama3":
             frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
@@ -168,7 +168,7 @@ def test_the_folder_has_the_logits_of_the_model_from_which_the_file_was_written(
 
 @needs_package
 @pytest.mark.parametrize(
-    ("architecture", "more", "options", "said"),
+    ("architecture", "more", "options", "words"),
     [
         ("llama", {"llama.rope.scaling.type": "yarn"}, {}, r"`llama.rope.scaling.type` is yarn, .* makes it default"),
         ("llama", {"llama.attention.sliding_window": 64}, {}, r"sliding_window` is 64, and transformers makes it None"),
@@ -187,19 +187,19 @@ def test_what_transformers_would_leave_out_in_silence_is_said(
     architecture: str,
     more: dict[str, Any],
     options: dict[str, Any],
-    said: str,
+    words: str,
     written: Callable[..., tuple[Any, bytes]],
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(written(architecture, more, **options)[1])
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         convert(file, tmp_path / "out")
     assert [*tmp_path.iterdir()] == [file], "nothing is left behind"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (lambda content: b"PK" + content, "this is no GGUF file"),
         (lambda content: content[:4] + b"\0\0\0\3" + content[8:], "GGUF of version 50331648"),
@@ -208,11 +208,11 @@ def test_what_transformers_would_leave_out_in_silence_is_said(
     ],
 )
 def test_a_broken_file_is_one_sentence(
-    change: Callable[[bytes], bytes], said: str, written: Callable[..., tuple[Any, bytes]], tmp_path: Path
+    change: Callable[[bytes], bytes], words: str, written: Callable[..., tuple[Any, bytes]], tmp_path: Path
 ) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(change(written("llama")[1]))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         convert(file, tmp_path / "out")
 
 
@@ -220,7 +220,7 @@ MANY, ONE = 2**60, {"a": torch.zeros(1)}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "words"),
     [
         (claims(0, MANY), "beyond all proportion"),
         (claims(MANY, 0), "beyond all proportion"),
@@ -237,14 +237,14 @@ MANY, ONE = 2**60, {"a": torch.zeros(1)}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_no_header_takes_memory(content: bytes, said: str, tmp_path: Path) -> None:
+def test_no_header_takes_memory(content: bytes, words: str, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         convert(file, tmp_path / "out")  # what the libraries need is loaded
     tracemalloc.start()
     try:
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=words):
             convert(file, tmp_path / "out")
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:

@@ -34,8 +34,8 @@ def import_(*words: Any) -> tuple[dict[str, str], list[Trajectory]]:
 
 
 def chat(request: str, reply: str, **values: Any) -> dict[str, Any]:
-    said = [{"role": "user", "content": request}, {"role": "assistant", "content": reply}]
-    return {"messages": said, "reward": 0.5} | values
+    messages = [{"role": "user", "content": request}, {"role": "assistant", "content": reply}]
+    return {"messages": messages, "reward": 0.5} | values
 
 
 def write(name: str, *rows: Any) -> str:
@@ -46,31 +46,25 @@ def write(name: str, *rows: Any) -> str:
 
 def attempts(tasks: Sequence[Task], rewards: Sequence[float | None] = (0.5, 0.5)) -> list[Trajectory]:
     """Attempts at each task, block by block: at first a wrong program, then the reference."""
-    return [
-        Trajectory(
-            task,
-            number,
-            (
-                Message("user", task.problem_description),
-                Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth if number else 'pass'}"),
-            ),
-            answer=f"{task.ground_truth if number else 'pass'}",
-            reward=reward,
-        )
-        for number, reward in enumerate(rewards)
-        for task in tasks
-    ]
+    dialogues = []
+    for number, reward in enumerate(rewards):
+        for task in tasks:
+            answer = task.ground_truth if number else "pass"
+            messages = (Message("user", task.problem_description), Message("assistant", f"I WANT TO ANSWER:\n{answer}"))
+            dialogues.append(Trajectory(task, number, messages, answer=answer, reward=reward))
+    return dialogues
 
 
 def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
     first = write("a.jsonl", chat("One?", "x", reward=1), chat("Two?", "x"), chat("One?", "y"))
     second = write("b.jsonl", chat("One?", "z"), "", chat("Three?", "x"), chat("Mine", "x", task_id="mine"))
-    facts, found = import_(first, second)
-    assert [one.attempt for one in found] == [0, 0, 1, 2, 0, 0]
-    assert len({one.task.id for one in found}) == 4 and len({found[at].task.id for at in (0, 2, 3)}) == 1
-    assert [one.task.id.rpartition("-")[0] for one in found] == ["task"] * 5 + ["mine"]
-    assert [one.extra["source"] for one in found] == [*(f"a.jsonl:{at}" for at in (1, 2, 3)),
-                                                     *(f"b.jsonl:{at}" for at in (1, 3, 4))]  # fmt: skip
+    facts, dialogues = import_(first, second)
+    assert [dialogue.attempt for dialogue in dialogues] == [0, 0, 1, 2, 0, 0]
+    ids = [dialogue.task.id for dialogue in dialogues]
+    assert len(set(ids)) == 4 and ids[0] == ids[2] == ids[3]
+    assert [name.rpartition("-")[0] for name in ids] == ["task"] * 5 + ["mine"]
+    rows = [f"a.jsonl:{line}" for line in (1, 2, 3)] + [f"b.jsonl:{line}" for line in (1, 3, 4)]
+    assert [dialogue.extra["source"] for dialogue in dialogues] == rows
     assert (facts["dialogues"], facts["tasks"], facts["recorded rewards"], facts["bad rows"]) == ("6", "4", "6", "0")
     assert facts["for rft"] == "enough"
     assert facts["for multi-turn-dpo"].startswith("2 preference pairs are fewer than 20 (validate.minimum_pairs)")
@@ -79,11 +73,12 @@ def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
 
 def test_tasks_of_one_name_are_told_apart_by_their_content() -> None:
     rows = [chat("One?", "x"), chat("Two?", "x"), chat("One?", "x", reference="1"), chat("One?", "y", reference="1")]
-    found = import_(write("a.jsonl", *(row | {"task_id": "order"} for row in rows)))[1]
-    assert [one.attempt for one in found] == [0, 0, 0, 1] and len({one.task.id for one in found}) == 3
+    dialogues = import_(write("a.jsonl", *(row | {"task_id": "order"} for row in rows)))[1]
+    ids = [dialogue.task.id for dialogue in dialogues]
+    assert [dialogue.attempt for dialogue in dialogues] == [0, 0, 0, 1] and len(set(ids)) == 3
     Path("out").rename("before")
-    again = write("b.jsonl", *(row | {"task_id": one.task.id} for row, one in zip(rows, found, strict=True)))
-    assert [one.task.id for one in import_(again)[1]] == [one.task.id for one in found], "and stay so"
+    again = write("b.jsonl", *(row | {"task_id": name} for row, name in zip(rows, ids, strict=True)))
+    assert [dialogue.task.id for dialogue in import_(again)[1]] == ids, "and stay so"
 
 
 def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
@@ -101,23 +96,23 @@ def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
 def test_official_files_are_scored() -> None:
     tasks = list(generate("train", 3, seed=1))
     write_trajectories(Path("k.jsonl"), attempts(tasks), 2)
-    _, found = import_("k.jsonl")
+    _, dialogues = import_("k.jsonl")
     named = list(map(named_by_content, tasks))
-    assert [(one.task, one.attempt) for one in found] == [(task, number) for number in (0, 1) for task in named]
-    assert all(one.id.startswith(f"{task.id}-") for one, task in zip(named, tasks, strict=True))
-    assert [one.reward for one in found] == [0.0] * 3 + [1.0] * 3
-    assert all(one.tests for one in found)
+    assert [dialogue.task for dialogue in dialogues] == named * 2
+    assert all(renamed.id.startswith(f"{task.id}-") for renamed, task in zip(named, tasks, strict=True))
+    assert [(dialogue.attempt, dialogue.reward) for dialogue in dialogues] == [(0, 0.0)] * 3 + [(1, 1.0)] * 3
+    assert all(dialogue.tests for dialogue in dialogues)
 
 
 def test_a_part_of_an_official_file_without_ids_has_unequal_attempts() -> None:
     """What write_trajectories refuses is read: five rows of three tasks, which have no names."""
     tasks = list(generate("train", 3, seed=1))
-    rows = [trajectory_row(one) for one in attempts(tasks)][:5]
+    rows = [trajectory_row(attempt) for attempt in attempts(tasks)][:5]
     for row in rows:
         del row["task"]["id"]
-    _, found = import_(write("part.jsonl", *rows), "--keep-rewards")
-    assert [one.attempt for one in found] == [0, 0, 0, 1, 1]
-    assert [one.task.id for one in found[3:]] == [one.task.id for one in found[:2]]
+    _, dialogues = import_(write("part.jsonl", *rows), "--keep-rewards")
+    assert [dialogue.attempt for dialogue in dialogues] == [0, 0, 0, 1, 1]
+    assert [dialogue.task.id for dialogue in dialogues[3:]] == [dialogue.task.id for dialogue in dialogues[:2]]
 
 
 def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
@@ -132,26 +127,26 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
     assert "this is not JSON" in lines[0] and "neither a log" in lines[2]
     assert "`reward` is 2, outside 0 to 1" in lines[3] and lines[5] == "- and 1 more"
     assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl"]  # nothing half-written
-    facts, found = import_(name, "--skip-bad", 6)
-    assert len(found) == 1 and facts["bad rows"] == "6"
+    facts, dialogues = import_(name, "--skip-bad", 6)
+    assert len(dialogues) == 1 and facts["bad rows"] == "6"
     kept = [json.loads(line) for line in Path("out/bad-rows.jsonl").read_text().splitlines()]
-    assert [one["line"] for one in kept] == [2, 3, 4, 5, 6, 7] and {one["file"] for one in kept} == {"a.jsonl"}
+    assert [row["line"] for row in kept] == [2, 3, 4, 5, 6, 7] and {row["file"] for row in kept} == {"a.jsonl"}
     assert kept[0]["row"] == "{" and kept[0]["why"].startswith("this is not JSON")
     assert "more than 10 turns; raise agent.max_turns" in kept[5]["why"]
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "words"),
     [
         (json.dumps(chat("One?", "x")).replace("0.5", "1" * 400), "`reward` must be a valid number"),
         (json.dumps(chat("One?", "x")).replace("0.5", "1e999"), "`reward` must be a finite number"),
         ('{"a\\ud800": 1, "a\\ud800": 2}', "is there twice"),
     ],
 )
-def test_no_number_and_no_key_ends_an_import_with_a_trace(row: str, said: str) -> None:
+def test_no_number_and_no_key_ends_an_import_with_a_trace(row: str, words: str) -> None:
     Path("params.yaml").write_text('reward: {function: "math:fsum"}\n')  # whose bounds are infinite
     name = write("a.jsonl", row, chat("Two?", "x"))
-    with pytest.raises(UserError, match=f"line 1: .*{said}"):
+    with pytest.raises(UserError, match=f"line 1: .*{words}"):
         import_(name)
     assert len(import_(name, "--skip-bad", 1)[1]) == 1
 
@@ -165,7 +160,7 @@ def test_what_params_yaml_allows_is_allowed_unless_the_command_says_otherwise() 
 
 
 def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
-    rows = [trajectory_row(one) for one in attempts(list(generate("train", 2, seed=1)))]
+    rows = [trajectory_row(attempt) for attempt in attempts(list(generate("train", 2, seed=1)))]
     del rows[0]["answer"]
     rows[1]["answer"] = "def other(): ..."
     with pytest.raises(UserError) as error:
@@ -180,8 +175,8 @@ def test_dialogues_about_held_out_tasks_are_left_out(write_tasks: Callable[..., 
     write_trajectories(Path("k.jsonl"), attempts(tasks[:2]), 2)
     log = write("log.jsonl", chat(tasks[0].problem_description, "x"), chat("One?", "x"))
     Path("test.jsonl").write_text(Path("test.jsonl").read_text().replace('"id": "", ', ""))
-    facts, found = import_("k.jsonl", log, "--held-out", "test.jsonl")
-    assert {one.task.problem_description for one in found} == {tasks[1].problem_description, "One?"}
+    facts, dialogues = import_("k.jsonl", log, "--held-out", "test.jsonl")
+    assert {dialogue.task.problem_description for dialogue in dialogues} == {tasks[1].problem_description, "One?"}
     assert (facts["held out"], facts["dialogues"]) == ("3", "3")
     with pytest.raises(UserError, match=r"there are no dialogues to take \(1 are about held-out tasks\)"):
         Path("out").rename("before")
@@ -190,33 +185,34 @@ def test_dialogues_about_held_out_tasks_are_left_out(write_tasks: Callable[..., 
 
 def test_dialogues_that_break_off_are_lost_and_too_many_are_an_error() -> None:
     tasks = list(generate("train", 3, seed=1))
-    rows = [trajectory_row(one) for one in attempts(tasks)]
+    rows = [trajectory_row(attempt) for attempt in attempts(tasks)]
     rows[0]["dialogue_history"] = rows[0]["dialogue_history"][:1]
     name = write("k.jsonl", *rows)
     with pytest.raises(UserError, match=r"1 of 6 dialogues end before the agent replies"):
         import_(name)
     Path("params.yaml").write_text("collect: {lost_share: 0.5}\n")
-    found = import_(name)[1]
-    assert (found[0].outcome, found[0].reward, found[0].error[:12]) == ("lost", None, "the file's d")
+    lost = import_(name)[1][0]
+    assert (lost.outcome, lost.reward, lost.error[:12]) == ("lost", None, "the file's d")
 
 
 def test_the_price_of_questions_is_taken_off_recorded_rewards() -> None:
     Path("params.yaml").write_text("reward: {turn_cost: 0.1}\n")
-    asked = chat("One?", "Which?")
-    asked["messages"] += [{"role": "user", "content": "This."}, {"role": "assistant", "content": "So."}]
-    (one,) = import_(write("a.jsonl", asked))[1]
-    assert one.reward == pytest.approx(0.4) and one.parts[PRICE] == pytest.approx(-0.1)
+    row = chat("One?", "Which?")
+    row["messages"] += [{"role": "user", "content": "This."}, {"role": "assistant", "content": "So."}]
+    (dialogue,) = import_(write("a.jsonl", row))[1]
+    assert dialogue.reward == pytest.approx(0.4) and dialogue.parts[PRICE] == pytest.approx(-0.1)
 
 
 def test_a_price_is_taken_off_once_by_those_who_read_our_own_files() -> None:
     Path("params.yaml").write_text("reward: {turn_cost: 0.1}\n")
     (task,) = generate("train", 1, seed=1)
-    said = ("assistant", "Which?"), ("user", "This."), ("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
-    messages = (Message("user", task.problem_description), *(Message(*one) for one in said))
-    ours = Trajectory(task, 0, messages, answer=task.ground_truth, reward=0.9, parts={"task": 1.0, PRICE: -0.1})
-    write_trajectories(Path("k.jsonl"), [ours], 1)
-    (one,) = import_("k.jsonl", "--keep-rewards")[1]
-    assert one.reward == pytest.approx(0.9) and one.parts == {"task": 1.0, PRICE: pytest.approx(-0.1)} and one.success
+    replies = ("assistant", "Which?"), ("user", "This."), ("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
+    messages = (Message("user", task.problem_description), *(Message(*reply) for reply in replies))
+    trajectory = Trajectory(task, 0, messages, answer=task.ground_truth, reward=0.9, parts={"task": 1.0, PRICE: -0.1})
+    write_trajectories(Path("k.jsonl"), [trajectory], 1)
+    (dialogue,) = import_("k.jsonl", "--keep-rewards")[1]
+    assert dialogue.parts == {"task": 1.0, PRICE: pytest.approx(-0.1)}
+    assert dialogue.reward == pytest.approx(0.9) and dialogue.success
 
 
 def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
@@ -230,6 +226,6 @@ def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
     for index, members in enumerate(importer.shards()):
         assert len(members) == 10
         if index == 19:
-            known = (one for one in gc.get_objects() if type(one) is Trajectory)
-            alive = sum(one.extra.get("source", "").startswith("a.jsonl") for one in known)
+            dialogues = (instance for instance in gc.get_objects() if type(instance) is Trajectory)
+            alive = sum(dialogue.extra.get("source", "").startswith("a.jsonl") for dialogue in dialogues)
     assert 10 <= alive <= 30

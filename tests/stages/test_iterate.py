@@ -76,26 +76,26 @@ def settings(**changes: Any) -> Settings:
     return parse_settings(VALUES | changes)
 
 
-def first_iteration(wanted: Settings, *stages: str) -> None:
-    Path("params.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", by_alias=True)))
+def first_iteration(config: Settings, *stages: str) -> None:
+    Path("params.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True)))
     for stage in stages:
         in_process(Path(), stage)
 
 
 def files(*folders: Path) -> dict[str, bytes]:
-    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path): path.read_bytes() for path in found}
+    paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): path.read_bytes() for path in paths}
 
 
 @pytest.mark.slow
 def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = settings()
+    config = settings()
     made = []
     ran: list[tuple[str, str]] = []
     first = project("first")
-    first_iteration(wanted, *module.STAGES)
+    first_iteration(config, *module.STAGES)
     for name in ("undisturbed", "killed"):
         shutil.copytree(first, first.with_name(name), symlinks=True)
         monkeypatch.chdir(first.with_name(name))
@@ -108,7 +108,7 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
 
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(module, "run_stage_in", dies)
-                module.iterate(wanted)
+                module.iterate(config)
             assert not ITERATIONS_DATA.exists()
 
             def counted(folder: Path, stage: str, *more: Any, **options: Any) -> None:
@@ -116,19 +116,19 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
                 in_process(folder, stage)
 
             monkeypatch.setattr(module, "run_stage_in", counted)
-        module.iterate(wanted)
+        module.iterate(config)
         made.append(files(ITERATIONS_DATA, ITERATIONS_MODELS))
     assert ran == [("3", stage) for stage in module.STAGES[1:]], "what was finished is not run again"
     assert made[0] == made[1]
     assert not list(Path(".scratch").glob("*"))
 
     for number, tasks in ((2, range(4, 8)), (3, (8, 9, 0, 1))):
-        found = list(TrajectoryStore(ITERATIONS_DATA / str(number) / "trajectories").read())
+        dialogues = list(TrajectoryStore(ITERATIONS_DATA / str(number) / "trajectories").read())
         ids = [task.id for task in generate("train", 10, seed=1)]
-        assert [one.task.id for one in found] == [ids[n] for n in tasks for _ in range(3)]
+        assert [dialogue.task.id for dialogue in dialogues] == [ids[n] for n in tasks for _ in range(3)]
         written = load_settings(ITERATIONS_DATA / str(number) / "params.yaml")
         assert written.seed == part_seed(7, "round", number)
-        assert (written.iterations, written.tracking) == (1, wanted.tracking)
+        assert (written.iterations, written.tracking) == (1, config.tracking)
         assert (ITERATIONS_MODELS / str(number) / "critic/skipped.json").exists(), "this method has none"
     # One adapter on the base that is iteration one's policy, and those of iterations two and three on top of it.
     stacked = load_model(BASE, LAST_POLICY, "float32", "cpu").state_dict()
@@ -139,8 +139,8 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
     for name, value in model.state_dict().items():
         assert (value - stacked[name]).abs().max().item() < 1e-4, name
 
-    first_iteration(wanted, "evaluate")
-    evaluating.evaluate_iterations(wanted)
+    first_iteration(config, "evaluate")
+    evaluating.evaluate_iterations(config)
     comparison = read_json(ITERATIONS_REPORT / "comparison.json")
     assert (comparison["tasks"], comparison["iterations"]) == (6, 3)
     assert read_json(ITERATIONS_REPORT / "evaluation.json")["tasks"] == 6
@@ -151,9 +151,9 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
 @pytest.mark.slow
 def test_sweet_ranks_with_a_critic_of_its_own_in_every_iteration(project: Any) -> None:
     project("sweet")
-    wanted = settings(method="sweet", iterations=2)
-    first_iteration(wanted, *module.STAGES)
-    module.iterate(wanted)
+    config = settings(method="sweet", iterations=2)
+    first_iteration(config, *module.STAGES)
+    module.iterate(config)
     for place in ("models/iterations/2/critic", "models/iterations/2/policy", "models/iterations/policy"):
         assert (Path(place) / "adapter_model.safetensors").exists()
     first, second = (

@@ -112,14 +112,14 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "words"),
     [
         ("os._exit(3)", "sweet, seed 7: stage `rank` ended with 3; what it said stands above"),
         ("os.kill(os.getpid(), 9)", r"was killed \(signal 9, perhaps for lack of memory\); run the same command again"),
         ("os.kill(os.getpid(), 15)", r"was killed \(signal 15\); run the same command again to go on"),
     ],
 )
-def test_a_stage_that_ends_without_a_word_is_said_to_have_been_killed(tmp_path: Path, code: str, said: str) -> None:
+def test_a_stage_that_ends_without_a_word_is_said_to_have_been_killed(tmp_path: Path, code: str, words: str) -> None:
     (tmp_path / "ends.py").write_text(f"import os\n{code}")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         launch.run_stage_in(tmp_path, "rank", module="ends", part="sweet, seed 7")

@@ -100,13 +100,13 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(
     sizes = {"layers": 5, "steps": 10, "batch_size": 2}
     settings = parse_settings({"model": {"device": "cpu", "threads": 1}, "pretrain": sizes})
     module.pretrain(settings, larger.SMALL, larger.grown)
-    ours, theirs = load_tokenizer(Path("models/base")), load_tokenizer(shipped_base)
-    assert ours.get_vocab() == theirs.get_vocab()
-    assert ours.chat_template == theirs.chat_template
+    large, small = load_tokenizer(Path("models/base")), load_tokenizer(shipped_base)
+    assert large.get_vocab() == small.get_vocab()
+    assert large.chat_template == small.chat_template
     text = "Is there a maximum? The rate is 7.\nI WANT TO ANSWER:"
-    assert ours.encode(text) == theirs.encode(text)
+    assert large.encode(text) == small.encode(text)
     config = load_model(Path("models/base"), None, "float32", "cpu").config
-    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (128, 5, len(theirs))
+    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (128, 5, len(small))
     assert read_json(Path("models/base/recipe.json"))["settings"]["layers"] == 5
 
 
@@ -117,8 +117,8 @@ def test_a_grown_model_starts_as_the_small_one(
 
     monkeypatch.chdir(tmp_path)
     larger.SMALL.symlink_to(shipped_base)
-    tokenizer, wanted = load_tokenizer(shipped_base), parse_settings({"pretrain": {"layers": 7}}).pretrain
-    big = larger.grown(len(tokenizer), wanted, tokenizer, 2048)
+    tokenizer, sizes = load_tokenizer(shipped_base), parse_settings({"pretrain": {"layers": 7}}).pretrain
+    big = larger.grown(len(tokenizer), sizes, tokenizer, 2048)
     small = load_model(shipped_base, None, "float32", "cpu")
     ids = torch.tensor([tokenizer.encode("Is there a maximum? The rate is 7.\nI WANT TO ANSWER:")])
     assert torch.equal(big(ids).logits, small(ids).logits)

@@ -88,13 +88,13 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
         path = Path("data/preferences") / name
         assert (killed / path).read_bytes() == (undisturbed / path).read_bytes(), name
     states = Table(undisturbed / "data/preferences" / files.CANDIDATES, RankedState)
-    assert len(states) == 36 and all(sum(one.count for one in state.candidates) == 4 for state in states)
+    assert len(states) == 36 and all(sum(candidate.count for candidate in state.candidates) == 4 for state in states)
     assert Table(undisturbed / "data/preferences" / files.PREFERENCES, Preference)
     assert len(Table(undisturbed / "data/preferences" / files.SFT_REPLAY, files.Replay)) == 6
     explained = Table(undisturbed / "data/preferences" / files.TOKEN_RATIOS, TokenRatios)
     assert len(explained) == 21, "7 dialogues of 3 turns, of blocks of 2"
-    for state, one in zip(states, explained, strict=False):
-        means = [sum(reply.ratios) / len(reply.ratios) for reply in one.replies]
+    for state, explanation in zip(states, explained, strict=False):
+        means = [sum(reply.ratios) / len(reply.ratios) for reply in explanation.replies]
         assert means == pytest.approx([each.advantage for each in state.candidates], abs=1e-5)
     assert "36 states" in output
 
@@ -106,9 +106,9 @@ REPLIES = ("What is the rate?", "Is there a maximum?", "I WANT TO ANSWER:\ndef f
 
 
 def replies(body: dict[str, Any]) -> str:
-    """One of three replies, by the seed and what was said."""
-    said = json.dumps([body.get("messages") or body.get("prompt"), body["seed"]])
-    return random.Random(said).choice(REPLIES)
+    """One of three replies, by the seed and the messages."""
+    context = json.dumps([body.get("messages") or body.get("prompt"), body["seed"]])
+    return random.Random(context).choice(REPLIES)
 
 
 def with_server(url: str, kind: str = "vllm", **changes: Any) -> Any:
@@ -161,17 +161,17 @@ def test_a_server_gives_candidates_whatever_it_does_to_requests(
         bodies = server.bodies
     assert len(bodies) == STATES and {body["n"] for body in bodies} == {4}, "one request for a state's replies"
     assert {body["max_tokens"] for body in bodies} == {32} and len({body["seed"] for body in bodies}) == STATES
-    asked = {body["seed"]: body["prompt"] for body in bodies}
-    chat, found = ChatFormat(tokenizer), ranked()
-    for state in found:
+    prompts = {body["seed"]: body["prompt"] for body in bodies}
+    chat, states = ChatFormat(tokenizer), ranked()
+    for state in states:
         seed = state_seed(7, "candidates", state.task_id, state.attempt, state.turn)
-        assert asked[seed] == list(state.prompt_ids)  # the ids that the actor saw, not its text tokenised again
-        texts = [replies({"prompt": asked[seed], "seed": seed + index}) for index in range(4)]
-        assert [(one.text, one.count) for one in state.candidates] == [
+        assert prompts[seed] == list(state.prompt_ids)  # the ids that the actor saw, not its text tokenised again
+        texts = [replies({"prompt": prompts[seed], "seed": seed + index}) for index in range(4)]
+        assert [(reply.text, reply.count) for reply in state.candidates] == [
             (text, texts.count(text)) for text in dict.fromkeys(texts)
         ]
-        assert [one.token_ids for one in state.candidates] == [chat.reply(one.text) for one in state.candidates]
-        assert len({one.advantage for one in state.candidates}) == len(state.candidates), "and a critic has ranked them"
+        assert [reply.token_ids for reply in state.candidates] == [chat.reply(reply.text) for reply in state.candidates]
+        assert len({reply.advantage for reply in state.candidates}) == len(state.candidates), "a critic has ranked them"
     assert (logged["requests"], logged["failed_requests"], logged["states_lost"]) == (STATES, 0, 0)
     assert logged["generated_tokens"] > 0 and logged["gpu_seconds"] == 0.0
     assert not SAMPLES.exists(), "what weights a server has nobody knows: its replies are not kept for other runs"
@@ -279,11 +279,11 @@ def test_lost_states_stop_the_stage_when_there_are_too_many(
         assert Table(PREFERENCES / files.PREFERENCES, Preference)
         # The first run's answers are there still: with its settings only what it has not got is asked for.
         server._completions = complete
-        (asked,) = Path(".scratch").glob("rank-*/asked")
-        known = sum(len(path.read_bytes().splitlines()) for path in asked.iterdir())
+        (journals,) = Path(".scratch").glob("rank-*/asked")
+        answered = sum(len(path.read_bytes().splitlines()) for path in journals.iterdir())
         server.bodies.clear()
         rank(with_server(server.url))
-        assert 0 < server.requests == STATES - known
+        assert 0 < server.requests == STATES - answered
         assert all(state.candidates for state in ranked())
 
 
@@ -291,11 +291,11 @@ def cut(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str
     """A server whose questions are all broken off by the token limit."""
 
     def reply(body: dict[str, Any]) -> tuple[int, Any]:
-        status, found = chat(body)
-        for choice in found["choices"]:
+        status, response = chat(body)
+        for choice in response["choices"]:
             if "?" in choice["message"]["content"]:
                 choice["finish_reason"] = "length"
-        return status, found
+        return status, response
 
     return reply
 
@@ -307,15 +307,16 @@ def test_a_server_that_knows_text_only(here: Callable[[str], Path], fake_server:
         rank(with_server(server.url, "openai"))
         bodies = server.bodies
     assert len(bodies) == STATES and {body["n"] for body in bodies} == {4}
-    chat, found = ChatFormat(tokenizer), ranked()
-    for state in found:
-        for one in state.candidates:
-            ids = chat.reply(one.text)
-            assert one.token_ids == (ids[:-1] if "?" in one.text else ids), "no end of turn after what was broken off"
-    told = [one.messages[: 2 * turn + 1] for one in TrajectoryStore(Path("data/trajectories")) for turn in range(3)]
-    expected = [[(one.role, one.content) for one in messages] for messages in told]
-    said = [[(one["role"], one["content"]) for one in body["messages"]] for body in bodies]
-    assert sorted(one[1:] for one in said) == sorted(expected) and {one[0][0] for one in said} == {"system"}
+    chat, states = ChatFormat(tokenizer), ranked()
+    for state in states:
+        for reply in state.candidates:
+            ids = chat.reply(reply.text)
+            assert reply.token_ids == (ids[:-1] if "?" in reply.text else ids), "a cut reply has no end of turn"
+    dialogues = TrajectoryStore(Path("data/trajectories"))
+    contexts = [dialogue.messages[: 2 * turn + 1] for dialogue in dialogues for turn in range(3)]
+    expected = [[(message.role, message.content) for message in messages] for messages in contexts]
+    sent = [[(message["role"], message["content"]) for message in body["messages"]] for body in bodies]
+    assert sorted(prompt[1:] for prompt in sent) == sorted(expected) and {prompt[0][0] for prompt in sent} == {"system"}
 
 
 def test_what_a_context_has_no_room_for_is_not_lost(

@@ -28,9 +28,10 @@ TASK = Task(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "trajectories"
-    said = (Message("user", TASK.problem_description), Message("assistant", "Well?"), Message("user", "It is 7."))
-    one = Trajectory(TASK, 0, (*said, Message("assistant", "No.")), reward=0.5, policy="models/base")
-    TrajectoryStore(path).write_shard(0, [one, replace(one, attempt=1), replace(one, task=replace(TASK, id="t-2"))])
+    messages = (Message("user", TASK.problem_description), Message("assistant", "Well?"), Message("user", "It is 7."))
+    first = Trajectory(TASK, 0, (*messages, Message("assistant", "No.")), reward=0.5, policy="models/base")
+    dialogues = [first, replace(first, attempt=1), replace(first, task=replace(TASK, id="t-2"))]
+    TrajectoryStore(path).write_shard(0, dialogues)
     return path
 
 
@@ -45,11 +46,11 @@ def test_rows_in_parquet_are_rows(
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "answers.parquet")
     others = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
     pq.write_table(pa.Table.from_pylist(others), tmp_path / "others.parquet")
-    found = []
+    reports = []
     for tasks, kind in (("tasks.jsonl", "jsonl"), ("own.parquet", "parquet"), ("others.parquet", "parquet")):
-        found.append(json.loads(sweetrl("score", "--tasks", tasks, "--answers", f"answers.{kind}", "--json")))
-    assert found[0] == found[1] == found[2]
-    assert [row["score"] for row in found[0]["results"]] == [1.0, 0.0]
+        reports.append(json.loads(sweetrl("score", "--tasks", tasks, "--answers", f"answers.{kind}", "--json")))
+    assert reports[0] == reports[1] == reports[2]
+    assert [row["score"] for row in reports[0]["results"]] == [1.0, 0.0]
 
 
 def test_dialogues_are_shown_from_a_folder_of_policies_from_a_shard_and_as_json(folder: Path) -> None:
@@ -61,24 +62,24 @@ def test_dialogues_are_shown_from_a_folder_of_policies_from_a_shard_and_as_json(
         shown = json.loads(sweetrl("show", "--dialogues", place, "--json", "--limit", 2))
         assert [row["task"] for row in shown] == ["t-1", "t-1"]
     printed = sweetrl("show", "t-1", "--dialogues", shard, "--json")
-    one = json.loads(printed)
-    assert one["reward"] == 0.5 and one["messages"][2]["content"].startswith("It is 7.")
+    dialogue = json.loads(printed)
+    assert dialogue["reward"] == 0.5 and dialogue["messages"][2]["content"].startswith("It is 7.")
     assert "hidden" not in printed and "rate: 7" not in printed
-    one = json.loads(sweetrl("show", "t-1", "--dialogues", shard, "--json", "--privileged"))
-    assert one["privileged"]["hidden_information"] == "rate: 7"
+    dialogue = json.loads(sweetrl("show", "t-1", "--dialogues", shard, "--json", "--privileged"))
+    assert dialogue["privileged"]["hidden_information"] == "rate: 7"
 
 
 def test_logs_in_parquet_are_imported_like_those_in_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
-    rows = [{"messages": said, "reward": 1.0}, {"messages": [*said, *said], "reward": 0.0}]
+    messages = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
+    rows = [{"messages": messages, "reward": 1.0}, {"messages": [*messages, *messages], "reward": 0.0}]
     (tmp_path / "logs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "logs.parquet")
-    found = []
+    reports = []
     for name in ("logs.jsonl", "logs.parquet"):
-        found.append(json.loads(sweetrl("import", name, "--out", f"out-{name}", "--json")) | {"written": ""})
-        dialogues = [one.messages for one in TrajectoryStore(tmp_path / f"out-{name}")]
-    assert found[0] == found[1] and found[0]["dialogues"] == 2
+        reports.append(json.loads(sweetrl("import", name, "--out", f"out-{name}", "--json")) | {"written": ""})
+        dialogues = [dialogue.messages for dialogue in TrajectoryStore(tmp_path / f"out-{name}")]
+    assert reports[0] == reports[1] and reports[0]["dialogues"] == 2
     assert [len(messages) for messages in dialogues] == [2, 4]
 
 
@@ -91,8 +92,8 @@ def test_columns_that_no_row_needs_are_not_read_and_bad_ones_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
-    rows = pa.Table.from_pylist([{"messages": said, "reward": 1.0}, {"messages": said, "reward": 0.0}])
+    messages = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
+    rows = pa.Table.from_pylist([{"messages": messages, "reward": 1.0}, {"messages": messages, "reward": 0.0}])
     at = pa.array([1, 2], pa.timestamp("ns"))
     for name, column in (("created_at", at), ("metadata", pa.StructArray.from_arrays([at], ["at"]))):
         pq.write_table(rows.append_column(name, column), f"{name}.parquet")

@@ -186,10 +186,10 @@ def test_of_talkative_libraries_only_warnings_are_shown(here: Path) -> None:
         "import logging\nfrom sweetrl.stages.run import *\n"
         "def stage(settings):\n"
         "    for name in ('great_expectations.docs', 'datasets.config', 'own_domain', 'sweetrl'):\n"
-        "        one = logging.getLogger(name)\n"
-        "        one.setLevel(logging.INFO)\n"
-        "        one.info('%s works', name)\n"
-        "        one.warning('%s warns', name)\n"
+        "        log = logging.getLogger(name)\n"
+        "        log.setLevel(logging.INFO)\n"
+        "        log.info('%s works', name)\n"
+        "        log.warning('%s warns', name)\n"
         "stage_main(stage)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

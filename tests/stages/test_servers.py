@@ -67,25 +67,25 @@ def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Pat
         engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
         user = {"kind": "llm", "server": {"urls": users.url, "model": "a-user"}, "recording": "answers.jsonl"}
         collecting.collect(settings(engine, user))
-        asked = users.requests
+        before = users.requests
         first = content(TRAJECTORIES)
         collecting.collect(settings(engine, user))
-        assert users.requests == asked  # the recording speaks
+        assert users.requests == before  # the recording speaks
         assert content(TRAJECTORIES) == first
         collecting.collect(settings(engine, {"kind": "replay", "recording": "answers.jsonl", "server": {}}))
-        assert users.requests == asked
-        replayed = [one.messages for one in TrajectoryStore(TRAJECTORIES).read()]
+        assert users.requests == before
+        replayed = [dialogue.messages for dialogue in TrajectoryStore(TRAJECTORIES).read()]
         with pytest.raises(UserError, match=r"dialogues are lost.*leaks the reference \(code\) in each of 3 attempts"):
             collecting.collect(settings(engine, user | {"leaks": "refuse", "recording": ""}))
     assert sorted(first) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
-    found = list(TrajectoryStore(TRAJECTORIES).read())
-    assert [one.messages for one in found] == replayed
-    assert len(found) == 2 * TASKS
-    for one in found:
-        assert (one.policy, one.outcome, one.reward) == ("their-agent", "answered", 0.0)
-        assert all(turn.token_ids == () for turn in one.turns)
-        assert int(one.extra["generated_tokens"]) > 0
-        assert one.extra["leaks"].split()[0] == "2:code"
+    dialogues = list(TrajectoryStore(TRAJECTORIES).read())
+    assert [dialogue.messages for dialogue in dialogues] == replayed
+    assert len(dialogues) == 2 * TASKS
+    for dialogue in dialogues:
+        assert (dialogue.policy, dialogue.outcome, dialogue.reward) == ("their-agent", "answered", 0.0)
+        assert all(turn.token_ids == () for turn in dialogue.turns)
+        assert int(dialogue.extra["generated_tokens"]) > 0
+        assert dialogue.extra["leaks"].split()[0] == "2:code"
     assert logged["share_leaked"] == 1.0 and logged["requests"] > 0
     assert logged["gpu_seconds"] == logged["dialogue/gpu_seconds"] == 0.0 < logged["seconds_sampling"]
     kept = read_json(Path("reports/runs/collect.json"))["metrics"]
@@ -102,9 +102,9 @@ def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, proje
     assert models == sorted(models, key=lambda name: name != "base")  # first the one policy, then the other
     rows = read_results(RESULTS)
     assert [row.policy for row in rows] == ["base"] * TASKS + ["trained"] * TASKS
-    (one, *_) = TrajectoryStore(EVALUATION_DIALOGUES / "trained").read()
-    assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
-    assert (tokenizer.decode(one.turns[0].token_ids[:-1]), one.turns[0].finish_reason) == (one.turns[0].raw, "stop")
+    turns = next(iter(TrajectoryStore(EVALUATION_DIALOGUES / "trained").read())).turns
+    assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in turns)
+    assert (tokenizer.decode(turns[0].token_ids[:-1]), turns[0].finish_reason) == (turns[0].raw, "stop")
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: py
         run = runs[stage]
         metrics, fetched = run.data.metrics, project / "fetched" / stage
         fetched.mkdir(parents=True)
-        files = sorted(one.path for one in client.list_artifacts(run.info.run_id, "costs"))
+        files = sorted(artifact.path for artifact in client.list_artifacts(run.info.run_id, "costs"))
         assert len(files) == len(policies)
         for policy, file in zip(policies, files, strict=True):
             text = Path(client.download_artifacts(run.info.run_id, file, str(fetched))).read_text()
@@ -155,9 +155,9 @@ def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:
     first = content(TRAJECTORIES)
     collecting.collect(changed)
     assert content(TRAJECTORIES) == first
-    found = list(TrajectoryStore(TRAJECTORIES).read())
-    heard = [one.messages[2].content for one in found if one.outcome != "lost"]
-    assert {one.error for one in found} <= {"", "the user said nothing"}
+    dialogues = list(TrajectoryStore(TRAJECTORIES).read())
+    heard = [dialogue.messages[2].content for dialogue in dialogues if dialogue.outcome != "lost"]
+    assert {dialogue.error for dialogue in dialogues} <= {"", "the user said nothing"}
     assert len(heard) >= 3 and all(heard)
 
 
@@ -172,18 +172,18 @@ def test_a_key_is_in_no_file_that_a_run_leaves(
     tracking = {"uri": f"sqlite:///{project}/store.db", "artifacts": str(project / "artifacts"), "traces": 1.0}
 
     def echo(body: dict[str, Any]) -> str:
-        asked = sum(one["role"] == "assistant" for one in body["messages"])
-        return f"I WANT TO ANSWER: {key}" if asked > 1 else f"What is {key}?"
+        replies = sum(message["role"] == "assistant" for message in body["messages"])
+        return f"I WANT TO ANSWER: {key}" if replies > 1 else f"What is {key}?"
 
     with fake_server(reply=echo, share=0.2, faults=("500", "not-json")) as server, fake_server(reply=echo) as users:
         reached = {"key_variable": "THE_KEY", "model": "echo"}
         user = {"kind": "llm", "server": {**reached, "urls": users.url}, "recording": "answers.jsonl"}
         collecting.collect(settings({**reached, "kind": "openai", "urls": server.url}, user, tracking=tracking))
-        assert {one["authorization"] for one in (*server.headers, *users.headers)} == {f"Bearer {key}"}
-    found = list(TrajectoryStore(TRAJECTORIES).read())
-    words = [message.content for one in found for message in one.messages]
-    assert any("What is ***?" in one for one in words), "the servers did echo it"
-    assert not any(key in one for one in words)
+        assert {headers["authorization"] for headers in (*server.headers, *users.headers)} == {f"Bearer {key}"}
+    dialogues = list(TrajectoryStore(TRAJECTORIES).read())
+    words = [message.content for dialogue in dialogues for message in dialogue.messages]
+    assert any("What is ***?" in text for text in words), "the servers did echo it"
+    assert not any(key in text for text in words)
     files = [path for path in project.rglob("*") if path.is_file()]
     assert {"store.db", "answers.jsonl", "collect.json"} <= {path.name for path in files}
     assert not [path for path in files if key.encode() in path.read_bytes()]

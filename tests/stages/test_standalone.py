@@ -33,7 +33,7 @@ FOREIGN = [
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[..., Path]) -> Path:
     """An empty folder that is no project, with two task files."""
     monkeypatch.chdir(tmp_path)
-    tasks = [Task(**{**vars(one), "test_cases": (("test1", "f(1)"), ("test2", "f(5)"))}) for one in FOREIGN]
+    tasks = [Task(**{**vars(task), "test_cases": (("test1", "f(1)"), ("test2", "f(5)"))}) for task in FOREIGN]
     write_tasks(Path("tasks.jsonl"), tasks)
     write_task_table(Path("synthetic.parquet"), generate("test", 4, seed=1))
     return tmp_path
@@ -60,14 +60,14 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
             sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
     facts = dict(line.split("\t") for line in output.splitlines() if "\t" in line)
     assert (facts["agent"], facts["tasks"], facts["dialogues"]) == ("mine", "5", "10")
-    assert facts["user"].startswith("llm:theirs@")  # the model, and a digest of what it is told
+    assert facts["user"].startswith("llm:theirs@")  # the model, and a digest of its prompt
     assert (facts["success"], facts["share leaked"], facts["written"]) == ("0.6", "0", "all.jsonl")
     assert float(facts["prompt tokens"]) > 0 and float(facts["user prompt tokens"]) > 0
-    found = list(read_trajectories(Path("all.jsonl"), Backend()))
-    assert [one.attempt for one in found] == [0] * 5 + [1] * 5
-    assert [one.reward for one in found] == [1.0, 0.0, 1.0, 0.0, 1.0] * 2
-    shards = list(TrajectoryStore(Path("shards")).read())
-    assert [(one.task.id, one.attempt) for one in shards] == [(f"mine-{n}", k) for n in range(3) for k in range(2)]
+    dialogues = list(read_trajectories(Path("all.jsonl"), Backend()))
+    assert [dialogue.attempt for dialogue in dialogues] == [0] * 5 + [1] * 5
+    assert [dialogue.reward for dialogue in dialogues] == [1.0, 0.0, 1.0, 0.0, 1.0] * 2
+    attempts = [(dialogue.task.id, dialogue.attempt) for dialogue in TrajectoryStore(Path("shards")).read()]
+    assert attempts == [(f"mine-{n}", k) for n in range(3) for k in range(2)]
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
 
 
@@ -82,16 +82,16 @@ def test_the_same_command_twice_at_a_time_loses_nothing(
         with monkeypatch.context() as patch:
             kill_at(0, patch)
             assert CliRunner().invoke(app, words).exit_code == 130
-        said: list[str] = []
+        messages: list[str] = []
 
         def twice(store: TrajectoryStore, index: int, members: Any) -> None:
-            said.append(str(CliRunner().invoke(app, words).exception))
+            messages.append(str(CliRunner().invoke(app, words).exception))
             write(store, index, members)
 
         with monkeypatch.context() as patch:
             patch.setattr(TrajectoryStore, "write_shard", twice)
             sweetrl(*words)
-    assert said and all("another process is at this very work; wait for it" in one for one in said)
+    assert messages and all("another process is at this very work; wait for it" in message for message in messages)
     assert len(Path("all.jsonl").read_text().splitlines()) == 5
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
 
@@ -104,9 +104,9 @@ def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, he
         with pytest.raises(UserError, match=r"2 of 5 dialogues are lost|1 of 5 dialogues are lost"):
             sweetrl(*words, server.url, *more)
         server._chat = chat
-        asked = server.requests
+        before = server.requests
         output = sweetrl(*words, server.url, *more)
-        assert server.requests - asked == 2 * 2  # three of five were finished
+        assert server.requests - before == 2 * 2  # three of five were finished
     numbers = json.loads(Path("numbers.json").read_text())
     assert numbers["success"] == numbers["intervals"]["success"]["value"] == 0.6
     assert numbers["intervals"]["success"]["n"] == 5
@@ -123,7 +123,7 @@ def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
         return right(body) if body["temperature"] == 0.5 else "What else?"
 
     words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--out", "said", "--model", "mine"]
-    each = [f"--temperature={one}" for one in (0, 0.5, 1.2, 0.5)]
+    each = [f"--temperature={temperature}" for temperature in (0, 0.5, 1.2, 0.5)]
     Path("params.yaml").write_text("agent: {max_turns: 3}\n")
     with fake_server(reply=warm) as server, fake_server(reply=says) as users:
         far = ["--url", server.url, "--user-url", users.url, "--user-model", "theirs", "--top-p", 0.9]
@@ -133,9 +133,9 @@ def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
         with pytest.raises(UserError, match=r"said\.jsonl: a file holds the dialogues of one temperature"):
             sweetrl("evaluate", "--tasks", "tasks.jsonl", "--out", "said.jsonl", *each, *far)
     numbers = json.loads(Path("numbers.json").read_text())
-    found = [(one["temperature"], one["success"], one["questions"]) for one in numbers["temperatures"]]
-    assert found == [(0.0, 0.0, 0.0), (0.5, 0.6, 1.0), (1.2, 0.0, 2.0)]
-    assert [one["success_per_question"] for one in numbers["temperatures"]] == [None, 0.6, 0.0]
+    measured = [(row["temperature"], row["success"], row["questions"]) for row in numbers["temperatures"]]
+    assert measured == [(0.0, 0.0, 0.0), (0.5, 0.6, 1.0), (1.2, 0.0, 2.0)]
+    assert [row["success_per_question"] for row in numbers["temperatures"]] == [None, 0.6, 0.0]
     best = numbers["best"]
     assert best == numbers["temperatures"][1] and best.items() <= numbers.items()
     assert (best["top_p"], best["tasks"], best["turns"], best["agent"]) == (0.9, 5, 2.0, "mine")
@@ -161,9 +161,9 @@ def test_several_temperatures_go_on_where_they_were(fake_server: Any, here: Path
         with pytest.raises(UserError, match="dialogues are lost"):
             sweetrl(*words, *more)
         server._chat = chat
-        asked = server.requests
+        before = server.requests
         sweetrl(*words, *more)
-        assert server.requests - asked == 5 * 2  # nothing of the temperature that was finished
+        assert server.requests - before == 5 * 2  # nothing of the temperature that was finished
 
 
 def test_a_model_in_this_process_and_the_scripted_user(here: Path, tiny_model: Path) -> None:

@@ -30,10 +30,10 @@ def result(number: int, policy: str, turns: int, success: bool) -> Result:
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an evaluation on four tasks: the base solves one in 3 turns, the trained one three in 1, 2, 2."""
     monkeypatch.chdir(tmp_path)
-    found = [result(number, BEFORE, 3, number == 0) for number in range(4)]
-    found += [result(number, AFTER, turns, turns < 3) for number, turns in enumerate((1, 2, 2, 3))]
-    write_results(RESULTS, found)
-    write_json(EVALUATION, compare(found, resamples=100))
+    results = [result(number, BEFORE, 3, number == 0) for number in range(4)]
+    results += [result(number, AFTER, turns, turns < 3) for number, turns in enumerate((1, 2, 2, 3))]
+    write_results(RESULTS, results)
+    write_json(EVALUATION, compare(results, resamples=100))
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_the_headline_and_the_tables_are_those_of_the_evaluation(evaluated: Path
         "turns_after": 2.0,
     }
     policies = rows(PLOTS / "policies.csv")
-    assert [(one["policy"], one["success"]) for one in policies] == [("untrained", "0.25"), ("rft", "0.75")]
+    assert [(row["policy"], row["success"]) for row in policies] == [("untrained", "0.25"), ("rft", "0.75")]
     assert float(policies[1]["low"]) < 0.75 < float(policies[1]["high"])
     assert rows(PLOTS / "turns.csv") == [
         {"turns": "1", "before": "0.0", "after": "0.25"},
@@ -82,5 +82,5 @@ def test_dvc_shows_the_few_metrics_and_every_plot_of_the_project(evaluated: Path
     page = (evaluated / "drawn/index.html").read_text(encoding="utf-8")
     assert "WARNING" not in done.stderr
     for plot in declared["plots"]:
-        ((_, one),) = plot.items()
-        assert one["title"] in page
+        ((_, options),) = plot.items()
+        assert options["title"] in page

@@ -34,12 +34,12 @@ def tasks(split: str, out: str, *words: Any) -> tuple[dict[str, str], list[Task]
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_they_are_those_of_the_stage(suite: str, split: str) -> None:
     sizes = {"train": 12, "validation": 4, "test": 5, "difficulty": 1}
-    wanted = split_tasks(load_domain(Settings.model_validate({"seed": 8, "suite": suite, "tasks": sizes})))[split]
+    expected = split_tasks(load_domain(Settings.model_validate({"seed": 8, "suite": suite, "tasks": sizes})))[split]
     some = ["--suite", suite, "--seed", 8, "--difficulty", 1]
-    facts, found = tasks(split, "some.jsonl", "--count", 3, *some)
-    assert found == wanted[:3]
+    facts, written = tasks(split, "some.jsonl", "--count", 3, *some)
+    assert written == expected[:3]
     assert (facts["domain"], facts["tasks"], facts["seed"], facts["difficulty"]) == (suite, "3", "8", "1")
-    assert tasks(split, "all.parquet", *some)[1] == wanted
+    assert tasks(split, "all.parquet", *some)[1] == expected
 
 
 def test_without_more_they_are_those_of_params_yaml() -> None:

@@ -24,12 +24,12 @@ DOMAIN = """
 import sweetrl
 
 class Words(sweetrl.Domain):
-    known = {"train": 5, "test": 2}  # how many there are
+    sizes = {"train": 5, "test": 2}  # how many there are
     test = "test word"
     hidden = None
 
     def tasks(self, split, count, seed, difficulty):
-        for number in range(min(count, self.known[split])):
+        for number in range(min(count, self.sizes[split])):
             word = self.test if split == "test" else "word"
             hidden = self.hidden if split == "test" else None
             yield sweetrl.Task(f"{split}-{number}", "Say my word.", f"{word} {number}", hidden_information=hidden)
@@ -40,10 +40,10 @@ class Again(Words):
             yield sweetrl.Task(task.id, "Say my word.", f"{split} word") if split == "test" else task
 
 class Few(Words):
-    known = {"train": 4, "test": 2}
+    sizes = {"train": 4, "test": 2}
 
 class FewTests(Words):
-    known = {"train": 5, "test": 1}
+    sizes = {"train": 5, "test": 1}
 
 class Twice(Words):
     def tasks(self, split, count, seed, difficulty):
@@ -53,7 +53,7 @@ class Twice(Words):
 class Same(Words):
     test = "word"
 
-class Told(Same):
+class Secret(Same):
     hidden = "what only the user of a test task knows"
 """
 
@@ -75,7 +75,7 @@ def written() -> dict[str, list[Task]]:
     return {name: read_task_table(path) for name, path in paths.items()}
 
 
-@pytest.mark.parametrize("name", ["Words", "Told"])
+@pytest.mark.parametrize("name", ["Words", "Secret"])
 def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     tasks(settings(f"mine:{name}"))
     assert {split: [task.id for task in some] for split, some in written().items()} == {
@@ -88,7 +88,7 @@ def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
         ("Few", "4 training tasks; lower `tasks.train`"),
         ("FewTests", "1 test tasks, but `tasks.test` is 2"),
@@ -96,8 +96,8 @@ def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.Captur
         ("Twice", r"the validation task train-4 \(row 5\) is also a training task"),
     ],
 )
-def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=f"mine:{name}: {said}"):
+def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=f"mine:{name}: {words}"):
         tasks(settings(f"mine:{name}"))
     assert not TASKS.exists()
 
@@ -107,7 +107,7 @@ def test_two_tasks_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     domain = load_domain(settings("mine:Words"))
     made = type(domain).tasks
     monkeypatch.setattr(
-        type(domain), "tasks", lambda self, *given: (replace(one, id="one") for one in made(self, *given))
+        type(domain), "tasks", lambda self, *given: (replace(task, id="one") for task in made(self, *given))
     )
     with pytest.raises(UserError, match="mine:Words: train tasks: two tasks are called 'one'"):
         tasks(settings("mine:Words"))
@@ -129,9 +129,9 @@ def test_files_are_cut_into_the_splits(write_tasks: Callable[..., Path]) -> None
     write_tasks(Path("train.jsonl"), learn)
     write_tasks(Path("test.jsonl"), test)
     tasks(settings("backend", **files))
-    found = {split: [task.ground_truth for task in some] for split, some in written().items()}
-    wanted = [task.ground_truth for task in (*learn, *test)]
-    assert found == {"train": wanted[:3], "validation": wanted[3:5], "test": wanted[9:11]}
+    splits = {split: [task.ground_truth for task in some] for split, some in written().items()}
+    references = [task.ground_truth for task in (*learn, *test)]
+    assert splits == {"train": references[:3], "validation": references[3:5], "test": references[9:11]}
 
     write_tasks(Path("train.jsonl"), learn[:2])
     with pytest.raises(UserError, match=r"train\.jsonl: 2 tasks are too few"):

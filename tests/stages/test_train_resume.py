@@ -95,15 +95,15 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
         replies = [chat.reply(text) for text in ("Is there a maximum?", "What is the rate per hour?", "I do not know.")]
         preferences = [
             Preference(
-                one.task.id,
-                one.attempt,
+                trajectory.task.id,
+                trajectory.attempt,
                 0,
                 chat.open("Help.", "I want a function."),
                 *chance.sample(replies, 2),
                 0.1,
                 -0.1,
             )
-            for one in trajectories[:12]
+            for trajectory in trajectories[:12]
         ]
         write_table(folder / "data/preferences" / files.CANDIDATES, RankedState, [])
         write_table(folder / "data/preferences" / files.PREFERENCES, Preference, preferences)
@@ -163,8 +163,8 @@ def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable
             first = start(folder, "-c", run, "critic")
             kill_after_checkpoint(first, folder, "train-critic")
             deadline = time.monotonic() + 120
-            while found := [one for one in psutil.process_iter() if at_work_in(one, folder)]:
-                assert time.monotonic() < deadline, found
+            while alive := [process for process in psutil.process_iter() if at_work_in(process, folder)]:
+                assert time.monotonic() < deadline, alive
                 time.sleep(0.1)
         finish(start(folder, "-c", run, "critic"))
     weights, others = (load_file(each / FILES[1]) for each in (folder.with_name("1"), folder))
@@ -209,7 +209,7 @@ class Best(sweetrl.Method):
 
     def data(self, job):
         least = job.settings.least
-        return job.rows(one for one in job.inputs.trajectories() if one.reward >= least)
+        return job.rows(dialogue for dialogue in job.inputs.trajectories() if dialogue.reward >= least)
 """
 
 
@@ -242,12 +242,12 @@ def test_an_own_method_trains_by_its_own_options(
         train_policy(settings(most=1.0))
 
 
-def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_without_data_is_refused(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project("lacking"))
     Path("data/pairs.parquet").unlink()
     with pytest.raises(UserError, match=r"data/pairs.parquet: there is no such file"):
         train_policy(parse_settings({"method": "multi-turn-dpo"}))
-    failed = [replace(one, reward=0.2) for one in TrajectoryStore(Path("data/trajectories")).read()]
+    failed = [replace(dialogue, reward=0.2) for dialogue in TrajectoryStore(Path("data/trajectories")).read()]
     TrajectoryStore(Path("data/trajectories")).write_shard(0, failed)
     with pytest.raises(UserError, match="no attempt has a reward of 1"):
         train_policy(parse_settings({"method": "rft", "model": {"device": "cpu", "threads": 1}}))
@@ -288,4 +288,4 @@ def test_a_critic_with_a_head_resumes_and_ranks(
     assert weights[0] == weights[1]
     rank(settings)
     states = Table(Path("data/preferences") / files.CANDIDATES, RankedState)
-    assert len({one.advantage for state in states for one in state.candidates}) > len(states)
+    assert len({reply.advantage for state in states for reply in state.candidates}) > len(states)

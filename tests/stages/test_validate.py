@@ -112,8 +112,8 @@ def test_a_good_batch_is_accepted_with_equal_bytes_each_time(batch, settings, ca
     report = json.loads(VALIDATION.read_text())
     assert report["batch"]["trajectories"] == TASKS * ATTEMPTS and report["batch"]["tasks"] == TASKS
     assert report["pairs"]["pairs"] == len(pairs)
-    assert {"turn_order", "leak", "tokens", "enough_pairs"} <= {one["rule"] for one in report["expectations"]}
-    assert all(one["unexpected"] == 0 for one in report["expectations"])
+    assert {"turn_order", "leak", "tokens", "enough_pairs"} <= {verdict["rule"] for verdict in report["expectations"]}
+    assert all(verdict["unexpected"] == 0 for verdict in report["expectations"])
     assert list(DATA_DOCS.rglob("*trajectories*"))
     assert "18 dialogues at 6 tasks hold all" in capsys.readouterr().out
 
@@ -134,32 +134,30 @@ def user_says(trajectory, text):
 
 def corrupt(batch, kind):
     """The batch with dialogue 10 broken in one way, and the words that must be in the message."""
-    one = batch[10]
-    line = next(line for line in one.task.ground_truth.splitlines() if "=" in line and len(line.strip()) >= 12)
+    dialogue = batch[10]
+    messages, turns, reference = dialogue.messages, dialogue.turns, dialogue.task.ground_truth
+    line = next(line for line in reference.splitlines() if "=" in line and len(line.strip()) >= 12)
     cases = {
-        "order": (
-            {"messages": (one.messages[0], *one.messages[2:])},
-            "message 1 is by the user, expected the assistant",
-        ),
-        "unfinished": ({"messages": one.messages[:-1]}, "the last, is by the user"),
+        "order": ({"messages": (messages[0], *messages[2:])}, "message 1 is by the user, expected the assistant"),
+        "unfinished": ({"messages": messages[:-1]}, "the last, is by the user"),
         "request": (
-            {"messages": (Message("user", "Do something."), *one.messages[1:])},
+            {"messages": (Message("user", "Do something."), *messages[1:])},
             "message 0 is not the task's request",
         ),
         "reward": ({"reward": 1.5, "tests": ()}, "rewards must lie in 0 to 1"),
         "unscored": ({"reward": None}, "it has no reward"),
         "tests": ({"reward": 0.9}, "the reward is 0.9, but 4 of 10 tests passed"),
-        "code": ({"messages": user_says(one, f"Use {line.strip()}")}, "message 2 (user) holds line"),
-        "test call": ({"messages": user_says(one, one.task.test_cases[3][1])}, "the call of hidden test test4"),
+        "code": ({"messages": user_says(dialogue, f"Use {line.strip()}")}, "message 2 (user) holds line"),
+        "test call": ({"messages": user_says(dialogue, dialogue.task.test_cases[3][1])}, "call of hidden test test4"),
         "prefix": (
-            {"messages": user_says(one, f"The finished program is:\n{one.task.ground_truth}")},
+            {"messages": user_says(dialogue, f"The finished program is:\n{reference}")},
             "message 2 (user) holds",
         ),
         "tokens": (
-            {"turns": (replace(one.turns[0], token_ids=(7, 8, 9), logprobs=()), *one.turns[1:])},
+            {"turns": (replace(turns[0], token_ids=(7, 8, 9), logprobs=()), *turns[1:])},
             "turn 1: the token ids do not decode to the raw reply",
         ),
-        "raw": ({"turns": (replace(one.turns[0], raw="Hello?"), *one.turns[1:])}, "the message differs from the raw"),
+        "raw": ({"turns": (replace(turns[0], raw="Hello?"), *turns[1:])}, "the message differs from the raw"),
         "attempt": ({"attempt": 2}, "no attempt at a task may be there twice"),
         "number": ({"attempt": 7}, "attempts must be numbered 0 to 2"),
         "answer": ({"answer": "def stolen(): ..."}, "the answer is not what the last message says"),
@@ -192,12 +190,10 @@ def test_every_failed_expectation_is_one_line(batch, settings):
 
 
 def test_duplicates_beyond_the_share(batch, settings, tiny_model):
-    copies = [
-        replace(batch[index - index % ATTEMPTS], attempt=one.attempt, seed=one.seed, reward=one.reward, tests=one.tests)
-        if index % ATTEMPTS and index < 12
-        else one
-        for index, one in enumerate(batch)
-    ]
+    copies = list(batch)
+    for index in range(12):
+        own = {name: getattr(batch[index], name) for name in ("attempt", "seed", "reward", "tests")}
+        copies[index] = replace(batch[index - index % ATTEMPTS], **own)
     write(copies)  # 8 of 18 repeat attempt 0
     validate(make_settings(tiny_model, duplicate_share=0.5))
     for path in (PAIRS, VALIDATION, ACCEPTED):
@@ -236,31 +232,31 @@ def test_a_reward_of_ones_own_has_no_bounds(batch, settings, own_code, tmp_path)
 
 
 def test_tests_passed_are_compared_with_the_reward_before_its_price(batch, settings):
-    def paid(one, cost):
-        asked = sum(message.role == "assistant" for message in one.messages) - 1
-        parts = {"task": one.reward, PRICE: -cost * asked}
-        return replace(one, reward=one.reward - cost * asked, parts=parts, solved=one.success)
+    def paid(dialogue, cost):
+        questions = sum(message.role == "assistant" for message in dialogue.messages) - 1
+        parts = {"task": dialogue.reward, PRICE: -cost * questions}
+        return replace(dialogue, reward=dialogue.reward - cost * questions, parts=parts, solved=dialogue.success)
 
     cost = 0.02
     priced = settings.model_copy(update={"reward": settings.reward.model_copy(update={"turn_cost": cost})})
-    write([paid(one, cost) for one in batch])
+    write([paid(dialogue, cost) for dialogue in batch])
     validate(priced)
     assert (
         len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1) and max(pair.chosen_reward for pair in read_pairs(PAIRS)) < 1
     )
     for path in (PAIRS, VALIDATION, ACCEPTED):
         path.unlink()
-    one = paid(replace(batch[10], reward=0.9), cost)
-    write([one if index == 10 else paid(other, cost) for index, other in enumerate(batch)])
+    wrong = paid(replace(batch[10], reward=0.9), cost)
+    write([wrong if index == 10 else paid(other, cost) for index, other in enumerate(batch)])
     assert "the reward is 0.9, but 4 of 10 tests passed" in failure(priced)
 
 
 def with_reference(batch, number, body):
-    """The batch with another reference of task `number`, which says what `body` does."""
-    one = batch[number * ATTEMPTS].task
-    name = function_name([call for _, call in one.test_cases])
-    other = replace(one, ground_truth=f"import random\ndef {name}(*values, **named): return {body}")
-    return [replace(each, task=other) if each.task == one else each for each in batch]
+    """The batch with another reference for task `number`: a function that returns `body`."""
+    task = batch[number * ATTEMPTS].task
+    name = function_name([call for _, call in task.test_cases])
+    other = replace(task, ground_truth=f"import random\ndef {name}(*values, **named): return {body}")
+    return [replace(dialogue, task=other) if dialogue.task == task else dialogue for dialogue in batch]
 
 
 def test_a_reference_that_draws_at_random_is_named_with_its_row(batch, settings):
@@ -293,10 +289,10 @@ def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_
     before = ACCEPTED.read_bytes()
 
     worse = [
-        replace(one, reward=0.1, tests=tuple(replace(test, passed=i < 1) for i, test in enumerate(one.tests)))
-        if one.attempt
-        else one
-        for one in batch
+        replace(dialogue, reward=0.1, tests=tuple(replace(test, passed=i < 1) for i, test in enumerate(dialogue.tests)))
+        if dialogue.attempt
+        else dialogue
+        for dialogue in batch
     ]
     write(worse)
     tight = make_settings(tiny_model, reward_shift=0.01)

@@ -29,11 +29,11 @@ NEW = Path("models/warm")
 
 
 def settings_of(**changes: Any) -> Settings:
-    wanted = {"base": str(PRETRAINED), "dialogues": 10, "batch_size": 2, "micro_batch_size": 2, "checkpoints": 5}
+    common = {"base": str(PRETRAINED), "dialogues": 10, "batch_size": 2, "micro_batch_size": 2, "checkpoints": 5}
     values = {
         "model": {"base": str(NEW), "device": "cpu", "threads": 1},
         "agent": {"prompt": "short", "max_turns": 5},
-        "warm_start": {**wanted, "learning_rate": 1e-3, "lora": {"rank": 4, "dropout": 0.1}, **changes},
+        "warm_start": {**common, "learning_rate": 1e-3, "lora": {"rank": 4, "dropout": 0.1}, **changes},
     }
     return parse_settings(values)
 
@@ -148,9 +148,9 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
     privileged = 0
     for row, task in zip(data.rows, domain.pretraining_tasks(40, 11, 3), strict=True):
         shown = tokenizer.decode(row.token_ids[: row.spans[0][0]])
-        told = domain.privileged_prompt(task).strip() in shown
-        privileged += told
-        assert told or task.ground_truth.split("\n", 1)[1] not in shown
+        informed = domain.privileged_prompt(task).strip() in shown
+        privileged += informed
+        assert informed or task.ground_truth.split("\n", 1)[1] not in shown
         assert domain.system_prompt("short") in shown and task.problem_description in shown
         for start, end in row.spans:
             assert row.token_ids[end - 1] == chat.end_of_turn, "learnt: the replies, to their end"
@@ -159,7 +159,7 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"base": ""}, "`warm_start.base` is empty; name a pretrained model"),
         ({"base": str(NEW)}, "`warm_start.base` and `model.base` are both models/warm"),
@@ -167,9 +167,9 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
         ({"lora": {"target_modules": "none"}}, "lora.target_modules = 'none'"),
     ],
 )
-def test_bad_settings_are_one_sentence(project: Path, changes: dict[str, Any], said: str) -> None:
+def test_bad_settings_are_one_sentence(project: Path, changes: dict[str, Any], words: str) -> None:
     Path("models").mkdir()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         module.warm_start(settings_of(**changes))
     assert not NEW.exists()
 

@@ -41,8 +41,8 @@ def cells(page: str) -> list[list[str]]:
     """The numbers of each expectation: observed, allowed, whether it holds."""
     return [
         [
-            re.sub(r"<[^>]+>", "", one).replace("\u00a0", " ").strip()
-            for one in re.findall(r"<td[^>]*>(.*?)</td>", text, re.S)
+            re.sub(r"<[^>]+>", "", cell).replace("\u00a0", " ").strip()
+            for cell in re.findall(r"<td[^>]*>(.*?)</td>", text, re.S)
         ]
         for text in page.split("<tr>")[2:]
     ]
@@ -50,7 +50,7 @@ def cells(page: str) -> list[list[str]]:
 
 def test_each_expectation_stands_beside_its_bound(tmp_path: Path) -> None:
     page = written(tmp_path)
-    assert [[one[1], one[2], one[4]] for one in cells(page)] == [
+    assert [[row[1], row[2], row[4]] for row in cells(page)] == [
         ["1 of 4 (25.0 %)", "none", "fails"],
         ["2 of 4 (50.0 %)", "at most 50.0 %", "holds"],
         ["0.5", "0.4 to 0.6", "holds"],
@@ -82,7 +82,7 @@ def test_the_last_batches_are_kept_once_each_and_drawn(tmp_path: Path) -> None:
         remember(history, f"b{number}", VERDICTS)
         remember(history, f"b{number}", VERDICTS)
     kept = read_history(history)
-    assert [one["batch"] for one in kept] == [f"b{number}" for number in range(5, KEPT + 5)]
+    assert [batch["batch"] for batch in kept] == [f"b{number}" for number in range(5, KEPT + 5)]
     assert kept[0]["observed"]["trajectories.shift"] == 0.5
     page = written(tmp_path)  # batch b9 is its own predecessor nowhere
     assert f"{KEPT - 1} accepted batches before this one" in page
@@ -92,7 +92,7 @@ def test_the_last_batches_are_kept_once_each_and_drawn(tmp_path: Path) -> None:
 
 def test_a_line_keeps_values_and_bounds_in_sight() -> None:
     drawn = line([0.1, 0.9, 0.5], (0.2, 0.6), True)
-    places = [tuple(map(float, one.split(","))) for one in re.findall(r'points="([^"]*)"', drawn)[0].split()]
+    places = [tuple(map(float, point.split(","))) for point in re.findall(r'points="([^"]*)"', drawn)[0].split()]
     assert [y for _, y in places] == [26.0, 4.0, 15.0], "the largest value is on top"
     assert drawn.count('class="bound"') == 2 and 'class="ok"' in drawn and "0.5 now, 0.9 before" in drawn
     assert 'class="not"' in line([0.0], (None, 0.0), False), "one batch, all values equal"

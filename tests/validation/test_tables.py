@@ -15,15 +15,15 @@ from sweetrl.validation.tables import Rows, TrajectoryTable, summarise
 
 def dialogues(hellos: int, others: int) -> list[Trajectory]:
     """Attempts at one task that succeed after one turn, and as many tasks with one that fails after three."""
-    found = []
+    trajectories = []
     for number in range(hellos + others):
         hello = number < hellos
         task = Task("hello" if hello else f"task-{number}", "Hello!" if hello else f"I want {number}.", "")
-        said = ("user", "assistant") if hello else ("user", "assistant") * 3
-        messages = tuple(Message(role, task.problem_description) for role in said)  # type: ignore[arg-type]
+        roles = ("user", "assistant") if hello else ("user", "assistant") * 3
+        messages = tuple(Message(role, task.problem_description) for role in roles)  # type: ignore[arg-type]
         attempt, reward = (number, 1.0) if hello else (0, 0.0)
-        found.append(Trajectory(task, attempt, messages, answer="", reward=reward, outcome="user_left"))
-    return found
+        trajectories.append(Trajectory(task, attempt, messages, answer="", reward=reward, outcome="user_left"))
+    return trajectories
 
 
 def rows_of(spoken: list[Trajectory]) -> Rows:
@@ -35,8 +35,8 @@ def rows_of(spoken: list[Trajectory]) -> Rows:
 
 def means(rows: Rows) -> list[float]:
     columns = (rows.column(name) for name in ("reward_by_task", "turns_by_task"))
-    known = ([value for value in column if value is not None] for column in columns)
-    return [sum(column) / len(column) for column in known]
+    filled = ([value for value in column if value is not None] for column in columns)
+    return [sum(column) / len(column) for column in filled]
 
 
 def test_a_request_that_comes_more_often_is_no_shift() -> None:
@@ -47,9 +47,9 @@ def test_a_request_that_comes_more_often_is_no_shift() -> None:
     assert means(rows) == pytest.approx([now.mean_reward, now.mean_turns])
     table = trajectories_table(rows, ValidateSettings(), before=before, now=now)
     shifts = [rule.arguments for rule in table.rules if rule.name.endswith("_shift")]
-    assert [one["column"] for one in shifts] == ["reward_by_task", "turns_by_task"]
-    for found, one in zip(means(rows), shifts, strict=True):
-        assert one["min_value"] <= found <= one["max_value"]
+    assert [shift["column"] for shift in shifts] == ["reward_by_task", "turns_by_task"]
+    for mean, shift in zip(means(rows), shifts, strict=True):
+        assert shift["min_value"] <= mean <= shift["max_value"]
 
 
 def test_where_all_tasks_have_as_many_attempts_values_stay_as_they_are_and_lost_dialogues_do_not_count() -> None:
