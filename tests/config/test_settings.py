@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from sweetrl.config.page import page
 from sweetrl.config.sections import is_section
-from sweetrl.config.settings import TRAINED, Settings, TrainerSettings, known_keys, load_settings, parse_settings
+from sweetrl.config.settings import TRAINED, Settings, TrainerSettings, load_settings, parse_settings, setting_keys
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.stages.parameters import stage_parameters
@@ -42,9 +42,9 @@ def test_the_projects_parameters_spell_out_every_key() -> None:
 
 def test_there_are_no_more_settings_than_people_can_read() -> None:
     """Those of `trainer` count once, whichever sections have them, too. Who needs another takes one out."""
-    every = known_keys()
+    every = setting_keys()
     leaves = {key for key in every if not any(other.startswith(f"{key}.") for other in every)}
-    shared = {f"{section}.{key}" for section in TRAINED for key in known_keys(TrainerSettings)}
+    shared = {f"{section}.{key}" for section in TRAINED for key in setting_keys(TrainerSettings)}
     assert len(leaves - shared) <= 240
 
 

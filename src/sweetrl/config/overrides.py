@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.config.sections import is_section
-from sweetrl.config.settings import Settings, known_keys, section
+from sweetrl.config.settings import Settings, section, setting_keys
 from sweetrl.config.yaml_files import parse_yaml, read_yaml
 from sweetrl.errors import UserError, did_you_mean
 
@@ -61,7 +61,7 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
     changed = deepcopy(dict(tree))
     for key, value in changes.items():
         if is_section(kind := type_of(key)):
-            first = known_keys(kind)[0]
+            first = setting_keys(kind)[0]
             raise UserError(f"{where}: `{key}` is a section; set one of its keys, for example {key}.{first}=VALUE.")
         if longer := next((other for other in changes if other.startswith(f"{key}.")), None):
             raise UserError(f"{where}: `{key}` and `{longer}` cannot both be set; leave one of them.")
@@ -77,7 +77,7 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
 def set_key(tree: dict[str, Any], key: str, value: Any, where: str) -> None:
     """Set the dotted `key` in a tree of parameters; one that is not known is a UserError that names `where`."""
     if type_of(key) is None:
-        meant = did_you_mean(key, known_keys())
+        meant = did_you_mean(key, setting_keys())
         raise UserError(f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists all.")
     *sections, name = key.split(".")
     for part in sections:

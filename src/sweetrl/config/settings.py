@@ -361,18 +361,18 @@ def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
         if first["type"] == "extra_forbidden":
             names = ", ".join(kind.model_fields) or "none"
             listed = "docs/parameters.md lists all" if kind is Settings else f"known are {names}"
-            meant = did_you_mean(key, known_keys(kind))
+            meant = did_you_mean(key, setting_keys(kind))
             raise UserError(f"{where}: unknown parameter `{key}`{meant}; {listed}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
 
 
-def known_keys(kind: type[BaseModel] = Settings) -> list[str]:
+def setting_keys(kind: type[BaseModel] = Settings) -> list[str]:
     """Return every key of `kind`, dotted and as params.yaml has it, those of sections before what is in them."""
     keys: list[str] = []
     for name, field in kind.model_fields.items():
         keys.append(field.alias or name)
         if is_section(field.annotation):
-            keys += [f"{keys[-1]}.{inner}" for inner in known_keys(field.annotation)]
+            keys += [f"{keys[-1]}.{inner}" for inner in setting_keys(field.annotation)]
     return keys
 
 
