@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from sweetrl.evaluation.report import fill, percent
 from sweetrl.io import read_json, write_json, write_text
-from sweetrl.validation.suites import WHOLE, Rule, Table, Verdict
+from sweetrl.validation.suites import OF_TABLE, Rule, Table, Verdict
 from sweetrl.validation.tables import Summary
 
 KEPT = 20  # batches in a line
@@ -62,7 +62,7 @@ def _rule_row(
     """One expectation as the page shows it."""
     name, low, high = f"{verdict.table}.{verdict.rule}", verdict.low, verdict.high
     values = [batch["observed"][name] for batch in earlier if name in batch["observed"]]
-    by_row = rule.kind not in WHOLE
+    by_row = rule.kind not in OF_TABLE
     share = f" ({percent(verdict.observed)})" if verdict.unexpected else ""
     if by_row:
         allowed = f"at most {percent(high)}" if high else "none"

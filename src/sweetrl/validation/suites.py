@@ -26,7 +26,7 @@ PLACE = "place"  # the column by which rows that break a rule are recognised
 UNIQUE, UNIQUE_TOGETHER = "ExpectColumnValuesToBeUnique", "ExpectCompoundColumnsToBeUnique"
 BETWEEN, ROW_COUNT = "ExpectColumnValuesToBeBetween", "ExpectTableRowCountToBeBetween"
 MEAN_BETWEEN = "ExpectColumnMeanToBeBetween"
-WHOLE = (ROW_COUNT, MEAN_BETWEEN)  # what is observed is a count or a mean of the table, and not a share of its rows
+OF_TABLE = (ROW_COUNT, MEAN_BETWEEN)  # what is observed is a count or a mean of the table, and not a share of its rows
 NOISE = 1.96  # standard errors allowed on top of the largest shift, so that a small batch does not fail by chance
 
 
@@ -65,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one rule; `sentence` is empty where it holds."""
+    """The outcome of one rule; `sentence` is empty where it holds."""
 
     table: str
     rule: str
@@ -83,7 +83,7 @@ class Verdict:
 
 
 def shards_table(rows: Rows) -> Table:
-    """The files themselves: there is one at least, and each has the schema."""
+    """The files themselves: there must be at least one, and each must have the schema."""
     again = "run the stage `collect` again"
     rules = (
         Rule("shards_exist", ROW_COUNT, {"min_value": 1}, "there must be shards", again),
@@ -109,10 +109,8 @@ def trajectories_table(
     attempt = {"column_list": ["task_id", "attempt"]}
     rules = [Rule("unique_attempts", UNIQUE_TOGETHER, attempt, "no attempt at a task may be there twice", again)]
     if attempts is not None:
-        each, numbers = (
-            {"column": "attempts", "value_set": [attempts]},
-            {"column": "attempt", **_bounds(0, attempts - 1)},
-        )
+        each = {"column": "attempts", "value_set": [attempts]}
+        numbers = {"column": "attempt", **_bounds(0, attempts - 1)}
         says = f"every task must have exactly {attempts} attempts (collect.attempts)"
         rules += [
             Rule("attempts_per_task", "ExpectColumnValuesToBeInSet", each, says, again),
@@ -176,7 +174,7 @@ def pairs_table(rows: Rows, least: int | None) -> Table:
 def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     """Run every rule of `tables` with Great Expectations and write its Data Docs to `docs` (replacing older ones).
 
-    Its pages take values as markup. Names of tasks, files and faults are others' words, so it is given them escaped.
+    Its pages take values as markup, so names of tasks, files and faults are escaped.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
@@ -199,8 +197,10 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for table in tables:
         names = dict.fromkeys([*table.keys, *(name for rule in table.rules for name in rule.columns)])
-        columns = {name: table.rows.column(name) for name in names}
-        values = {name: [html.escape(one) if isinstance(one, str) else one for one in columns[name]] for name in names}
+        values = {
+            name: [html.escape(value) if isinstance(value, str) else value for value in table.rows.column(name)]
+            for name in names
+        }
         frame = pd.DataFrame(values | {PLACE: range(len(table.rows))})
         suite = context.suites.add(gx.ExpectationSuite(table.name))
         for rule in table.rules:
@@ -229,7 +229,7 @@ def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
     unexpected = int(result.get("unexpected_count", not success))
     # Of a rule about the table as a whole; those about rows come next.
     broken: tuple[tuple[dict[str, Any], str], ...] = ()
-    observed, found = result.get("observed_value") or 0.0, f"found {_number(result.get('observed_value'))}"
+    observed, actual = result.get("observed_value") or 0.0, f"found {_number(result.get('observed_value'))}"
     low, high = rule.arguments.get("min_value"), rule.arguments.get("max_value")
     if "unexpected_count" in result:
         places = dict.fromkeys(int(row[PLACE]) for row in result.get("unexpected_index_list") or ())
@@ -237,9 +237,9 @@ def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
         observed, low, high = unexpected / max(1, checked), None, 1.0 - rule.arguments.get("mostly", 1.0)
         named = [f"{_name(key)}: {detail}" if detail else _name(key) for key, detail in broken[:SHOWN]]
         more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
-        found = f"but {unexpected} of {checked} rows do not: {', '.join(named)}{more}"
+        actual = f"but {unexpected} of {checked} rows do not: {', '.join(named)}{more}"
     fix = f"; {rule.fix}." if rule.fix else "."
-    sentence = "" if success else f"{table.name}: {rule.says}, {found}{fix}"
+    sentence = "" if success else f"{table.name}: {rule.says}, {actual}{fix}"
     return Verdict(table.name, rule.name, success, checked, unexpected, sentence, float(observed), low, high, broken)
 
 

@@ -137,7 +137,7 @@ class TrajectoryTable:
             yield trajectory
 
     def rows(self) -> Rows:
-        """The rows, with what can only be said when all attempts at a task are known."""
+        """The rows, with the verdicts that need all attempts at a task."""
         tasks, numbers = self._rows.column("task_id"), self._rows.column("attempt")
         attempts = Counter(tasks)
         repeats = checks.first_repeats(zip(tasks, numbers, self._words, strict=True))
