@@ -35,7 +35,7 @@ def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
     """Ask as another process would."""
 
     def ask(path: Path) -> str:
-        monkeypatch.setattr(file_hashes, "_known", {})
+        monkeypatch.setattr(file_hashes, "_hashes", {})
         return file_hash(path)
 
     return ask

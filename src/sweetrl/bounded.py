@@ -124,11 +124,11 @@ def limit(seconds: int, memory: int = MEMORY) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _raise_fault(status: int, said: bytes) -> None:
+def _raise_fault(status: int, stderr: bytes) -> None:
     if status < 0:  # killed by its limits
         raise UserError("it needs more processor time or memory than it may take")
     if status:
-        words = said.decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
+        words = stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
         raise UserError(words[-1][:1000])
 
 
@@ -151,7 +151,7 @@ def _environment() -> dict[str, str]:
 
 
 def open_parquet(path: Path, streamed: bool = False) -> pyarrow.parquet.ParquetFile:
-    """Open a Parquet file; one that is missing, none, or has a footer out of all proportion is a UserError.
+    """Open a Parquet file; a UserError where it is missing or incomplete, or its footer is larger than FOOTER.
 
     `streamed` reads page by page, however large the row groups are.
     """
@@ -188,10 +188,10 @@ def parquet_rows(path: Path) -> Iterator[bytes]:
                 if room < 0:
                     raise UserError(f"its rows have more than {TIMES} times its size")
                 yield line
-            _, said = process.communicate()
+            _, stderr = process.communicate()
         finally:
             process.kill()
-        _raise_fault(process.returncode, said)
+        _raise_fault(process.returncode, stderr)
 
 
 def check_parquet(paths: Iterable[Path]) -> None:

@@ -49,7 +49,7 @@ def missing_extra(error: ImportError) -> UserError | None:
 
 @contextmanager
 def extras() -> Iterator[None]:
-    """What is imported within comes with an extra: where it is not installed, a UserError says with which."""
+    """Turn an import that fails because an extra is not installed into a UserError that names the extra."""
     try:
         yield
     except ImportError as error:
@@ -58,7 +58,7 @@ def extras() -> Iterator[None]:
         raise
 
 
-# What a full disk says, and one on which a user has a share that is used up.
+# The errors of a full disk, and of a user's quota that is used up.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSALS = (errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -92,14 +92,14 @@ def sentence_of(error: BaseException) -> str | None:
     return None if sentence is None else str(sentence)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean `x`?)" where one of the `known` words is much like `word`, else "".
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean `x`?)" where one of the `choices` is much like `word`, else "".
 
     Of dotted words the last part may be enough: `candidates` for `rank.candidates`.
     """
     from difflib import get_close_matches
 
-    words = list(known)
+    words = list(choices)
     alike = get_close_matches(word, words, 1, 0.7) or [name for name in words if name.endswith(f".{word}")]
     return f" (did you mean `{alike[0]}`?)" if alike else ""
 

@@ -27,7 +27,7 @@ SETTLED_NS = 2 * 10**9
 # What DVC leaves out of folders, by itself and by the project's .dvcignore.
 IGNORED = (".git", ".hg", ".dvc", "__pycache__", "*.pyc", ".*.part", ".gitignore", ".cache")
 
-_known: dict[str, str] = {}  # by what the name of a note is made of
+_hashes: dict[str, str] = {}  # by the names of their files in `.cache/hashes/`
 
 
 def file_hash(path: Path) -> str:
@@ -38,14 +38,14 @@ def file_hash(path: Path) -> str:
         return _read(path)
     key, folder = digest(os.fsencode(path.resolve()).hex(), before), project_cache(HASHES)
     note = None if folder is None else folder / key
-    if key not in _known and note is not None and note.exists():
-        _known[key] = note.read_text(encoding="utf-8")
-    if key in _known:
-        return _known[key]
+    if key not in _hashes and note is not None and note.exists():
+        _hashes[key] = note.read_text(encoding="utf-8")
+    if key in _hashes:
+        return _hashes[key]
     started = time.time_ns()
     content = _read(path)
     if identity(path) == before and started - max(before[-2:]) > SETTLED_NS:
-        _known[key] = content
+        _hashes[key] = content
         if note is not None:
             with contextlib.suppress(OSError, UserError):  # a cache that cannot be written costs time, no more
                 write_text(note, content)

@@ -32,7 +32,7 @@ LONGEST_JSON = 64 * MIB  # bytes; the project's own records grow with its data
 
 @contextmanager
 def making_folder(path: Path) -> Iterator[None]:
-    """What keeps the folder `path` from being made (a file in its place, or above it) is a UserError."""
+    """Turn what keeps the folder `path` from being made (a file in its place, or above it) into a UserError."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
@@ -101,7 +101,7 @@ def atomic_path(path: Path, shared: bool = False) -> Iterator[Path]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of `path` have left beside it; for the one who alone writes it."""
+    """Remove what killed writers of `path` have left beside it; only for a process that is its single writer."""
     for leftover in Path(path).parent.glob(f".{glob.escape(Path(path).name)}.*{PART}"):
         leftover.unlink(missing_ok=True)
 

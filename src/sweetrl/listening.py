@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sweetrl.errors import UserError
 
-# In which the whole head of a request must arrive, on a new connection and after an answer; and then its whole body.
+# Time for the head of a request to arrive, on a new connection or after an answer; then the same time for its body.
 PART_SECONDS = 30.0
 MOST_CONNECTIONS = 4096
 QUEUE = 2048  # connections that the system keeps until they are accepted
@@ -32,9 +32,9 @@ LONGEST_BODY = 2**20  # bytes
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket at the address, for `serve_app`; one that is taken, or is none, is a UserError.
+    """Yield a socket at the address, for `serve_app`; a UserError where the address is taken or impossible.
 
-    Who needs time before it can serve (to load a model) takes the address before that.
+    A server that needs time before it can serve (to load a model) takes its address before that.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
@@ -62,9 +62,9 @@ def serve_app(
     """Serve the ASGI application `app` until interrupted; then requests have `patience` seconds to end.
 
     `opened` gets the address, as in http://127.0.0.1:8000, once connections are accepted there. Half of the files that
-    the process may open are for connections. A connection whose next request has no whole head within PART_SECONDS, or
-    no whole body within as many after it, is closed; where more come than there are files for, the one that has kept us
-    waiting for longest gives way. `ws` says whether there are WebSockets.
+    the process may open are for connections. A connection is closed when the head of its next request takes longer than
+    PART_SECONDS, or its body as long again. Where there are too many, those that have kept the server waiting longest
+    are closed. `ws` says whether there are WebSockets.
     """
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -108,13 +108,13 @@ def serve_app(
 
 
 class _SlowClients:
-    """Connections of uvicorn whose clients have not said a whole request, and since when we wait for which part."""
+    """Connections whose clients have not sent a complete request: which part is awaited, and since when."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[Any, str, object], float] = {}
 
     def close(self, connections: set[Any], room: int) -> None:
-        """Close those that have kept us waiting for PART_SECONDS, and beyond `room` those that have for longest."""
+        """Close those that have taken PART_SECONDS for a part; of more than `room` connections also the slowest."""
         now, surplus = time.monotonic(), len(connections) - room
         missing = [part for connection in connections if (part := _missing(connection))]
         self.waits = {part: self.waits.get(part, now) for part in missing}

@@ -57,7 +57,7 @@ KEYS: dict[Group, tuple[str, str]] = {
 
 
 def find_reward(name: str) -> RewardFunction:
-    """Return the reward called `name`, a function of (task, dialogue); what is none is a UserError."""
+    """Return the reward called `name`, a function of (task, dialogue); a UserError where it cannot be called."""
     plugin = find("rewards", name)
     reward: Any = plugin() if inspect.isclass(plugin) else plugin
     if not callable(reward):
@@ -66,7 +66,7 @@ def find_reward(name: str) -> RewardFunction:
 
 
 def find_simulator(name: str, options: dict[str, Any]) -> Any:
-    """Return the user simulator called `name`, made with `options`; what is none is a UserError."""
+    """Return the user simulator called `name`, made with `options`; a UserError where it has no method `reply`."""
     plugin = find("simulators", name)
     try:
         simulator: Any = plugin(**options) if inspect.isclass(plugin) or options else plugin
@@ -82,7 +82,7 @@ def find_simulator(name: str, options: dict[str, Any]) -> Any:
 
 
 def is_plugin(group: Group, name: str) -> bool:
-    """Whether `name` is no built-in one of its group."""
+    """Whether `name` is not built in."""
     return bool(name) and name not in BUILT_IN[group]
 
 
@@ -129,12 +129,12 @@ def project_folder() -> Path:
 
 
 def _path_of(group: Group, name: str) -> str:
-    """The dotted path behind a name; a path is one itself."""
+    """The dotted path behind a name; a dotted path stays as it is."""
     return BUILT_IN[group].get(name) or _entry_points(group).get(name) or name
 
 
 def construct(plugin: Any, group: Group, name: str) -> Any:
-    """Return the object that a class makes without arguments; what is no class is the object."""
+    """Return an object of the class `plugin`, made without arguments; anything else is returned as it is."""
     try:
         return plugin() if inspect.isclass(plugin) else plugin
     except TypeError as error:
@@ -151,7 +151,7 @@ def _entry_points(group: Group) -> dict[str, str]:
 
 
 def source_of(group: Group, name: str) -> Path:
-    """Return the file in which what `name` names is written: a class or function, or else where it is made.
+    """Return the file that defines the class or function `name`, or the module in which another object is made.
 
     Raises UserError where that is no file of Python.
     """

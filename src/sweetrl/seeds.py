@@ -15,7 +15,7 @@ MOST = 2**32 - 1  # numpy and transformers take no seed above this, and none bel
 
 
 def check_seed(seed: int | None) -> None:
-    """UserError where this is no seed for everything: some of it would fail hours later."""
+    """UserError where some library takes no such seed: it would fail hours later."""
     if seed is not None and not 0 <= seed <= MOST:
         raise UserError(f"a seed of {seed} is impossible; give one from 0 to {MOST}.")
 

@@ -29,7 +29,7 @@ def without_login(address: str) -> str:
 
 
 def excess(value: Any, levels: int, values: float = math.inf) -> Literal["", "levels", "values"]:
-    """Say of which there is too much in a parsed `value`: levels of nesting, or values in it; "" where of neither.
+    """Return what a parsed `value` has too much of, "levels" of nesting or "values"; "" where it has neither.
 
     A text or a number is one level, a list of them two. Texts, numbers, lists and objects below the top count as
     values. Nothing here recurses, so that no nesting is too deep to be looked at.

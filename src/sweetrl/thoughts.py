@@ -37,19 +37,19 @@ def split_thoughts(text: str, marks: Marks = MARKS) -> tuple[str, str]:
     if len(pieces) == 1:
         return "", text
     thoughts = [text[start:end].strip() for thought, start, end in pieces if thought]
-    said = "".join(text[start:end] for thought, start, end in pieces if not thought)
-    return "\n".join(filter(None, thoughts)), said.strip()
+    spoken = "".join(text[start:end] for thought, start, end in pieces if not thought)
+    return "\n".join(filter(None, thoughts)), spoken.strip()
 
 
-def with_thoughts(thoughts: str | None, said: str, marks: Marks = MARKS) -> str:
+def with_thoughts(thoughts: str | None, spoken: str, marks: Marks = MARKS) -> str:
     """Return the raw reply of a model whose log tells its thoughts apart from what it said, with the first `marks`."""
     opening, closing = marks[0]
-    return f"{opening}\n{thoughts.strip()}\n{closing}\n\n{said}" if thoughts else said
+    return f"{opening}\n{thoughts.strip()}\n{closing}\n\n{spoken}" if thoughts else spoken
 
 
-def assistant_message(thoughts: str, said: str) -> dict[str, str]:
+def assistant_message(thoughts: str, reply: str) -> dict[str, str]:
     """Return a reply as a message of a log or of a reasoning model's server: its thoughts, if any, stand apart."""
-    return {"role": "assistant", "content": said, **({"reasoning_content": thoughts} if thoughts else {})}
+    return {"role": "assistant", "content": reply, **({"reasoning_content": thoughts} if thoughts else {})}
 
 
 def thought_length(ids: Sequence[int], tokenizer: Any, marks: Marks = MARKS) -> int:
