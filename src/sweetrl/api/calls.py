@@ -82,9 +82,9 @@ def chosen(settings: Settings) -> dict[Group, str]:
 
 
 def named_files(settings: Settings) -> list[Path]:
-    """Return the prompts of a user's own and the recording that is replayed, as far as they are there.
+    """Return your own prompt files and the recording that is replayed, as far as they exist.
 
-    A recording that replies are kept in is none: it grows as the work goes on, and says no other words for that.
+    A recording that is being written is left out: it grows during the work, and that changes no reply.
     """
     simulator = settings.simulator
     replayed = [Path(simulator.recording)] if simulator.kind == "replay" else []
@@ -93,7 +93,7 @@ def named_files(settings: Settings) -> list[Path]:
 
 
 def claim(folder: Path, call: str) -> None:
-    """Make `folder` that of one call; a UserError where the dialogues of another one lie in it."""
+    """Reserve `folder` for one call; a UserError where it holds the dialogues of another call."""
     path = folder / CALL
     if path.exists() and read_json(path).get("call") == call:
         return
@@ -129,7 +129,7 @@ def unfinished(out: Path, call: str) -> Iterator[Path]:
 
 
 def _tree(settings: Settings) -> dict[str, Any]:
-    """The settings without where a server is, and how it is asked, which changes no dialogue."""
+    """The settings without addresses and limits of servers, which change no dialogue."""
     tree: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
     for section in (tree["engine"], tree["simulator"]["server"]):
         for key in ("urls", "concurrency", "timeout_seconds", "attempts", "backoff_seconds", "gpus"):
@@ -138,7 +138,7 @@ def _tree(settings: Settings) -> dict[str, Any]:
 
 
 def _contents(settings: Settings) -> dict[str, str]:
-    """The hash of what lies in each file and folder that the settings name, by its name."""
+    """The hash of each file and folder that the settings name, by its name."""
     named = {str(path): path for path in named_files(settings)}
     if settings.engine.kind != "openai":
         named[settings.model.base] = Path(settings.model.base)
@@ -149,7 +149,7 @@ def _contents(settings: Settings) -> dict[str, str]:
 
 
 def _code(thing: Any) -> str:
-    """The hash of the file in which the class of `thing` is written; nothing for the project's own, or without one."""
+    """The hash of the file that defines the class of `thing`; "" for the project's own classes, or without a file."""
     try:
         path = Path(inspect.getsourcefile(type(thing)) or "").resolve()
     except TypeError:  # typed into an interpreter

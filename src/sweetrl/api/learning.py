@@ -124,7 +124,7 @@ def rank_replies(
     cache: Path | None = None,
     out: Path | None = None,
 ) -> Ranking:
-    """As `rank`, by `env.settings`; `critic` may be the folder of a trained one, None makes the one in the settings.
+    """Rank as `rank` does, by `env.settings`; `critic` may be a trained critic's folder, or None: that of the settings.
 
     Other arguments are those of sweetrl.sweet.rank.rank_dialogues; a stage keeps finished `blocks`.
     """

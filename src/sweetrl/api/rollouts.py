@@ -37,10 +37,10 @@ SERVER_LOG = Path(".scratch/server.log")
 
 @dataclass(frozen=True)
 class Running:
-    """How a rollout is kept and watched: what a stage asks for beyond what shall be done.
+    """Where a rollout reports to, and which part of it this process makes.
 
     `log` is the file of a server's output, `progress` takes the count of finished dialogues, `ledger` what each has
-    cost, `mine` says which shards this process makes, `spent` is told what the engines have spent, however it ends.
+    cost, `mine` says which shards this process makes, `spent` takes what the engines have spent, also after a failure.
     """
 
     log: Path = SERVER_LOG
@@ -294,7 +294,7 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, split: Split = "train") -> l
 
 
 def folder_name(policy: str) -> str:
-    """Return the name of the folder for a policy's dialogues: its own, unless that is a path or no folder's name."""
+    """Return the name of the folder for a policy's dialogues: its own if a folder can have it, else with a digest."""
     plain = re.sub(r"[^\w.+@=,-]+", "-", policy).strip(".-")[:100]
     return policy if plain == policy else f"{plain}-{digest(policy)[:8]}"
 

@@ -1,15 +1,14 @@
 """The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect dialogues.
 
 The hard part is to teach so small a model to copy what the user said into the program. Three things do it: attention
-that starts as a copying circuit (see build_model), values that are one token wherever they stand, named before they are
-told and before they are written, and a heavier loss weight on values.
+that starts as a copying circuit (see build_model), values that are one token everywhere and follow their names both in
+the user's words and in the program, and a heavier loss weight on values.
 
 Every dialogue has a demonstrator of its own (Domain.demonstrate), with faults that reinforcement learning is to remove.
-Those of programs have a habit, which the model takes over as its most likely reply, and heed the request at a few
-turns: that is what is to be found in the tail. In the first steps (PretrainSettings.reading) they heed it at most
-turns, because so small a model does not learn to read from a few. A share of the dialogues shows the finished program
-beforehand, and there the user's words carry weight: so the model learns to read a program it is shown, as any large
-model can.
+Those of programs have a habit, which the model learns as its most likely reply, and heed the request at a few turns:
+training is to make these rare replies likely. In the first steps (PretrainSettings.reading) they heed it at most turns,
+because so small a model does not learn to read from a few. A share of the dialogues shows the finished program first,
+and there the user's words carry weight: so the model learns to read a program it is shown, as any large model can.
 
 Where each reply holds the whole answer again (pages), what changes from one to the next stands for values.
 """

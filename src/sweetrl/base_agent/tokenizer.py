@@ -69,7 +69,7 @@ def build_piece_tokenizer(texts: Sequence[str], vocabulary: int, words: Sequence
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     cuts = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex("|".join(map(_whole, longest_first))), "isolated"),
+            pre_tokenizers.Split(Regex("|".join(map(_word_pattern, longest_first))), "isolated"),
             pre_tokenizers.Split("\n", "merged_with_next"),
             pre_tokenizers.Split(Regex("[.?!] "), "merged_with_previous"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -91,8 +91,8 @@ def build_piece_tokenizer(texts: Sequence[str], vocabulary: int, words: Sequence
     return _with_template(tokenizer)
 
 
-def _whole(word: str) -> str:
-    """A pattern of `word` that is no part of a longer word."""
+def _word_pattern(word: str) -> str:
+    """A pattern that matches `word`, but not as a part of a longer word."""
     before = r"(?<![\w-])" if word[0].isalnum() else ""
     return before + re.escape(word) + (r"(?!\w)" if word[-1].isalnum() else "")
 

@@ -3,7 +3,7 @@
 A model that was trained on other things knows neither how the domain's dialogues go nor how they end. As long as it
 never succeeds, attempts at a task do not differ in their reward, and no method has anything to learn from. The
 demonstrators are those of the small base agent (sweetrl.base_agent.pretraining): they have a habit, which the model
-takes over as its most likely reply, and heed the request at a few turns, which is what training is to find. Those of
+learns as its most likely reply, and heed the request at a few turns; training is to make these replies likely. Those of
 the first part of the steps heed it at most turns.
 
 Only the agent's replies are learnt. It reads what an actor reads: the system prompt, the request, the user's words. A
@@ -88,7 +88,7 @@ def demonstrations(
 
 
 def _tasks(domain: Domain, settings: WarmStartSettings, difficulty: int, own: Sequence[Task]) -> Iterator[Task]:
-    """As many tasks as there are to be demonstrations; where there are fewer, some again."""
+    """A task for each demonstration; where the domain has fewer tasks, some come again."""
     left = settings.dialogues
     while left:
         before = left
@@ -122,9 +122,9 @@ class WarmStartTrainer(PreferenceTrainer):
 
 
 def merge_adapter(base: Path | str, adapter: Path, out: Path, dtype: str = "") -> int:
-    """Write the model `base` with what was trained of it in its weights to `out`; return its number of parameters.
+    """Write the model `base` with trained weights merged into it to `out`; return its number of parameters.
 
-    `adapter` is the folder of that: an adapter, or all weights.
+    `adapter` is the folder of what was trained: an adapter, or all weights.
 
     Computed in float32, kept in `dtype` (by default that of the base's own files), in safetensors, with tokenizer and
     chat template: a folder like any other.

@@ -32,8 +32,8 @@ def collect(settings: Settings) -> None:
         if not run.share.whole:
             return
         metrics = summarize(store, thought_counter(settings.model))
-        found = over_tasks(store.outlines())
-        rates = f"{in_words(found)}, with 95\u00a0% intervals over tasks" if found else "fewer than two tasks scored"
+        means = over_tasks(store.outlines())
+        rates = f"{in_words(means)}, with 95\u00a0% intervals over tasks" if means else "fewer than two tasks scored"
         log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics | counts)
@@ -64,7 +64,7 @@ def sample(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
 
 
 def take_files(run: StageRun) -> tuple[TrajectoryStore, str, dict[str, int]]:
-    """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; return the same."""
+    """Read the dialogues of `sources.trajectories` but for those about held-out tasks; return as `sample` does."""
     place = Path(run.settings.sources.trajectories)
     files = trajectory_files(place)
     run.log_input("trajectories", place)

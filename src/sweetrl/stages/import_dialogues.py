@@ -181,7 +181,7 @@ def import_dialogues(
 
 
 class ImportScorer:
-    """Takes the rewards that dialogues have; others are given by the domain, which is opened for the first of them."""
+    """Keeps the rewards that dialogues have; the domain, opened when it is first needed, scores the others."""
 
     def __init__(self, domain: Domain, stack: ExitStack) -> None:
         self.domain, self.stack = domain, stack
@@ -204,7 +204,7 @@ class ImportScorer:
 def import_standalone(
     settings: Settings, files: Sequence[Path], out: Path, held_out: Sequence[Path]
 ) -> dict[str, object]:
-    """Put the dialogues of `files` into the new folder `out`; return what they came to, and what methods lack there.
+    """Put the dialogues of `files` into the new folder `out`; return their counts, and what data methods still need.
 
     `held_out` are task files or tables: dialogues about their tasks are left out. Unfinished work lies beside `out`.
     """

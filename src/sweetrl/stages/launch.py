@@ -138,7 +138,7 @@ def make_shares(stage: str, settings: ModelSettings) -> None:
 
 
 def _ended(status: int) -> str:
-    """How a process of the status `status` ended: -n is a signal, which has left it no word to say."""
+    """How a process with this exit status ended; -n is the signal n, which has killed it."""
     if status >= 0:
         return f"ended with {status}"
     return f"was killed (signal {-status}{', perhaps for lack of memory' if status == -9 else ''})"
@@ -181,7 +181,7 @@ def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: st
     module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
     environment = {**os.environ, STARTER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
-    environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this
+    environment.pop(VARIABLE, None)  # the outer stage's share is not this stage's
     if parent:
         environment[PARENT_VARIABLE] = parent
     done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)

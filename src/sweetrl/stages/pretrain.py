@@ -58,8 +58,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     """Train a base agent for the domain and write it to `model.base`.
 
     In bfloat16: half the size, loads as any dtype. Its tokenizer is trained on demonstrations too, or is that of the
-    model in the folder `words`, so that both models read the same token ids. It starts as what `build` makes: from
-    scratch, unless told otherwise.
+    model in the folder `words`, so that both models read the same token ids. `build` makes the initial model.
     """
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments

@@ -1,4 +1,4 @@
-"""Registering what a project has trained: what decides its number, what the version is told, and whether it is known.
+"""Registering what a project has trained: its version's tags, and whether it is registered already.
 
 All of params.yaml has a say here: the domain, its users and rewards, the agent, the base, and the store.
 """
@@ -107,7 +107,7 @@ def register_policy(
     here = root.resolve()
     code = [str(path.relative_to(here)) for path in own_sources(settings, root).values() if path.is_relative_to(here)]
     number = log_version(registry.store, settings.tracking, root, config, base, trained, tags, source_run, code)
-    # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
+    # Looking and creating are two steps: where two processes created a version at once, the later version is deleted.
     first = registry.find(adapter, config.base_hash)
     if first is not None and str(first.version) != number:
         registry.client.delete_model_version(registry.name, number)
@@ -120,8 +120,8 @@ def register_policy(
 def known_registration(settings: Settings, root: Path) -> Registration | None:
     """Return the version that models/policy of `root` is registered as, with the evaluation that lies there.
 
-    None where registering would change anything. MLflow takes seconds to be imported: as long as the file of an
-    embedded store is as it was when MLflow was last asked, the answer of then is taken, from `.cache/registered.json`.
+    None where registering would change anything. MLflow takes seconds to import: while the file of an embedded store
+    is unchanged, the last answer is taken from `.cache/registered.json`.
     """
     config, adapter = config_of(settings, root), dvc_hash(root / POLICY)
     tags, database = evaluation_tags(settings, root), embedded_database(settings.tracking, root)

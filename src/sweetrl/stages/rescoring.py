@@ -1,4 +1,4 @@
-"""Dialogues that a stage has recorded, scored again: where only their reward is another one, none is played.
+"""Recorded dialogues, scored again: where only the reward has changed, a stage plays no new ones.
 
 dvc.lock says what the stage had read when they were played. DVC has taken them out of their place before the stage
 runs, and hands them out of its cache or remote.
@@ -22,14 +22,14 @@ from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, unscored
 from sweetrl.stages.run import StageRun
 
-SCORING = ("reward", "similarity")  # parameters of what dialogues are worth: nobody who speaks in them sees these
+SCORING = ("reward", "similarity")  # parameters that decide how dialogues are scored, and nothing of what is said
 
 
 def recorded(run: StageRun, scratch: Path, out: Path, *results: Path) -> Path | None:
     """Return a copy, in `scratch`, of the folder `out` of dialogues as DVC has recorded it for the stage.
 
     None unless something has changed since, and nothing but how they are scored (SCORING, `sources.reward`) and the
-    inputs `results`, which have no part in them; None, too, where DVC has them no more.
+    inputs `results`, which have no part in them; also None where DVC no longer has them.
     """
     lock = Path("dvc.lock")
     facts: dict[str, Any] | None = read_yaml(lock)["stages"].get(run.stage) if lock.exists() else None

@@ -32,7 +32,7 @@ from sweetrl.stages.scratch import current_share, keep_finished, remove_recorded
 from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
 from sweetrl.tracking.store import RECORD_TAG
 
-LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
+ERROR_DELAY = 5.0  # seconds that other processes wait before they print an error that the first has likely printed
 # Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
 CURVES = ("loss", "accuracy", "reward/margin", "reference_kl", "grad_norm", "learning_rate")
 
@@ -105,23 +105,23 @@ class StageRun:
         return digest(self.parameters, self.read, hashes)
 
     def spread(self) -> None:
-        """Let `model.processes` processes make all parts, if they are several that sample; this one puts them together.
+        """Make all parts in `model.processes` processes, if several can sample; this one puts the parts together.
 
-        A server has processes of its own, and a person answers to one.
+        A server has processes of its own, and a person can talk to one process only.
         """
         samples = self.settings.engine.kind == "transformers" and self.settings.simulator.kind != "human"
         if samples and self.share.whole and wants_processes(self.settings.model):
             make_shares(self.stage, self.settings.model)
 
     def running(self, scratch: Path, policy: str = "") -> Running:
-        """Return how dialogues are kept and watched whose unfinished work lies in `scratch`; `policy` tells them apart.
+        """Return where dialogues with unfinished work in `scratch` keep their logs and costs, apart for each `policy`.
 
         What they cost is logged; the policy's part of it under its name.
         """
 
         def spent(values: Mapping[str, float]) -> None:
-            ours = {name for name in values if policy and not name.startswith("simulator/")}
-            self.log_metrics({f"{name}/{policy}" if name in ours else name: values[name] for name in values})
+            own = {name for name in values if policy and not name.startswith("simulator/")}
+            self.log_metrics({f"{name}/{policy}" if name in own else name: values[name] for name in values})
 
         ledger = f"costs-{policy}" if policy else "costs"
         return Running(
@@ -222,7 +222,7 @@ def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settin
     if LAUNCHED not in os.environ:
         sys.exit(_status(function, spreads))
     # A process group has threads of its own; where one is still at work when the interpreter ends, the process is
-    # aborted (status 134) instead of ending with what the stage found. So it ends at once.
+    # aborted (status 134) instead of ending with the stage's status. So it ends at once.
     ending: object = 1
     try:
         ending = _status(function, spreads)
@@ -259,8 +259,8 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
     except Exception as error:
         if (sentence := sentence_of(error)) is None:
             raise
-        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
-            time.sleep(LAST_WORD)
+        if not first_process():  # all fail alike, and the launcher ends this one when the first has printed its error
+            time.sleep(ERROR_DELAY)
         print(f"error: {sentence}", file=sys.stderr, flush=True)
         return 1
     return 0

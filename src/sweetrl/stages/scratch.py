@@ -43,12 +43,12 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        """Whether this is everything."""
+        """Whether this share is all parts."""
         return self.count == 1
 
     @property
     def suffix(self) -> str:
-        """What tells this share's files from those of others; empty for everything."""
+        """The end of this share's file names, which keeps them apart from others'; empty for all parts."""
         return "" if self.whole else f"-{self.index}-of-{self.count}"
 
     def __str__(self) -> str:

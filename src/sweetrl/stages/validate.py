@@ -114,7 +114,7 @@ def accepted_before(batch: str, rewarded: list[str]) -> Summary | None:
 
 
 def refuse_failures(verdicts: Sequence[Verdict]) -> None:
-    """Raise a UserError that tells of every failed expectation; nothing where all hold."""
+    """Raise a UserError that lists every failed expectation, if there are any."""
     if failed := [verdict for verdict in verdicts if not verdict.success]:
         lines = "".join(f"\n- {verdict.sentence}" for verdict in failed)
         tables = ", ".join(dict.fromkeys(verdict.table for verdict in failed))
