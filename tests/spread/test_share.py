@@ -22,8 +22,8 @@ RUN = {"collect": collect, "rank": rank, "evaluate": evaluate}
 def test_shares_are_everything_once() -> None:
     shares = [Share(index, 3) for index in range(3)]
     assert all(sum(share(part) for share in shares) == 1 for part in range(20))
-    assert Share().whole and all(Share()(part) for part in range(5)) and Share().suffix == ""
-    assert (str(shares[1]), shares[1].suffix, shares[1].whole) == ("1/3", "-1-of-3", False)
+    assert Share().is_all and all(Share()(part) for part in range(5)) and Share().suffix == ""
+    assert (str(shares[1]), shares[1].suffix, shares[1].is_all) == ("1/3", "-1-of-3", False)
 
 
 @pytest.mark.parametrize("text", ["3", "3/3", "-1/3", "a/3", "1/", "/2"])

@@ -29,7 +29,7 @@ def collect(settings: Settings) -> None:
     sampled = settings.collect.source == "sampled"
     with stage_run("collect", settings, torch=sampled) as run:
         store, origin, counts = sample(run) if sampled else take_files(run)
-        if not run.share.whole:
+        if not run.share.is_all:
             return
         metrics = summarize(store, thought_counter(settings.model))
         means = over_tasks(store.outlines())

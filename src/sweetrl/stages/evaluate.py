@@ -65,7 +65,7 @@ def evaluate(settings: Settings) -> None:
             score_again(run, domain, TrajectoryStore(earlier / BEFORE), stores[BEFORE])  # the base is as it was
         run.spread()
         with rollouts.attempted(domain, policies, [(task, 0) for task in tasks], stores, running) as environment:
-            if not run.share.whole:
+            if not run.share.is_all:
                 return
             result = rollouts.summarise(domain, policies, stores, environment)
         for name in policies:

@@ -28,7 +28,7 @@ def rank(settings: Settings) -> None:
         out = scratch / "out"
         domain, dialogues = load_domain(settings), TrajectoryStore(TRAJECTORIES)
         ranking = rank_replies(domain, CRITIC, dialogues, blocks, cache=SAMPLES, out=out)
-        if not run.share.whole:
+        if not run.share.is_all:
             return
         publish(out, PREFERENCES)
         run.log_metrics(ranking.metrics)

@@ -45,7 +45,7 @@ class StageRun:
         self.settings = settings
         self.share = current_share()
         """The parts that this process makes; with less than all of them the stage returns before it publishes."""
-        self.mine = None if self.share.whole else self.share
+        self.mine = None if self.share.is_all else self.share
         """Which parts this process makes; None for all."""
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
@@ -110,7 +110,7 @@ class StageRun:
         A server has processes of its own, and a person can talk to one process only.
         """
         samples = self.settings.engine.kind == "transformers" and self.settings.simulator.kind != "human"
-        if samples and self.share.whole and wants_processes(self.settings.model):
+        if samples and self.share.is_all and wants_processes(self.settings.model):
             make_shares(self.stage, self.settings.model)
 
     def running(self, scratch: Path, policy: str = "") -> Running:
@@ -175,7 +175,7 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     seconds = time.monotonic() - started
     if not first_process():
         return
-    if not run.share.whole:
+    if not run.share.is_all:
         run.log.set_tags({"sweetrl.share": str(run.share)})
         run.log.finish("FINISHED")
         print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
@@ -248,7 +248,7 @@ def _status(function: Callable[[Settings], object], spreads: Callable[[Settings]
         end_with_starter()
     try:
         settings = load_settings()
-        if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
+        if LAUNCHED not in os.environ and current_share().is_all:  # nobody else is at work here
             remove_recorded(Path.cwd())
         if spreads is not None and wants_processes(settings.model) and spreads(settings):
             return launch(settings.model)

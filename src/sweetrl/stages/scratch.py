@@ -42,14 +42,14 @@ class Share:
         return part % self.count == self.index
 
     @property
-    def whole(self) -> bool:
+    def is_all(self) -> bool:
         """Whether this share is all parts."""
         return self.count == 1
 
     @property
     def suffix(self) -> str:
         """The end of this share's file names, which keeps them apart from others'; empty for all parts."""
-        return "" if self.whole else f"-{self.index}-of-{self.count}"
+        return "" if self.is_all else f"-{self.index}-of-{self.count}"
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
