@@ -174,7 +174,7 @@ class FakeServer:
         return await self._send(writer, status, reply, cut=fault == "cut")
 
     async def _far(self, method: str, path: str, body: Any = None) -> tuple[int, Any] | None:
-        """What the server behind a proxy says; None without one."""
+        """The answer of the server behind a proxy; None without such a server."""
         if not self.upstream:
             return None
         import httpx

@@ -86,8 +86,8 @@ def test_a_table_takes_memory_within_bounds(tmp_path: Path, name: str) -> None:
     pq.write_table(pa.table({"a": BOMBS[name]()}), tmp_path / "bomb.parquet", store_schema=False, **options)
     files = [str(tmp_path / "usual.parquet"), str(tmp_path / "bomb.parquet")]
     done = subprocess.run([sys.executable, "-c", READ, *files], capture_output=True, text=True, timeout=200)
-    *said, growth = done.stdout.splitlines()
-    assert "bomb.parquet: this cannot be read as Parquet with rows of text and numbers" in said[0]
+    *lines, growth = done.stdout.splitlines()
+    assert "bomb.parquet: this cannot be read as Parquet with rows of text and numbers" in lines[0]
     assert int(growth) <= 256, done.stdout
 
 

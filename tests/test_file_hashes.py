@@ -20,7 +20,7 @@ from sweetrl.file_hashes import LARGE, dvc_hash, file_hash
 
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read, one for each time; we stand in a project."""
+    """The names of the files that are read, one for each time; the working directory is a project."""
     names: list[str] = []
     true = file_hashes._read
     monkeypatch.setattr(file_hashes, "_read", lambda path: names.append(path.name) or true(path))

@@ -79,7 +79,7 @@ def test_who_reaches_an_address() -> None:
 
 
 @pytest.mark.parametrize("host", ["ü..", "a" * 64 + ".invalid"])
-def test_a_host_that_is_none_is_one_sentence(host: str) -> None:
+def test_an_impossible_host_is_one_sentence(host: str) -> None:
     with pytest.raises(UserError, match=r"nothing can be served there \(.+\); choose another --host\."):
         listening(host, 0).__enter__()
 

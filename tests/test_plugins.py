@@ -67,7 +67,7 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a project with the package `mine`, where we stand; nothing is known from before, or afterwards."""
+    """A project with the package `mine`, in whose folder we are; plug-ins are forgotten before and after the test."""
     folder = tmp_path / "project"
     write(folder / "mine" / "__init__.py", "")
     write(folder / "mine" / "things.py", MINE)

@@ -40,18 +40,18 @@ MODEL = ModelSettings(thought_marks=" ".join(OWN))
 DOMAIN = sweetrl.domain("backend", model={"thought_marks": MODEL.thought_marks})
 TASK = Task("t", "Write f.", "def f(x):\n    return x * 7", (("test1", "f(1)"),))
 SECRET = "return x * 7 I WANT TO ANSWER: 7 OUTPUT: A"
-ASKED = "What is the rate?"
+QUERY = "What is the rate?"
 REPLIES = {
-    "closed": "{0}" + SECRET + "{1}\n\n" + ASKED,
-    "opened by the template": "\n" + SECRET + "{1}\n\n" + ASKED,
-    "an empty one first": "{0}\n{1}{0}" + SECRET + "{1}" + ASKED,
-    "afterwards": ASKED + "\n{0}" + SECRET + "{1}",
-    "afterwards, broken off": ASKED + "\n{0}" + SECRET,
+    "closed": "{0}" + SECRET + "{1}\n\n" + QUERY,
+    "opened by the template": "\n" + SECRET + "{1}\n\n" + QUERY,
+    "an empty one first": "{0}\n{1}{0}" + SECRET + "{1}" + QUERY,
+    "afterwards": QUERY + "\n{0}" + SECRET + "{1}",
+    "afterwards, broken off": QUERY + "\n{0}" + SECRET,
 }
 
 
 class Thinker:
-    """A model that says one thing, whatever it is told."""
+    """A model that always gives the same reply."""
 
     name = "thinker"
 
@@ -93,29 +93,29 @@ def dialogue(*raw: str, tokenizer: Pieces | None = None) -> Trajectory:
 def test_a_thought_is_said_on_no_side(marks: tuple[str, str], kind: str) -> None:
     raw = REPLIES[kind].format(*marks)
     thoughts, spoken = split_thoughts(raw, MODEL.marks)
-    assert SECRET in thoughts and spoken == ASKED
+    assert SECRET in thoughts and spoken == QUERY
 
     trajectory = dialogue(raw, raw)  # the agent's side
-    assert [message.content for message in trajectory.messages] == ["Write f.", ASKED, "Seven.", ASKED]
+    assert [message.content for message in trajectory.messages] == ["Write f.", QUERY, "Seven.", QUERY]
     assert trajectory.turns[0].raw == raw and turn_record(trajectory, DOMAIN) is None
     assert DOMAIN.reply_type(raw) == "question"
     row = Row((1, 2, 3, 4), ((1, 2), (3, 4)))
     contexts = [prompt.messages for _, _, prompt in states_of([(trajectory, row)], "You are.", 0, MODEL.marks)]
-    assert contexts[1][2:] == (("assistant", ASKED), ("user", "Seven."))
-    same = [Candidate((place,), text, 1, place) for place, text in enumerate((raw, ASKED, raw.replace(SECRET, "hm")))]
+    assert contexts[1][2:] == (("assistant", QUERY), ("user", "Seven."))
+    same = [Candidate((place,), text, 1, place) for place, text in enumerate((raw, QUERY, raw.replace(SECRET, "hm")))]
     assert choose_pairs(same, DOMAIN, RankSettings(), Random(0)) == []
     turn = plain(trajectory, DOMAIN)["turns"][0]
     assert SECRET in turn["thoughts"] and turn["raw"] is None and turn["kind"] == "question"
 
     user = LlmSimulator(Thinker(raw), DOMAIN, leaks="refuse")  # type: ignore[arg-type]
-    assert asyncio.run(user.answer(TASK, trajectory.messages[:2], 0)) == ASKED
-    assert first_wins(raw.replace(ASKED, "The second: B."), MODEL.marks) == 0.0  # the judge's
+    assert asyncio.run(user.answer(TASK, trajectory.messages[:2], 0)) == QUERY
+    assert first_wins(raw.replace(QUERY, "The second: B."), MODEL.marks) == 0.0  # the judge's
 
     log = {"messages": [{"role": "user", "content": "Write f."}, {"role": "assistant", "content": raw}], "reward": 0.0}
     assert parse_log(log, "log", DOMAIN).messages == trajectory.messages[:2]
     official = trajectory_row(trajectory)
     official["dialogue_history"][1]["content"] = raw  # of a file whose maker showed them
-    assert [parse_trajectory(official, "file", DOMAIN).messages[index].content for index in (1, 3)] == [ASKED, ASKED]
+    assert [parse_trajectory(official, "file", DOMAIN).messages[index].content for index in (1, 3)] == [QUERY, QUERY]
 
 
 @pytest.mark.parametrize("marks", [*MARKS, OWN], ids=lambda marks: marks[0])
@@ -138,18 +138,18 @@ def test_a_served_agent_tells_its_thoughts_apart_and_they_come_back(marks: tuple
     reply = Completion((1, 2), (), raw, "stop")
     written = _written(request, [reply], 3, Handed("agent", "1", tmp_path, "base", config))
     message = written["choices"][0]["message"]
-    assert message["content"] == ASKED and message["reasoning_content"] == SECRET
-    bare = _written(request, [Completion((1,), (), ASKED, "stop")], 3, Handed("agent", "1", tmp_path, "base", config))
+    assert message["content"] == QUERY and message["reasoning_content"] == SECRET
+    bare = _written(request, [Completion((1,), (), QUERY, "stop")], 3, Handed("agent", "1", tmp_path, "base", config))
     assert "reasoning_content" not in bare["choices"][0]["message"]
 
     recorder = Recorder(tmp_path / "kept")
     name = recorder.turn(request, [raw], "agent", config.split)
-    shown = {"role": "assistant", "content": ASKED}
+    shown = {"role": "assistant", "content": QUERY}
     follow = ChatRequest((user, shown, user), Sampling(8), 0, False, False, 2, True, name or "")
     assert name and recorder.turn(follow, [raw], "agent", config.split) == name, "what the client was shown is known"
     parsed = parse_log({"messages": recorder.open[name]["said"], "reward": 1.0}, "log", DOMAIN)
-    assert parsed.messages[1].content == ASKED
-    assert parsed.turns[0].raw == f"{OWN[0]}\n{SECRET}\n{OWN[1]}\n\n{ASKED}", "with the marks of the model that learns"
+    assert parsed.messages[1].content == QUERY
+    assert parsed.turns[0].raw == f"{OWN[0]}\n{SECRET}\n{OWN[1]}\n\n{QUERY}", "with the marks of the model that learns"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_is_learnt_begins_with_what_is_said(reply: str, thoughts: str) -> N
 def test_tokens_of_thoughts_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Pieces()
     monkeypatch.setattr(scored, "load_tokenizer", lambda base: tokenizer)
-    thoughtful, thoughtless = dialogue("<think>abc</think>What?", ASKED, tokenizer=tokenizer), dialogue(ASKED)
+    thoughtful, thoughtless = dialogue("<think>abc</think>What?", QUERY, tokenizer=tokenizer), dialogue(QUERY)
     count = scored.thought_counter(MODEL)
     assert (count(thoughtful), count(thoughtless), count(dialogue("<think>abc</think>What?"))) == (16, 0, 0)
     assert scored.summarize([thoughtful], count)[scored.THOUGHTS] == 8.0

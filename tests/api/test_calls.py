@@ -29,7 +29,7 @@ def dialogue(reward: float) -> Trajectory:
 
 
 def call(settings: Settings, task: Task = TASK) -> str:
-    """What unfinished dialogues of one attempt at `task` are known by."""
+    """The digest that names unfinished dialogues of one attempt at `task`."""
     policy, how = sweetrl.Policy(settings.model, settings.engine), settings.collect
     return dialogues_call(load_domain(settings), [policy], [task], 1, how.batch, how.shard)
 

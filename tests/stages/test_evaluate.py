@@ -75,7 +75,7 @@ def test_candidates_appear_in_the_report(settings):
     assert "What the critic thinks" in page and "+0.250" in page and "Hm &lt;b&gt;?" in page
 
 
-def test_what_is_missing_is_said_before_anything_is_done(settings, tiny_model):
+def test_missing_inputs_are_refused_before_anything_is_done(settings, tiny_model):
     with pytest.raises(UserError, match="at least 2 tasks"):
         evaluate(make_settings(tiny_model, tasks=1))
     (POLICY / "adapter_config.json").unlink()

@@ -183,7 +183,7 @@ def test_the_folder_has_the_logits_of_the_model_from_which_the_file_was_written(
         ("qwen2", {"qwen2.attention.head_count": 0}, {}, r"transformers cannot read it \("),
     ],
 )
-def test_what_transformers_would_leave_out_in_silence_is_said(
+def test_what_transformers_would_silently_leave_out_is_refused(
     architecture: str,
     more: dict[str, Any],
     options: dict[str, Any],

@@ -71,7 +71,7 @@ def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
     assert facts["for sweet"].startswith("6 of 6 dialogues have no reference")
 
 
-def test_tasks_of_one_name_are_told_apart_by_their_content() -> None:
+def test_tasks_with_equal_names_differ_by_their_content() -> None:
     rows = [chat("One?", "x"), chat("Two?", "x"), chat("One?", "x", reference="1"), chat("One?", "y", reference="1")]
     dialogues = import_(write("a.jsonl", *(row | {"task_id": "order"} for row in rows)))[1]
     ids = [dialogue.task.id for dialogue in dialogues]

@@ -56,7 +56,7 @@ def test_a_stage_starts_its_processes_with_its_own_command(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_all_processes_find_wrong_is_said_once(tmp_path: Path) -> None:
+def test_an_error_of_all_processes_is_printed_once(tmp_path: Path) -> None:
     done = run(tmp_path, "model: {processes: 2, device: cpu}\nseed: 13\n")
     assert done.returncode == 1
     assert done.stderr.count("error:") == 1 and "error: thirteen: this seed is unlucky" in done.stderr
@@ -119,7 +119,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         ("os.kill(os.getpid(), 15)", r"was killed \(signal 15\); run the same command again to go on"),
     ],
 )
-def test_a_stage_that_ends_without_a_word_is_said_to_have_been_killed(tmp_path: Path, code: str, words: str) -> None:
+def test_a_stage_that_ends_without_a_message_was_killed(tmp_path: Path, code: str, words: str) -> None:
     (tmp_path / "ends.py").write_text(f"import os\n{code}")
     with pytest.raises(UserError, match=words):
         launch.run_stage_in(tmp_path, "rank", module="ends", part="sweet, seed 7")

@@ -47,7 +47,7 @@ def test_what_is_read_must_be_what_dvc_depends_on(project: Path) -> None:
     check_declared(parse_settings({"model": {"base": "models/llama"}, "sources": {"base": "models/llama"}}))
 
 
-def test_another_place_is_said_with_the_key_to_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_outside_of_sources_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = parse_settings({"model": {"base": "models/llama"}, "sources": {"base": "models/base"}})
     words = r"`model.base: models/llama` is not in `sources.base` \(models/base\)"
     with pytest.raises(UserError, match=words):

@@ -93,16 +93,9 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
         TrajectoryStore(folder / "data/trajectories").write_shard(0, trajectories)
         write_pairs(folder / "data/pairs.parquet", trajectory_pairs(trajectories)[0])
         replies = [chat.reply(text) for text in ("Is there a maximum?", "What is the rate per hour?", "I do not know.")]
+        prompt = chat.open("Help.", "I want a function.")
         preferences = [
-            Preference(
-                trajectory.task.id,
-                trajectory.attempt,
-                0,
-                chat.open("Help.", "I want a function."),
-                *chance.sample(replies, 2),
-                0.1,
-                -0.1,
-            )
+            Preference(trajectory.task.id, trajectory.attempt, 0, prompt, *chance.sample(replies, 2), 0.1, -0.1)
             for trajectory in trajectories[:12]
         ]
         write_table(folder / "data/preferences" / files.CANDIDATES, RankedState, [])
