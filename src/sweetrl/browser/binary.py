@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweetrl.errors import UserError
 
-# Headless shells first: the same engine without a desktop browser around it. Wrapper scripts (which add flags) never.
+# Headless shells first: the same engine without a desktop browser around it. Never wrapper scripts (they add flags).
 _PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
     "/usr/lib/chromium/chromium",
@@ -31,7 +31,7 @@ INSTALL = (
 
 
 def find_browser(path: str = "") -> Path:
-    """Return the browser to use: `path` where it is given, else the best found; a UserError says what to install."""
+    """Return the browser to use: `path` where it is given, else this machine's; a UserError says what to install."""
     if path:
         named = Path(shutil.which(path) or path)
         if not (named.is_file() and os.access(named, os.X_OK)):
@@ -43,9 +43,9 @@ def find_browser(path: str = "") -> Path:
         if os.access(place, os.X_OK):
             return Path(place)
     for name in _NAMES:
-        found = shutil.which(name)
-        if found and not _is_script(Path(found)):
-            return Path(found).resolve()
+        program = shutil.which(name)
+        if program and not _is_script(Path(program)):
+            return Path(program).resolve()
     home = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
     for pattern in _PLAYWRIGHT:
         shells = sorted(home.glob(pattern))
@@ -56,7 +56,7 @@ def find_browser(path: str = "") -> Path:
 
 def fonts_fingerprint() -> str:
     """Return 12 hex digits of the names and sizes of the system's fonts and of fontconfig's files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder in _FONTS:
         for root, folders, names in os.walk(folder):
             folders.sort()
@@ -65,10 +65,10 @@ def fonts_fingerprint() -> str:
                     continue
                 path = Path(root) / name
                 try:
-                    found.update(f"{path} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
+                    digest.update(f"{path} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
                 except OSError:
                     continue  # a dangling link
-    return found.hexdigest()[:12]
+    return digest.hexdigest()[:12]
 
 
 def _is_script(path: Path) -> bool:

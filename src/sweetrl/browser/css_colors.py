@@ -1,6 +1,6 @@
-"""Computed colours of CSS Color 4, as a browser writes them, to the red, green and blue that it paints.
+"""From computed colours of CSS Color 4, as a browser writes them, to the red, green and blue that it paints.
 
-Chromium writes `rgb()` and `rgba()` for old notations, and what the page said for new ones: `lab()`, `lch()`,
+Chromium writes `rgb()` and `rgba()` for old notations, and new notations as the page has them: `lab()`, `lch()`,
 `oklab()`, `oklch()`, `color()` (of which sRGB and Display P3 are read). Matrices and curves are those of the standard
 (css-color-4, section 18); what lies outside of sRGB is clipped in each channel, as Chromium paints it.
 """
@@ -17,7 +17,7 @@ NOTHING: Rgba = (0.0, 0.0, 0.0, 0.0)
 # One colour anywhere in a computed value; none contains another.
 COLOR = re.compile(r"\b(?:rgba?|lab|lch|oklab|oklch|color)\([^()]*+\)")
 _PART = re.compile(r"none|[-+]?(?:\d++\.?\d*+|\.\d++)(?:e[-+]?\d{1,3})?", re.I)
-_WHOLE = re.compile(r"(\w+)\(\s*([a-z][\w-]*\s)?([^()]*)\)")
+_FUNCTION = re.compile(r"(\w+)\(\s*([a-z][\w-]*\s)?([^()]*)\)")
 _LONGEST = 200  # characters; Chromium writes fewer
 
 Matrix = tuple[tuple[float, float, float], ...]
@@ -50,10 +50,10 @@ _P3_TO_XYZ: Matrix = (
 
 def parse_color(text: str) -> Rgba:
     """Return (red, green, blue) in 0..255 and alpha in 0..1 of a computed colour; all 0 for anything else."""
-    found = _WHOLE.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    if found is None:
+    match = _FUNCTION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if match is None:
         return NOTHING
-    kind, space, rest = found.group(1), (found.group(2) or "").strip(), found.group(3)
+    kind, space, rest = match.group(1), (match.group(2) or "").strip(), match.group(3)
     parts = [0.0 if each.lower() == "none" else float(each) for each in _PART.findall(rest)]
     if len(parts) not in (3, 4):
         return NOTHING

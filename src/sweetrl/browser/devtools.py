@@ -1,4 +1,4 @@
-"""The DevTools protocol over two pipes: one browser process, calls from any thread, events to who asked for them."""
+"""The DevTools protocol over two pipes: one browser process, calls from any thread, events to their listeners."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ LONGEST = 512 * 2**20  # bytes of a message: the picture of a large page has som
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NAMESPACES = "namespaces"
 
-# No --no-sandbox, ever. What is not about repeatable pixels is about silence: nothing may be fetched or written on its
-# own.
+# No --no-sandbox, ever. Flags serve repeatable pixels, or silence: the browser fetches and writes nothing by itself.
 FLAGS = (
     "--headless", "--remote-debugging-pipe", "--force-color-profile=srgb", "--force-device-scale-factor=1",
     "--disable-lcd-text", "--font-render-hinting=none", "--hide-scrollbars", "--disable-checker-imaging",
@@ -51,7 +50,7 @@ FLAGS = (
 
 
 class BrowserGone(Exception):
-    """The browser process ended; what was under way must be asked again."""
+    """The browser process ended; what was under way must be called again."""
 
 
 class PageCrashed(Exception):
@@ -100,13 +99,13 @@ class Browser:
     def _start(self, program: Path, memory_mib: int) -> None:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        told, tell = os.pipe()
-        ends = [str(number) for number in (to_browser, from_browser, tell)]
+        status_reader, status_writer = os.pipe()
+        ends = [str(number) for number in (to_browser, from_browser, status_writer)]
         command = [sys.executable, "-I", "-S", str(_LAUNCHER), *ends, str(memory_mib), str(program), *FLAGS]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                pass_fds=(to_browser, from_browser, tell),
+                pass_fds=(to_browser, from_browser, status_writer),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -114,18 +113,18 @@ class Browser:
                 env={"TMPDIR": str(self._folder), "PATH": "/usr/bin:/bin"},
                 start_new_session=True,
             )
-        for descriptor in (to_browser, from_browser, tell):
+        for descriptor in (to_browser, from_browser, status_writer):
             os.close(descriptor)
-        self.containment = os.read(told, 200).decode(errors="replace") or "none"
-        os.close(told)
+        self.containment = os.read(status_reader, 200).decode(errors="replace") or "none"
+        os.close(status_reader)
         threading.Thread(target=self._read, name="browser-pipe", daemon=True).start()
         try:
             version = self.call("Browser.getVersion", timeout=START_SECONDS)
             self.version = str(version["product"])[:100]
         except (BrowserGone, CallTimeout, CallError, KeyError) as error:
-            said = self._log.read_text(errors="replace").strip().splitlines()
+            lines = self._log.read_text(errors="replace").strip().splitlines()
             self.close()
-            why = next((line for line in reversed(said) if "sandbox" in line.lower()), said[-1] if said else "it ended")
+            why = next((line for line in reversed(lines) if "sandbox" in line.lower()), (lines or ["it ended"])[-1])
             advice = INSTALL
             if "sandbox" in why.lower():  # it is never switched off
                 advice = "its own sandbox needs user namespaces: allow them to unprivileged users, or " + INSTALL
@@ -158,7 +157,7 @@ class Browser:
         return self.wait(self.send(method, session, **parameters), timeout)
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> Call:
-        """Send one command; `wait` fetches the result, if anybody wants it. Safe in handlers. Raises BrowserGone."""
+        """Send one command; `wait` fetches the result. Safe in handlers. Raises BrowserGone."""
         number, call = next(self._numbers), Call(session)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
@@ -224,7 +223,7 @@ class Browser:
     def _read(self) -> None:
         """The pipe's thread: hand out answers and events until the browser ends.
 
-        Processes that have met a page write here: whatever cannot be read is the browser's end, and nobody else's.
+        Processes that have met a page write here: whatever cannot be read ends the browser, and nothing else.
         """
         try:
             for message in self._messages():
@@ -324,16 +323,16 @@ class Clock:
 
 
 def _descendants(pid: int) -> list[int]:
-    found, waiting = [], [pid]
+    processes, waiting = [], [pid]
     while waiting:
-        at = waiting.pop()
-        found.append(at)
+        process = waiting.pop()
+        processes.append(process)
         try:
-            for thread in Path(f"/proc/{at}/task").iterdir():
+            for thread in Path(f"/proc/{process}/task").iterdir():
                 waiting.extend(int(child) for child in (thread / "children").read_text().split())
         except OSError:
             continue  # it ended, or the kernel does not list children
-    return found
+    return processes
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -75,7 +75,7 @@ class Ground:
 @dataclass(frozen=True)
 class Facts:
     """What styles say of a page: elements (their texts still empty), lines of text that belong to them, the page's
-    colour, and for each element its ground. Which of it is to be seen, pictures say (sweetrl.browser.ink).
+    colour, and for each element its ground. Pictures say what of it can be seen (sweetrl.browser.ink).
     """
 
     elements: tuple[Element, ...]
@@ -99,12 +99,12 @@ class _State:
 
 
 def content_height(snapshot: dict[str, Any]) -> int:
-    """Return the height of the whole document in CSS pixels."""
+    """Return the height of the document in CSS pixels."""
     return int(snapshot["documents"][0].get("contentHeight", 0) + 0.999)
 
 
 def content_width(snapshot: dict[str, Any]) -> int:
-    """Return the width of the whole document in CSS pixels."""
+    """Return the width of the document in CSS pixels."""
     return int(snapshot["documents"][0].get("contentWidth", 0) + 0.999)
 
 
@@ -163,9 +163,9 @@ class _Reader:
 
     def _canvas(self) -> Rgb:
         """The colour of the page: the root's background, else the body's, else white."""
-        for wanted in ("HTML", "BODY"):
+        for tag in ("HTML", "BODY"):
             for node, name in enumerate(self.nodes["nodeName"]):
-                if self.strings[name] == wanted and node in self.layout_of:
+                if self.strings[name] == tag and node in self.layout_of:
                     style = self._style(self.layout_of[node])
                     painted = _painted(style)
                     if painted is not None:
@@ -234,7 +234,7 @@ class _Reader:
 
     @cached_property
     def _chosen(self) -> dict[int, str]:
-        """What every select shows: the words of its first chosen option. All are found in one walk."""
+        """What every select shows: the words of its first chosen option. One walk reads all of them."""
         parents, names, words = self.nodes["parentIndex"], self.nodes["nodeName"], dict[int, list[str]]()
         first = dict[int, int]()
         for option in sorted(set(self.nodes["optionSelected"]["index"])):
@@ -256,7 +256,7 @@ class _Reader:
         if style["visibility"] != "visible" or above.opacity < 0.05:
             return
         value = self.layout["text"][index]
-        whole = self.strings[value] if value >= 0 else ""
+        content = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
         how = font(style)
         a, b, c, d = above.turn or (1.0, 0.0, 0.0, 1.0)
@@ -265,8 +265,8 @@ class _Reader:
         end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
-            joined = start == end and not any(map(str.isspace, whole[max(start - 1, 0) : start + 1]))
-            letters, end = whole[start : start + length], start + length
+            joined = start == end and not any(map(str.isspace, content[max(start - 1, 0) : start + 1]))
+            letters, end = content[start : start + length], start + length
             text, place = _collapse(letters), Box(*self.boxes["bounds"][number])
             if above.columns is not None:
                 place = above.columns.place(place)
@@ -274,7 +274,7 @@ class _Reader:
             if text and right - left >= 1 and bottom - top >= 1:
                 box = Box(left, top, right - left, bottom - top)
                 self.lines.append(Line(at, text, box, place, letters, how, above.turn, color[3] < 0.1, joined))
-        self.open = end == len(whole) > 0 and not whole[-1].isspace()
+        self.open = end == len(content) > 0 and not content[-1].isspace()
 
     def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
         """Words right in the body are an element of their own."""

@@ -1,7 +1,7 @@
-"""What of a page is really to be seen, from its pictures: texts, coloured boxes, and things (images, controls).
+"""What of a page can really be seen, from its pictures: texts, coloured boxes, and things (images, controls).
 
-Styles alone cannot tell: what they describe may be covered, cut off, masked, filtered, or of its background's colour.
-One picture cannot tell, either: lines, borders and patterns have ink of any colour, too. So the same page is painted
+Styles do not suffice: what they describe may be covered, cut off, masked, filtered, or of its background's colour.
+One picture does not, either: lines, borders and patterns have ink of any colour, too. So the same page is painted
 without its texts, and without its things, and what changes is what was there.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 4000  # lines; a page with more is a bomb
 # Leaves of a page that have a look of their own. What else is an image (by its role, its background) may have content.
 THINGS = frozenset(("img", "svg", "video", "canvas", "iframe", "object", "embed", "input", "textarea", "select", "hr"))
-_CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
+_CONTRAST = 20.0  # Euclidean distance in RGB: less is not distinguished
 _LEGIBLE = 40.0  # the same for letters and for things; #e8e8e8 on white
 _SAMPLES = 100
 # Pixels that are looked at, of all lines and of all else; of a gradient once for each step. A page has 11 million, and
@@ -46,20 +46,20 @@ class Pictures:
     page has none of is None.
     """
 
-    whole: np.ndarray
+    page: np.ndarray
     without_texts: bytes | None = None
     without_things: bytes | None = None
     sheet: bytes | None = None
 
 
 class _Budget:
-    """What looking at a page may still cost, in pixels."""
+    """How many pixels of a page may still be looked at."""
 
     def __init__(self) -> None:
         self.left = _MOST
 
     def allows(self, pixels: int) -> bool:
-        """Take so many; False where they are not there any more."""
+        """Take so many pixels from the budget; False where it is used up."""
         self.left -= pixels
         return self.left >= 0
 
@@ -69,29 +69,29 @@ def is_thing(element: Element) -> bool:
     return element.role == "image" or element.tag in THINGS
 
 
-def apart(found: Facts) -> bool:
-    """Whether no text stands on or in a thing, so that one picture without either tells what each was."""
-    things = [ground.box for element, ground in zip(found.elements, found.grounds, strict=True) if is_thing(element)]
-    if len(things) * len(found.lines) > _PAIRS:
+def apart(facts: Facts) -> bool:
+    """Whether no text stands on or in a thing, so that one picture without both is enough to judge each."""
+    things = [ground.box for element, ground in zip(facts.elements, facts.grounds, strict=True) if is_thing(element)]
+    if len(things) * len(facts.lines) > _PAIRS:
         return False
-    return not any(_meet(line.box, thing) for line in found.lines for thing in things)
+    return not any(_meet(line.box, thing) for line in facts.lines for thing in things)
 
 
-def _meet(one: Box, two: Box) -> bool:
-    across = one.x < two.x + two.width + 1 and two.x < one.x + one.width + 1
-    return across and one.y < two.y + two.height + 1 and two.y < one.y + one.height + 1
+def _meet(a: Box, b: Box) -> bool:
+    across = a.x < b.x + b.width + 1 and b.x < a.x + a.width + 1
+    return across and a.y < b.y + b.height + 1 and b.y < a.y + a.height + 1
 
 
-def visible(pictures: Pictures, found: Facts) -> tuple[tuple[Element, ...], tuple[Box, ...]]:
-    """Return the elements that are to be seen, with the texts and backgrounds that are; and where ink is no text."""
-    picture = pictures.whole
+def visible(pictures: Pictures, facts: Facts) -> tuple[tuple[Element, ...], tuple[Box, ...]]:
+    """Return the visible elements, with their visible texts and backgrounds; and the places of ink that is no text."""
+    picture = pictures.page
     texts, unread = _texts(
-        picture, _other(pictures.without_texts, picture), _other(pictures.sheet, picture), found.lines
+        picture, _other(pictures.without_texts, picture), _other(pictures.sheet, picture), facts.lines
     )
     bare = _other(pictures.without_things, picture)
     budget = _Budget()
     listed: list[Element | None] = []
-    for index, (element, ground) in enumerate(zip(found.elements, found.grounds, strict=True)):
+    for index, (element, ground) in enumerate(zip(facts.elements, facts.grounds, strict=True)):
         if is_thing(element) and not _changes(picture, bare, ground.box, budget):
             if element.tag in THINGS:
                 listed.append(None)
@@ -104,7 +104,7 @@ def visible(pictures: Pictures, found: Facts) -> tuple[tuple[Element, ...], tupl
 
 
 def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
-    """Drop what is None (it has no children) and count parents anew."""
+    """Drop what is None (it has no children) and number the parents again."""
     places: list[int] = []
     kept: list[Element] = []
     for element in listed:
@@ -117,18 +117,18 @@ def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
 def _texts(
     picture: np.ndarray, bare: np.ndarray | None, sheet: np.ndarray | None, lines: Sequence[Line]
 ) -> tuple[dict[int, str], tuple[Box, ...]]:
-    """The texts to be read, by the index of their element, and the places of ink that is none.
+    """The readable texts, by the index of their element, and the places of ink that is no text.
 
-    A line that goes backwards is read by nobody, nor is a text of which less than half can be read.
+    A line that goes backwards does not count, nor does a text of which less than half can be read.
     """
     if bare is None or sheet is None:
         return {}, ()
-    found = dict[int, list[str]]()
+    parts_of = dict[int, list[str]]()
     all_of = dict[int, list[Line]]()
     unread = list[Box]()
     budget = _Budget()
     last = dict[int, Line]()
-    before: Line | None = None  # the line before, if all of it is to be read
+    before: Line | None = None  # the line before, if all of it is readable
     lines = lines[:LIMIT]
     for line, layer in zip(lines, reading.layers(lines), strict=True):
         at = line.element
@@ -142,11 +142,11 @@ def _texts(
         if text:
             last[at] = line
             if line.joined and before is not None and before.element == at:
-                found[at][-1] += text
+                parts_of[at][-1] += text
             else:
-                found.setdefault(at, []).append(text)
+                parts_of.setdefault(at, []).append(text)
         before = line if text == line.text else None
-    texts = {index: " ".join(parts) for index, parts in found.items()}
+    texts = {index: " ".join(parts) for index, parts in parts_of.items()}
     for index, text in list(texts.items()):
         if 2 * len(text.split()) < sum(len(line.text.split()) for line in all_of[index]):
             unread += [line.box for line in all_of[index]]
@@ -155,23 +155,23 @@ def _texts(
 
 
 def _read(picture: np.ndarray, bare: np.ndarray, sheet: np.ndarray, line: Line, budget: _Budget) -> str | None:
-    """The words of a line whose ink is in the picture, not in `bare`, and as on the sheet; None where there is none."""
+    """The words of a line whose ink is in the picture, not in `bare`, and as on the sheet; None where it has no ink."""
     import numpy as np
 
-    place = _place(picture, line.place, whole=True)
+    place = _place(picture, line.place, full=True)
     if not place.size or not budget.allows(place.size // 3 * _MOVES[line.control]):
         return None
-    gone = place.astype(np.float32) - _place(bare, line.place, whole=True)
+    gone = place.astype(np.float32) - _place(bare, line.place, full=True)
     ink = np.sqrt((gone * gone).sum(-1))
     if (ink <= _LEGIBLE).all():
         return None
     ink[ink <= _CONTRAST] = 0
-    drawn = 255 - _place(sheet, line.place, whole=True).astype(np.float32)
+    drawn = 255 - _place(sheet, line.place, full=True).astype(np.float32)
     seen = min(1.0, (place.shape[1] + 2) / line.place.width)
     return reading.legible(ink, drawn, line, seen, _LEGIBLE)
 
 
-def glance(picture: np.ndarray, found: Facts) -> Counter[str]:
+def glance(picture: np.ndarray, facts: Facts) -> Counter[str]:
     """Count the words in whose lines' places there is anything, and, as "", the page's edges: what a page shows."""
     import numpy as np
     from PIL import Image
@@ -180,24 +180,24 @@ def glance(picture: np.ndarray, found: Facts) -> Counter[str]:
     edges = np.zeros(grey.shape, bool)
     edges[:, 1:] = np.maximum(grey[:, 1:], grey[:, :-1]) - np.minimum(grey[:, 1:], grey[:, :-1]) >= _EDGE
     budget, shown = _Budget(), Counter[str]({"": int(edges.sum())})
-    for line in found.lines[:LIMIT]:
-        place = _place(edges, line.box, whole=True)
+    for line in facts.lines[:LIMIT]:
+        place = _place(edges, line.box, full=True)
         if line.element >= 0 and budget.allows(place.size) and place.any():
             shown.update(line.text.split())
     return shown
 
 
-def agree(one: Counter[str], two: Counter[str]) -> bool:
-    """Whether two renderings show nearly the same words, and neither twice as much else."""
-    edges, others = sorted((one[""], two[""]))
-    common, total = (one & two).total() - edges, one.total() + two.total() - edges - others
-    return 2 * edges >= others and 2 * common >= _AGREED * total
+def agree(first: Counter[str], second: Counter[str]) -> bool:
+    """Whether two renderings (see `glance`) show nearly the same words, and neither has twice the other's edges."""
+    fewer, more = sorted((first[""], second[""]))
+    common, total = (first & second).total() - fewer, first.total() + second.total() - fewer - more
+    return 2 * fewer >= more and 2 * common >= _AGREED * total
 
 
 def _other(png: bytes | None, picture: np.ndarray) -> np.ndarray | None:
     """Open a second picture of the page; None where there is none, or one of another size (the page grew with it)."""
-    found = pixels(png) if png is not None else None
-    return found if found is not None and found.shape == picture.shape else None
+    other = pixels(png) if png is not None else None
+    return other if other is not None and other.shape == picture.shape else None
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -209,8 +209,8 @@ def pixels(png: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def _place(picture: np.ndarray, box: Box, whole: bool = False) -> np.ndarray:
-    """The part of a picture in a box, `whole` or about `_SAMPLES` rows and columns of it.
+def _place(picture: np.ndarray, box: Box, full: bool = False) -> np.ndarray:
+    """The part of a picture in a box: in `full`, or about `_SAMPLES` rows and columns of it.
 
     Nothing is copied: the cost must not depend on what a page says, or on how large it is.
     """
@@ -220,21 +220,21 @@ def _place(picture: np.ndarray, box: Box, whole: bool = False) -> np.ndarray:
     bottom = min(int(box.y + box.height + 0.999), height)
     if right <= left or bottom <= top:
         return picture[:0, :0]
-    if whole:
+    if full:
         return picture[top:bottom, left:right]
     down, across = max((bottom - top) // _SAMPLES, 1), max((right - left) // _SAMPLES, 1)
     return picture[top:bottom:down, left:right:across]
 
 
 def _flat(place: np.ndarray) -> np.ndarray:
-    """Its pixels (n x 3, float32)."""
+    """The pixels of a place (n x 3, float32)."""
     import numpy as np
 
     return place.reshape(-1, 3).astype(np.float32)
 
 
 def _changes(picture: np.ndarray, bare: np.ndarray | None, box: Box, budget: _Budget) -> bool:
-    """Whether enough of a place looks another way in `bare`."""
+    """Whether enough of a place looks different in `bare`."""
     import numpy as np
 
     place = _place(picture, box)

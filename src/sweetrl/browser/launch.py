@@ -1,4 +1,4 @@
-"""Starts the browser in a world of its own: no network, nothing of the machine's data, no right of the one who asked.
+"""Starts the browser isolated: no network, nothing of the machine's data, no rights of the user who started it.
 
 Run as a script with the standard library only: `python -I -S launch.py IN_FD OUT_FD STATUS_FD MEMORY_MIB PROGRAM
 ARGUMENT...`. It hands the two ends of the protocol to the program as its descriptors 3 and 4, makes namespaces
@@ -55,23 +55,23 @@ def main() -> None:
 
 
 def _hindrance(kept: list[str]) -> str:
-    """What keeps this machine from isolating us, "" where nothing does; tried by a child, because it cannot be undone.
+    """What keeps this machine from isolating us, "" where nothing does; a child tries, because it cannot be undone.
 
-    Namespaces may be allowed and what makes use of them not: containers and distributions forbid mounts or mappings.
+    Namespaces may be allowed, but not their use: containers and distributions forbid mounts or mappings.
     """
-    heard, said = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
             result = _isolate(kept)
         except BaseException as error:
             result = f"none: {error}"
-        os.write(said, result.encode(errors="replace")[:200])
+        os.write(writer, result.encode(errors="replace")[:200])
         os._exit(0)
-    os.close(said)
+    os.close(writer)
     os.waitpid(child, 0)
-    result = os.read(heard, 200).decode(errors="replace")
-    os.close(heard)
+    result = os.read(reader, 200).decode(errors="replace")
+    os.close(reader)
     return "" if result == "namespaces" else result or "none"
 
 
@@ -96,7 +96,7 @@ def _isolate(kept: list[str]) -> str:
     except OSError:
         _mount("tmpfs", SHARED_MEMORY, "tmpfs", NOSUID | NODEV, "size=1g,mode=1777")
     for path, folder in folders:
-        if not os.path.isdir(path):  # it was below a covered one
+        if not os.path.isdir(path):  # it was in a covered folder
             os.makedirs(path)
             _mount(f"/proc/self/fd/{folder}", path, None, BIND | REC)
         os.close(folder)

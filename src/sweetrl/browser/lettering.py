@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sweetrl.browser.page import Box
 
-_APART = (-0.05, 0.3)  # font sizes between two letters, beside what the font gives: beyond, no words are read
+_APART = (-0.05, 0.3)  # font sizes between two letters, beside what the font gives: beyond, words are unreadable
 _NUMBER = re.compile(r"-?[\d.]+(?:e-?\d+)?")
 Turn = tuple[float, float, float, float]  # the matrix (a, b, c, d) of a transform: where it moves to is in the boxes
 
@@ -32,7 +32,7 @@ class Columns:
 
 
 def font(style: dict[str, str]) -> str:
-    """How letters are written (CSS): in their font; as far apart as they are, unless nobody would read words so."""
+    """How letters are written (CSS): in their font; as far apart as they are, unless words would be unreadable."""
     parts = [f"{name}:{style[name]}" for name in ("font-style", "font-weight", "font-size", "font-variant-caps")]
     size = first_number(style["font-size"])
     for name in ("letter-spacing", "word-spacing"):
@@ -65,12 +65,12 @@ def turn_of(style: dict[str, str], above: Turn | None) -> Turn | None:
     return turn
 
 
-def _times(one: Turn, two: Turn) -> Turn:
-    (a, b, c, d), (e, f, g, h) = one, two
+def _times(outer: Turn, inner: Turn) -> Turn:
+    (a, b, c, d), (e, f, g, h) = outer, inner
     return (a * e + c * f, b * e + d * f, a * g + c * h, b * g + d * h)
 
 
 def first_number(text: str) -> float:
     """Return the first number of a style, 0 where it has none."""
-    found = _NUMBER.search(text)
-    return float(found.group()) if found else 0.0
+    match = _NUMBER.search(text)
+    return float(match.group()) if match else 0.0

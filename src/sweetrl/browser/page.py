@@ -50,10 +50,10 @@ class Page:
 
     `elements` are the visible ones in document order. `status` is `ok`; `truncated` (cut at the height limit);
     `timeout` (not rendered in time: the picture is blank); or `bad` (the page brings the browser down: blank, too).
-    `flags` name what was found in the HTML and did not count (as `external-script`). `renderer` names the browser, the
-    fonts and this package's own version: pages of different renderers are not to be compared. `unread`
-    are places whose ink is letters that nobody can read: it is nothing to compare. `others` has a place for
-    each of the renderer's other views (sweetrl.browser.tab): the page as it is there, None where it shows the same.
+    `flags` name what the HTML has that did not count (as `external-script`). `renderer` names the browser, the fonts
+    and this package's own version: pages of different renderers must not be compared. `unread` are places whose ink is
+    unreadable letters; they are not compared, either. `others` has a place for each of the renderer's other views
+    (sweetrl.browser.tab): the page as it is there, None where it shows the same.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}

@@ -1,7 +1,7 @@
 """Pictures of the web, as far as pages of ColBench use them: placeholder services, answered by a drawing of our own.
 
-Every picture looks the same whatever its number or topic (nobody could know the reference's), is of the size that the
-address asks for up to a limit, and costs the browser the same to draw.
+Every picture looks the same, whatever its number or topic: nobody could know the reference's. It has the size that the
+address asks for, up to a limit, and always costs the browser the same to draw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HOSTS = (
     "unsplash.it",
 )  # fmt: skip
 _PAIR = re.compile(r"(\d{1,5})\s*[x×/]\s*(\d{1,5})(?=$|[/.?&@x])")
-_ONE = re.compile(r"/(\d{1,5})(?=$|[/.?&])")
+_SIDE = re.compile(r"/(\d{1,5})(?=$|[/.?&])")
 _ID = re.compile(r"/(?:id|seed)/[^/]*")
 
 
@@ -33,17 +33,16 @@ def size(address: str) -> tuple[int, int] | None:
     path = parts.path
     if host.endswith("picsum.photos"):
         path = _ID.sub("", path, count=1)
-    found = _PAIR.search(path)
-    if found:
-        width, height = int(found.group(1)), int(found.group(2))
+    if pair := _PAIR.search(path):
+        width, height = int(pair.group(1)), int(pair.group(2))
     elif host.endswith("unsplash.com"):
         try:
             width = int(query.get("w", ["1080"])[0])
             height = int(query.get("h", [str(width * 2 // 3)])[0])
         except ValueError:
             return None
-    elif one := _ONE.search(path):
-        width = height = int(one.group(1))
+    elif side := _SIDE.search(path):
+        width = height = int(side.group(1))
     else:
         return None
     return (min(width, LIMIT), min(height, LIMIT)) if width > 0 and height > 0 else None

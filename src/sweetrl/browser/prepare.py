@@ -1,7 +1,7 @@
-"""Untrusted HTML made ready for the browser: Tailwind inlined, motion off, meta refresh out, and what was odd flagged.
+"""Untrusted HTML made ready for the browser: Tailwind inlined, motion off, no meta refresh, oddities flagged.
 
 The text is changed in as few places as possible and never parsed and written again: what is broken about a page must
-stay broken in the same way. Nothing here keeps a page in (the browser and its world do); it makes pages repeatable.
+stay broken in the same way. Nothing here confines a page (the browser and its isolation do); it makes pages repeatable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STILL = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the browser is given, whether there may be pictures to wait for or motion to stop, and what was found."""
+    """What the browser is given, whether there may be pictures to wait for or motion to stop, and the flags."""
 
     html: str
     unsettled: bool
@@ -79,7 +79,7 @@ def prepare(html: str) -> Prepared:
 
 
 def stay(page: Prepared) -> Prepared:
-    """Return the page without any `http-equiv`: for one that went away although its meta refresh was looked for."""
+    """Return the page without any `http-equiv`: for one that navigated away although its meta refresh was removed."""
     return Prepared(_EQUIV.sub("data-equiv", page.html), page.unsettled, tuple(sorted({*page.flags, "meta-refresh"})))
 
 
@@ -93,7 +93,7 @@ def _classes(html: str) -> frozenset[str]:
 
 def _unescape(text: str) -> str:
     """Read character references; a number of thousands of digits, which Python refuses to read, is no letter's."""
-    return entities.unescape(_NUMBERED.sub(lambda one: f"&#{1114112 if one[2] else one[1] or 0}", text))
+    return entities.unescape(_NUMBERED.sub(lambda match: f"&#{1114112 if match[2] else match[1] or 0}", text))
 
 
 def _arbitrary(name: str) -> bool:
@@ -105,11 +105,11 @@ def _replace(opening: re.Pattern[str], change: Callable[[str], str], text: str) 
     """Put `change(tag)` in the place of every tag that begins with `opening` and ends with the next ">"."""
     parts: list[str] = []
     at = 0
-    while found := opening.search(text, at):
-        end = text.find(">", found.end()) + 1
+    while start := opening.search(text, at):
+        end = text.find(">", start.end()) + 1
         if not end:  # as for all that begin later: the text is read once
             break
-        parts += [text[at : found.start()], change(text[found.start() : end])]
+        parts += [text[at : start.start()], change(text[start.start() : end])]
         at = end
     return "".join([*parts, text[at:]])
 
@@ -168,7 +168,7 @@ def _note_version(address: str, flags: set[str]) -> None:
 
 
 def _attributes(tag: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for name, quoted, single, bare in _ATTRIBUTE.findall(tag):
-        found.setdefault(name.lower(), _unescape(quoted or single or bare))
-    return found
+        attributes.setdefault(name.lower(), _unescape(quoted or single or bare))
+    return attributes

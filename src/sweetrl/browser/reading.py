@@ -1,8 +1,8 @@
 """Whether the words of a line can be read: its ink must look like its words, written once more by the browser itself.
 
-Styles tell of clipping, masks, mirrors, turned or overprinted letters only to whoever knows every property. So all
+Clipping, masks, mirrors, turned or overprinted letters hide in too many properties to judge them by styles. So all
 lines are written again on a white sheet of the same size: upright, letter behind letter, at the same places, in the
-same fonts, and nothing over them. Where the ink of the page and that of the sheet are not alike, nobody reads the word.
+same fonts, and nothing over them. Where the inks of page and sheet are not alike, the word is unreadable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sweetrl.browser.lettering import Turn
 if TYPE_CHECKING:
     import numpy as np
 
-_SURE = 0.93  # correlation of a whole line's ink with the sheet's: all of its words are there
-_ALIKE = 0.78  # the same of one word; of real pages nearly all have more than 0.97
+_SURE = 0.93  # correlation of a line's ink with the sheet's: all of its words are there
+_ALIKE = 0.78  # the same for a single word; nearly all words of real pages have more than 0.97
 _INK = 60.0  # grey levels of letters on the sheet
 _ORDERS = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))  # characters that turn the order of others
 _CELL = (8, 4)  # CSS pixels, down and across, in which lines are over each other
@@ -29,25 +29,25 @@ _STEEPEST = 0.35  # of lines that are turned: about 20 degrees
 def layers(lines: Sequence[Line]) -> list[int]:
     """Return each line's layer: lines over each other have different ones of the sheet's three colour channels.
 
-    -1 stands for a fourth: nobody reads it.
+    -1 stands for a fourth line in the same place: nobody reads it.
     """
     import numpy as np
 
     height = max((line.box.y + line.box.height for line in lines), default=0.0)
     width = max((line.box.x + line.box.width for line in lines), default=0.0)
     taken = np.zeros((int(height) // _CELL[0] + 1, int(width) // _CELL[1] + 1), np.uint8)
-    found = list[int]()
+    result = list[int]()
     for line in lines:
         box, margin = line.box, line.box.height / 6  # lines may touch
         top, bottom = int(box.y + margin) // _CELL[0], int(box.y + box.height - margin) // _CELL[0]
         left, right = int(box.x) // _CELL[1], int(box.x + box.width - 1) // _CELL[1]
         place = taken[top : bottom + 1, left : right + 1]
         used = int(np.bitwise_or.reduce(place, axis=None))
-        layer = next((one for one in range(3) if not used >> one & 1), -1)
+        layer = next((channel for channel in range(3) if not used >> channel & 1), -1)
         if layer >= 0:
             place |= 1 << layer
-        found.append(layer)
-    return found
+        result.append(layer)
+    return result
 
 
 def sheet(lines: Sequence[Line], width: int, height: int) -> str:
@@ -79,10 +79,10 @@ def _upright(turn: Turn) -> bool:
 
 
 def legible(ink: np.ndarray, drawn: np.ndarray, line: Line, seen: float, contrast: float) -> str:
-    """Return the words of the line that can be read.
+    """Return the line's readable words.
 
     `ink` and `drawn` are the ink of the page and of the sheet (rows x columns, float32) in the line's place, `seen` is
-    the share of the line that is in the picture at all. Ink of less than `contrast` is read by nobody.
+    the share of the line that is in the picture at all. Ink of less than `contrast` cannot be read.
     """
     import numpy as np
 
@@ -107,7 +107,7 @@ def legible(ink: np.ndarray, drawn: np.ndarray, line: Line, seen: float, contras
 
 
 def follows(line: Line, before: Line) -> bool:
-    """Whether a line is read after another: it stands below, or to its right; in scripts from the right, anywhere."""
+    """Whether a line is read after another: it stands below or to its right; in right-to-left scripts, anywhere."""
     this, last = line.place, before.place
     if this.y + this.height / 2 > last.y + last.height or this.x > last.x + last.width - 2:
         return True
@@ -123,13 +123,13 @@ def _alike(ink: np.ndarray, drawn: np.ndarray, reach: tuple[int, int]) -> float:
     for down in range(-reach[0], reach[0] + 1):
         for across in range(-reach[1], reach[1] + 1):
             if abs(down) < rows and abs(across) < columns:
-                one = ink[max(down, 0) : rows + min(down, 0), max(across, 0) : columns + min(across, 0)]
-                two = drawn[max(-down, 0) : rows + min(-down, 0), max(-across, 0) : columns + min(-across, 0)]
-                best = max(best, _correlation(one, two))
+                moved = ink[max(down, 0) : rows + min(down, 0), max(across, 0) : columns + min(across, 0)]
+                onto = drawn[max(-down, 0) : rows + min(-down, 0), max(-across, 0) : columns + min(-across, 0)]
+                best = max(best, _correlation(moved, onto))
     return best
 
 
-def _correlation(one: np.ndarray, two: np.ndarray) -> float:
-    one, two = one - one.mean(), two - two.mean()
-    both = float((one * one).sum()) * float((two * two).sum())
-    return float((one * two).sum()) / both**0.5 if both > 0 else 0.0
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    variances = float((x * x).sum()) * float((y * y).sum())
+    return float((x * y).sum()) / variances**0.5 if variances > 0 else 0.0

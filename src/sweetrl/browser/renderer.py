@@ -47,7 +47,7 @@ class Renderer:
 
     @property
     def isolated(self) -> bool:
-        """Whether the browser runs without network and without sight of the machine's data (known once it started)."""
+        """Whether the browser runs without network and without sight of the machine's data; valid once it started."""
         return self._service.isolated
 
     def render(self, html: str) -> Page:
@@ -60,9 +60,9 @@ class Renderer:
         if os.getpid() != self._key[0]:
             raise RuntimeError("a renderer does not outlive a fork: make one in the new process")
         if self._cache is not None:
-            kept = self._cache.get(html, self.name)
-            if kept is not None:
-                return kept
+            cached = self._cache.get(html, self.name)
+            if cached is not None:
+                return cached
         page = self._service.render(prepare(html))
         if self._cache is not None:
             self._cache.put(html, page)

@@ -1,9 +1,8 @@
-"""The one browser of a process: tabs for many threads, recycled as they age, replaced when they fail.
+"""A process's single browser: tabs for many threads, recycled as they age, replaced when they fail.
 
 A page fails for two reasons that must not be mixed up: the renderer (a crash that another page caused, a busy machine)
 or the page itself. So a page that fails among others is rendered again, alone, in a new browser and with twice the
-time (twice, if the browser ended). Only what happens then is held against it; and if an empty page fails, too, nothing
-is.
+time (twice, if the browser ended). Only a failure then counts against it, and none does if an empty page fails, too.
 """
 
 from __future__ import annotations
@@ -91,14 +90,14 @@ class Service:
         assert first is not None
         return replace(first, others=tuple(others))
 
-    def _try(self, page: Prepared, view: View, unless: Counter[str] | None = None) -> tuple[Shot | None, Prepared]:
-        """Render the page in a view, again where that fails; return it, and the page as it was rendered at last."""
+    def _try(self, page: Prepared, view: View, shown: Counter[str] | None = None) -> tuple[Shot | None, Prepared]:
+        """Render the page in a view, again where that fails; return the shot, and the page as last rendered."""
         seconds = self.settings.seconds
         failure: Status = "bad"
         for alone in (False, True, True):
             with self._turn(alone):
                 try:
-                    return self._once(page, view, seconds * (2 if alone else 1), unless), page
+                    return self._render_once(page, view, seconds * (2 if alone else 1), shown), page
                 except PageMoved:
                     page = stay(page)
                 except CallTimeout:
@@ -123,7 +122,7 @@ class Service:
 
     @contextmanager
     def _turn(self, alone: bool) -> Iterator[None]:
-        """Wait for a place among `tabs` pages at a time, or until nothing else is under way."""
+        """Wait for a place among `tabs` pages at a time, or (`alone`) until no page is being rendered."""
         with self._lock:
             if alone:
                 self._lock.wait_for(lambda: not self._alone)
@@ -142,7 +141,7 @@ class Service:
                     self._alone = False
                 self._lock.notify_all()
 
-    def _once(self, page: Prepared, view: View, seconds: float, unless: Counter[str] | None) -> Shot | None:
+    def _render_once(self, page: Prepared, view: View, seconds: float, shown: Counter[str] | None) -> Shot | None:
         generation = self._generation(use=True)
         tab: Tab | None = None
         try:
@@ -152,7 +151,7 @@ class Service:
             set_ = self.settings
             if tab is None:
                 tab = Tab(generation.browser, set_.width, set_.height)
-            shot = tab.render(page, view, set_.maximum_height, seconds, unless)
+            shot = tab.render(page, view, set_.maximum_height, seconds, shown)
             if tab.pages < RECYCLE and not tab.spent:
                 with self._lock:
                     generation.idle.append(tab)
@@ -171,14 +170,14 @@ class Service:
             if isinstance(error, _FAILURES):
                 raise
             # Snapshots and pictures come from processes that have met the page: they may be anything.
-            said = f"{type(error).__name__}: {printable(str(error)[:200])}"
-            logger.warning("what the browser says of a page cannot be read (%s)", said)
+            reason = f"{type(error).__name__}: {printable(str(error)[:200])}"
+            logger.warning("what the browser says of a page cannot be read (%s)", reason)
             raise CallError("unreadable") from error
         finally:
             self._release(generation)
 
     def _generation(self, use: bool = False) -> _Generation:
-        """The browser to use now; starts one where there is none, or the last one ended or is old."""
+        """The current browser; starts a new one where there is none, or the last one ended or is old."""
         with self._lock:
             if self._closed:
                 raise UserError("the renderer is closed; make a new one.")
@@ -198,7 +197,7 @@ class Service:
             return current
 
     def _retire(self) -> None:
-        """Under the lock: start no more pages in the current browser."""
+        """Start no more pages in the current browser; call it under the lock."""
         old, self._current = self._current, None
         if old is not None:
             old.retired = True
@@ -216,12 +215,14 @@ class Service:
             generation.browser.close()
 
     def _check(self) -> None:
-        """Alone: a new browser must be able to render an empty page, else the machine is to blame."""
+        """Raise a UserError if a new browser cannot render an empty page, either: the machine is to blame."""
         with self._lock:
             self._retire()
         limit = max(self.settings.seconds * 2, 30.0)
         try:
-            self._once(prepare("<p>ready</p>"), View(self.settings.width, self.settings.height, False), limit, None)
+            self._render_once(
+                prepare("<p>ready</p>"), View(self.settings.width, self.settings.height, False), limit, None
+            )
         except _FAILURES as error:
             raise UserError(
                 f"{self.program}: the browser does not even render an empty page ({type(error).__name__}); try "
@@ -238,10 +239,10 @@ class Service:
 
 
 def give_memory_back() -> None:
-    """Return what was freed to the system, where the C library can.
+    """Return freed memory to the system, where the C library can.
 
     Pictures and snapshots of megabytes come and go in many threads, each with a heap of its own that only grows:
-    without this, a process grows page by page although it holds nothing more.
+    without this, a process grows page by page although it holds no more.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

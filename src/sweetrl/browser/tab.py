@@ -25,7 +25,7 @@ _STICKY = re.compile(
     r"|[\s\"'/][av]?link\s*=",
     re.I,
 )
-# Runs in a world of its own, where nothing of the page's is. What moves is put back to its start. Pictures must be
+# Runs in an isolated world, out of the page's reach. Animations are put back to their start. Pictures must be
 # decoded before the page is painted: those of the document itself, and those of styles, which nothing else waits for.
 _SETTLE = """(async () => {
   for (const svg of document.querySelectorAll('svg')) { svg.pauseAnimations(); svg.setCurrentTime(0); }
@@ -39,8 +39,8 @@ _SETTLE = """(async () => {
   for (const node of document.querySelectorAll('*')) {
     if (++count > 3000) break;
     for (const pseudo of [null, '::before', '::after']) {
-      const found = getComputedStyle(node, pseudo).backgroundImage.matchAll(/url\\("([^"]*)"\\)/g);
-      for (const match of found) urls.add(match[1]);
+      const matches = getComputedStyle(node, pseudo).backgroundImage.matchAll(/url\\("([^"]*)"\\)/g);
+      for (const match of matches) urls.add(match[1]);
     }
   }
   for (const url of [...urls].slice(0, 200)) { const image = new Image(); image.src = url; all.push(image.decode()); }
@@ -48,9 +48,9 @@ _SETTLE = """(async () => {
   return all.length;
 })()"""
 
-# Both take something out of the picture and change nothing else: no place, no line, no other colour. A sheet of the
-# document's own list stands in no tree that a selector of the page could look at, and its layer is the one of
-# `prepare`, whose important declarations come before the page's. A page that insists keeps its own things out.
+# Hides texts or things by a rule and changes nothing else: no place, no line, no other colour. An adopted style sheet
+# stands in no tree that a selector of the page could look at, and its layer is the one of `prepare`, whose important
+# declarations win over the page's. What a page shows all the same does not change, and so counts as not seen.
 _HIDE = """((rule, property, word, frame) => {
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(`@layer still{${rule}}`);
@@ -62,7 +62,7 @@ _HIDE = """((rule, property, word, frame) => {
   }
 })"""
 _LEAST = "(() => { scrollTo(-1e9, 0); const least = scrollX; scrollTo(0, 0); return least; })()"
-_SHOW = "document.adoptedStyleSheets = []; for (const one of document.getAnimations()) one.cancel();"
+_SHOW = "document.adoptedStyleSheets = []; for (const animation of document.getAnimations()) animation.cancel();"
 _TEXTS = (
     "*,*::before,*::after,*::marker,*::placeholder,*::first-line,*::first-letter,::file-selector-button{"
     "-webkit-text-fill-color:transparent!important;-webkit-text-stroke-color:transparent!important;"
@@ -75,14 +75,14 @@ _NO_IMAGE = {"backgroundImage": ["none"] * 2}
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two frames that are asked for: what a page still does must not be drowned in frames."""
+    """Seconds between two requests for a frame: too many frames would slow down what the page still does."""
     pause = 0.001
     while True:
         yield pause
         pause = min(1.5 * pause, 0.05)
 
 
-# With scripts allowed, what of a page could run one.
+# What in a page could run a script, where scripts are allowed.
 _SCRIPT = re.compile(r"<script|\bon\w+\s*=|javascript|<i?frame|srcdoc|<object|<embed", re.I)
 
 
@@ -110,7 +110,7 @@ class PageMoved(Exception):
 
 
 class Shot(NamedTuple):
-    """What a tab made of a page, and what it shows (sweetrl.browser.ink.glance)."""
+    """A rendered page, and what it shows (sweetrl.browser.ink.glance)."""
 
     page: Page
     shows: Counter[str]
@@ -119,7 +119,7 @@ class Shot(NamedTuple):
 class Tab:
     """A browser context of its own with one page in it. One thread at a time.
 
-    `spent` says that a page may have run scripts in it: what these leave behind, nobody knows.
+    `spent` says that a page may have run scripts in it: nobody knows what these leave behind.
     """
 
     def __init__(self, browser: Browser, width: int, height: int):
@@ -143,7 +143,7 @@ class Tab:
             enableBeginFrameControl=True,
         )["targetId"]
         self._session = browser.call("Target.attachToTarget", timeout=30.0, targetId=target, flatten=True)["sessionId"]
-        # A headless shell draws a frame when it is asked for one; a whole browser knows no such word and draws on.
+        # A headless shell draws a frame when it is asked for one; a desktop browser does not know this call.
         self._stepped = True
         try:
             browser.call("HeadlessExperimental.enable", self._session, timeout=30.0)
@@ -166,45 +166,45 @@ class Tab:
         self._frame = self._call("Page.getFrameTree", Clock(browser, 30.0))["frameTree"]["frame"]["id"]
 
     def render(
-        self, page: Prepared, view: View, maximum_height: int, seconds: float, unless: Counter[str] | None = None
+        self, page: Prepared, view: View, maximum_height: int, seconds: float, shown: Counter[str] | None = None
     ) -> Shot | None:
-        """Render one page; return None where it shows what it shows elsewhere (`unless`, as in Shot.shows).
+        """Render one page in a view; return None where it shows the same as `shown` (Shot.shows).
 
         Raises PageMoved, CallTimeout, PageCrashed, CallError or BrowserGone; then close the tab.
         """
         clock = Clock(self.browser, seconds)
         width, height = view[:2]
-        snapshot, whole = self._look(page, view, clock)
-        status: Status = "ok" if whole <= maximum_height else "truncated"
-        whole = min(whole, maximum_height)
-        self._left = self._beyond_left(clock) if whole > height and facts.content_width(snapshot) > width else 0
-        png = self._picture(whole, clock)
-        found = facts.read_facts(snapshot, width, whole)
+        snapshot, full_height = self._look(page, view, clock)
+        status: Status = "ok" if full_height <= maximum_height else "truncated"
+        full_height = min(full_height, maximum_height)
+        self._left = self._beyond_left(clock) if full_height > height and facts.content_width(snapshot) > width else 0
+        png = self._picture(full_height, clock)
+        page_facts = facts.read_facts(snapshot, width, full_height)
         picture = ink.pixels(png)
-        shows = ink.glance(picture, found)
-        if unless is not None and ink.agree(shows, unless):
+        shows = ink.glance(picture, page_facts)
+        if shown is not None and ink.agree(shows, shown):
             if self._moved:
                 raise PageMoved
             return None
         # Letters that are cut out of a background go with it, and pictures of styles with their style.
-        clipped = any(line.clear for line in found.lines)
-        styled = any(one.role == "image" and one.tag not in ink.THINGS for one in found.elements)
+        clipped = any(line.clear for line in page_facts.lines)
+        styled = any(element.role == "image" and element.tag not in ink.THINGS for element in page_facts.elements)
         texts = things = None
-        if not clipped and not styled and ink.apart(found):
-            if found.lines or any(map(ink.is_thing, found.elements)):
-                texts = things = self._picture_without(_TEXTS + _THINGS, "", "", {}, whole, clock)
+        if not clipped and not styled and ink.apart(page_facts):
+            if page_facts.lines or any(map(ink.is_thing, page_facts.elements)):
+                texts = things = self._picture_without(_TEXTS + _THINGS, "", "", {}, full_height, clock)
         else:
-            if found.lines:
+            if page_facts.lines:
                 word = "text" if clipped else ""
-                texts = self._picture_without(_TEXTS, "backgroundClip", word, _NO_GROUND, whole, clock)
-            if any(map(ink.is_thing, found.elements)):
+                texts = self._picture_without(_TEXTS, "backgroundClip", word, _NO_GROUND, full_height, clock)
+            if any(map(ink.is_thing, page_facts.elements)):
                 word = "url(" if styled else ""
-                things = self._picture_without(_THINGS, "backgroundImage", word, _NO_IMAGE, whole, clock)
-        sheet = self._sheet(found.lines, whole, clock) if texts else None
-        elements, unread = ink.visible(ink.Pictures(picture, texts, things, sheet), found)
+                things = self._picture_without(_THINGS, "backgroundImage", word, _NO_IMAGE, full_height, clock)
+        sheet = self._sheet(page_facts.lines, full_height, clock) if texts else None
+        elements, unread = ink.visible(ink.Pictures(picture, texts, things, sheet), page_facts)
         if self._moved:
             raise PageMoved
-        return Shot(Page(png, width, whole, elements, found.background, status, unread=unread), shows)
+        return Shot(Page(png, width, full_height, elements, page_facts.background, status, unread=unread), shows)
 
     def _look(self, page: Prepared, view: View, clock: Clock) -> tuple[dict[str, Any], int]:
         """Open the page in a view; return the snapshot of it and its height."""
@@ -226,30 +226,30 @@ class Tab:
         return snapshot, max(facts.content_height(snapshot), view.height)
 
     def _open(self, page: Prepared, clock: Clock) -> dict[str, Any]:
-        """Load the page into the document; return the snapshot of what became of it."""
+        """Load the page into the document; return the document's snapshot."""
         self._write(page.html, clock)
         if page.unsettled or self.spent:
             self._settle(clock)
         return self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
 
     def _write(self, html: str, clock: Clock) -> None:
-        """Make a page of the document."""
+        """Replace the document by a page."""
         self._loaded.clear()
         self._call("Page.setDocumentContent", clock, frameId=self._frame, html=html)
         clock.wait(self._loaded)
         if self._crashed:
             raise PageCrashed
 
-    def _sheet(self, lines: Sequence[facts.Line], whole: int, clock: Clock) -> bytes:
-        """Return the picture of the lines written again; the page is gone then, with all that it may have left."""
+    def _sheet(self, lines: Sequence[facts.Line], full_height: int, clock: Clock) -> bytes:
+        """Return the picture of the lines written again; this replaces the page in the tab."""
         if not self._clean:
             self._renew(clock)
         self._left = 0
-        self._write(reading.sheet(lines[: ink.LIMIT], self._view.width, whole), clock)
-        return self._picture(whole, clock)
+        self._write(reading.sheet(lines[: ink.LIMIT], self._view.width, full_height), clock)
+        return self._picture(full_height, clock)
 
     def _beyond_left(self, clock: Clock) -> int:
-        """How far the page can be scrolled to the left of where it begins: pages that are read from the right can."""
+        """How far the page can be scrolled left of its beginning; pages that are read from right to left can be."""
         context = self._world("left", clock)
         least = self._call("Runtime.evaluate", clock, contextId=context, expression=_LEAST, returnByValue=True)
         return -int(least["result"]["value"])
@@ -259,11 +259,11 @@ class Tab:
         self.browser.forget(self._session, PageCrashed())
         self.browser.send("Target.disposeBrowserContext", browserContextId=self._context)
 
-    def _picture(self, whole: int, clock: Clock) -> bytes:
-        """Return the PNG of the page from its upper left corner, `whole` pixels high."""
+    def _picture(self, full_height: int, clock: Clock) -> bytes:
+        """Return the PNG of the page from its upper left corner, `full_height` pixels high."""
         width, height = self._view[:2]
         form = {"format": "png", "optimizeForSpeed": True}
-        if self._stepped and whole == height:
+        if self._stepped and full_height == height:
             # One frame is drawn, and it is the picture; a screenshot on request costs a second frame.
             for pause in _pauses():
                 painted = self._paint(clock, screenshot=form)
@@ -271,25 +271,25 @@ class Tab:
                     return base64.b64decode(painted["screenshotData"])
                 time.sleep(min(pause, clock.left()))
         # Beyond the viewport costs two more layouts, and most pages are not taller.
-        clip = {"x": self._left, "y": 0, "width": width, "height": whole, "scale": 1}
-        beyond = whole > height
+        clip = {"x": self._left, "y": 0, "width": width, "height": full_height, "scale": 1}
+        beyond = full_height > height
         taken = self._draw("Page.captureScreenshot", clock, **form, captureBeyondViewport=beyond, clip=clip)
         return base64.b64decode(taken["data"])
 
     def _picture_without(
-        self, rule: str, attribute: str, word: str, frame: dict[str, list[str]], whole: int, clock: Clock
+        self, rule: str, attribute: str, word: str, frame: dict[str, list[str]], full_height: int, clock: Clock
     ) -> bytes:
         """Return the same picture under one more `rule`, and with `frame` for all whose `attribute` holds `word`."""
         context = self._world("ink", clock)
         hide = f"{_HIDE}({json.dumps(rule)}, {json.dumps(attribute)}, {json.dumps(word)}, {json.dumps(frame)})"
         self._call("Runtime.evaluate", clock, contextId=context, expression=hide)
-        png = self._picture(whole, clock)
-        # Before the next page, which comes into the same document; nobody waits for it.
+        png = self._picture(full_height, clock)
+        # Undone before the next page, which comes into the same document; nothing waits for it.
         self.browser.send("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
         return png
 
     def _draw(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
-        """Call what is answered only after the next frames, and ask for them where none comes unasked."""
+        """Call a method that is answered only after the next frames, and request these where the browser draws none."""
         call = self._send(method, **parameters)
         if self._stepped:
             for pause in _pauses():
@@ -308,7 +308,7 @@ class Tab:
             self.browser.frames.release()
 
     def _renew(self, clock: Clock) -> None:
-        """A new document: what pages leave in the old one (a policy, a focus, timers) must not meet the next."""
+        """Open a new document: what pages leave in the old one (policies, focus, timers) must not reach the next."""
         self._loaded.clear()
         self._call("Page.navigate", clock, url="about:blank")
         clock.wait(self._loaded)
@@ -322,7 +322,7 @@ class Tab:
             raise PageMoved from error  # the document went away under it
 
     def _world(self, name: str, clock: Clock) -> int:
-        """A context of our own in the page's document, where nothing of the page's is."""
+        """An isolated world in the page's document: a context that shares no objects with the page's scripts."""
         world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName=name)
         return int(world["executionContextId"])
 

@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 @dataclass(frozen=True)
 class _Sheet:
-    """`rules[i]` is (media query or "", text); the others say which to keep, and which classes some need."""
+    """`rules[i]` is (media query or "", text); the other fields say which to keep, and which classes some need."""
 
     rules: tuple[tuple[str, str], ...]
     always: tuple[int, ...]
@@ -90,7 +90,7 @@ def _sheet() -> _Sheet:
                 by_class.setdefault(name, []).append(index)
         else:
             media.pop()
-    return _Sheet(tuple(rules), tuple(always), {name: tuple(found) for name, found in by_class.items()}, needs)
+    return _Sheet(tuple(rules), tuple(always), {name: tuple(indices) for name, indices in by_class.items()}, needs)
 
 
 def _names(selector: str) -> list[str]:
