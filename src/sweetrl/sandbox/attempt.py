@@ -1,8 +1,8 @@
 """One child at work on (the rest of) a solution's calls, as the client sees it: the memory file that they share.
 
-The client writes the job into it, the child appends a frame for each call, and nobody is woken by that: the client
-reads the frames when the child has ended, or when a time limit is near. The file's time of change, which the kernel
-keeps, says when the last of them came. What is in the file is a claim, and may change while it is read.
+The client writes the job into it, and the child appends a frame for each call. That wakes nobody: the client reads the
+frames when the child has ended, or when a time limit is near. The file's modification time, which the kernel keeps,
+says when the last frame came. What is in the file is a claim, and may change while it is read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CHUNK = 1 << 16
 
 @lru_cache(maxsize=4096)
 def _compiled(calls: tuple[str, ...], namespace: str) -> bytes:
-    """The calls with their code, marshalled for the child: every answer to a task is put to the same calls.
+    """The calls with their code, marshalled for the child. Cached, as all answers to a task are tested by the same.
 
-    They come from the task and not from a model. One that does not compile goes as it is, and fails in the child.
+    They come from the task and not from a model. A call that does not compile is sent as text and fails in the child.
     """
     pairs: list[tuple[str, CodeType | None]] = []
     for call in calls:
@@ -58,10 +58,10 @@ def _size(text: str) -> int:
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected sockets, neither of which takes the place of a standard stream that is closed here.
 
-    A zygote has streams of its own in those places, and ours may still be written to by whoever takes them for open.
+    A zygote has streams of its own in those places, and code of ours may still write to the streams it thinks are open.
     """
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return _moved_up(one), _moved_up(other)
+    client, zygote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return _moved_up(client), _moved_up(zygote)
 
 
 def _moved_up(end: socket.socket) -> socket.socket:
@@ -106,7 +106,7 @@ class Attempt:
         self.number = number
         self.running = running
         self.begun = False  # the clock runs
-        self.opened = False  # its first frame has been seen; a hostile child can take that back
+        self.opened = False  # its first frame has been read; a hostile child can overwrite it
         self.first = self.started = self.progress = time.monotonic()  # first in its queue; begun; last result
         self.killing = False
         self.verdict: CallResult | None = None  # why the call in progress is lost, once that is known
@@ -125,7 +125,7 @@ class Attempt:
         try:
             while text:
                 text = text[os.write(self.file, text) :]
-            # What the child has added, it cannot take away: a file that has grown says that it began (`touched`).
+            # The child cannot remove what it has added: a file that has grown shows that the child began (`touched`).
             fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         except OSError:
             os.close(self.file)
@@ -143,17 +143,17 @@ class Attempt:
 
     @property
     def touched(self) -> bool:
-        """Whether the child has written anything, whatever it was."""
+        """Whether the child has written anything at all."""
         return os.fstat(self.file).st_size > self._length
 
     def read(self) -> bool:
         """Take the frames that are complete as results; False where one is longer than allowed."""
         running, results, number = self.running, self.running.results, int.from_bytes
-        wanted = len(running.job.calls)
-        if len(results) == wanted:
+        total = len(running.job.calls)
+        if len(results) == total:
             return True
         now, limit, chunk = time.monotonic(), (running.limits.output_kib << 10) + 1024, _CHUNK
-        found = len(results)
+        before = len(results)
         while True:
             data = os.pread(self.file, chunk, self._position)
             position, size = 0, 0
@@ -167,11 +167,11 @@ class Attempt:
                 if not self.begun:
                     self.begin(stamp if self.first <= stamp <= now else self.first)
                 position = _BEGUN.size
-            whole = len(data)
-            while whole - position >= 4 and len(results) < wanted:
+            available = len(data)
+            while available - position >= 4 and len(results) < total:
                 start = position + 4
                 size = number(data[position:start], "big")
-                if size > limit or whole - start < size:
+                if size > limit or available - start < size:
                     break
                 position = start + size
                 results.append(parse_frame(data[start:position], running.limits.nodes))
@@ -179,10 +179,10 @@ class Attempt:
             self._position += position
             if size > limit:
                 return False
-            if len(results) == wanted or len(data) < chunk:
+            if len(results) == total or len(data) < chunk:
                 break
             chunk = max(_CHUNK, size + 4)
-        if len(results) > found:
+        if len(results) > before:
             age = max(0.0, time.time() - os.fstat(self.file).st_mtime)
             self.progress = max(self.progress, now - age)
         return True

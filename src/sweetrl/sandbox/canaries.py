@@ -24,9 +24,9 @@ mknodat:259:33 process_vm_readv:310:270 perf_event_open:298:241 setns:308:268 pi
 
 
 def attack(channel: socket.socket, memory: int, bait: str) -> None:
-    """Make every attack, and send {its name: whether it got through} as JSON. One that ends this process says enough.
+    """Make every attack, and send {its name: whether it succeeded} as JSON. If one ends this process, nothing is sent.
 
-    `memory` is a size in bytes that a child must not get, `bait` a file outside that everybody may write to.
+    `memory` is a size in bytes that a child must not get, `bait` a file outside that every user may write to.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     zygote, here = os.getppid(), __file__
@@ -72,14 +72,14 @@ def attack(channel: socket.socket, memory: int, bait: str) -> None:
             name, (0x10000000, 0, 0, 0, 0)
         )
         attacks[name] = lambda number=number, arguments=arguments: _call(libc, number, *arguments)  # type: ignore[misc]
-    found: dict[str, bool] = {}
+    succeeded: dict[str, bool] = {}
     for name, attempt in attacks.items():
         try:
             attempt()
-            found[name] = True
+            succeeded[name] = True
         except (OSError, MemoryError, OverflowError):
-            found[name] = False
-    channel.send(json.dumps(found).encode())
+            succeeded[name] = False
+    channel.send(json.dumps(succeeded).encode())
 
 
 def _write_outside() -> None:

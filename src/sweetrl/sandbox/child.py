@@ -1,7 +1,7 @@
 """What a fresh child of the zygote does with one job. Loaded by the zygote on its own: standard library only.
 
 The child is the untrusted side: as soon as it has executed one line of the solution, whatever it writes is a claim. It
-holds one memory file with the source and the calls, in which it writes down what they come to, and nothing else.
+holds only a memory file with the source and the calls, into which it writes their results.
 Whatever is needed after that first line is bound before it. A process this short-lived pays for every page that it
 touches, so this file avoids wrappers that elsewhere would be too cheap to mention.
 """
@@ -162,7 +162,7 @@ def _describe(error: BaseException, call: str) -> list[str]:
 
 
 def _why(error: BaseException | None) -> str:
-    """What the sandbox has to do with an error, in words, for whoever wonders why an honest program failed."""
+    """What the sandbox has to do with an error, in words, for people who wonder why an honest program failed."""
     for _ in range(4):
         if isinstance(error, ModuleNotFoundError):
             return " (the sandbox has the standard library and the allowed libraries)"

@@ -15,7 +15,7 @@ from sweetrl.sandbox.compare import MAPS, printable
 from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import DEPTH
 
-# What json.loads does, without its layers for what a frame never is.
+# What json.loads does, without its layers for input that a frame never has.
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 # The forms of values.py, by tag: values in any number; pairs of values; so many values; just these types.
@@ -69,10 +69,10 @@ def well_formed(tree: Any, nodes: int) -> bool:
         if type(node) in _PLAIN:
             parts: list[Any] = [node]
         else:
-            found = _parts(node) if depth <= DEPTH + 1 else None
-            if found is None:
+            inner = _parts(node) if depth <= DEPTH + 1 else None
+            if inner is None:
                 return False
-            parts = found
+            parts = inner
             left -= 1
         kinds = set(map(type, parts))
         if kinds <= _PLAIN:
@@ -133,16 +133,16 @@ def library_paths(names: tuple[str, ...]) -> list[str]:
 
     With them come the shared objects that belong to them, and what importlib.metadata reads.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for folder in map(Path, sys.path):
         if folder.name not in ("site-packages", "dist-packages"):
             continue
         for name in names:
             metadata = sorted(folder.glob(f"{_DISTRIBUTIONS.get(name, name).replace('-', '_')}-*.dist-info"))
             for path in (folder / name, folder / f"{name}.py", folder / f"{name}.libs", *metadata):
-                if path.exists() and str(path) not in found:
-                    found.append(str(path))
-    return found
+                if path.exists() and str(path) not in paths:
+                    paths.append(str(path))
+    return paths
 
 
 def schedule_of(launcher: int, inside: int) -> tuple[bool, float] | None:

@@ -130,7 +130,7 @@ class Sandbox:
 
     @property
     def isolation(self) -> str:
-        """The layers in one word, as results carry it; begins with UNSAFE where they are not a boundary."""
+        """The layers as results carry them, joined by "+"; begins with UNSAFE where they are not a boundary."""
         return describe_isolation(self.layers())
 
     def close(self) -> None:

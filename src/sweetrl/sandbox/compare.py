@@ -1,6 +1,6 @@
 """Compare two trees of values.py by walking the expected one. The actual one is a claim of untrusted code.
 
-Nothing of the claim is ever hashed, evaluated or turned into an object whose size its own words decide: sets and
+Nothing of the claim is ever hashed, evaluated or turned into an object whose size it decides itself: sets and
 dictionaries are matched by sorting canonical text, integers stay hexadecimal text until the expected side asks for
 them. The time is bounded by the size of the two trees.
 """
@@ -208,8 +208,8 @@ def _key(tree: Any) -> str:
 
 def _arrays(a: Any, b: Any, rules: Rules, depth: int) -> bool:
     # numpy's == gives an array of truths, which has a truth value of its own only if it has exactly one element.
-    one, other = _single(a), _single(b)
-    return one is not None and other is not None and _equal(one[0], other[0], rules, depth + 1)
+    x, y = _single(a), _single(b)
+    return x is not None and y is not None and _equal(x[0], y[0], rules, depth + 1)
 
 
 def _single(tree: Any) -> tuple[Any] | None:
@@ -222,7 +222,7 @@ def _single(tree: Any) -> tuple[Any] | None:
 
 
 def _count(shape: Any) -> int:
-    """How many numbers an array of this shape holds; ValueError for a shape that is none: words multiply, too."""
+    """How many numbers an array of this shape holds; ValueError for an invalid shape: texts multiply, too."""
     if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError
     return math.prod(shape)

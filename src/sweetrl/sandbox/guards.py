@@ -50,7 +50,7 @@ class Guards:
         self._limits: list[tuple[int, tuple[int, int]]] = []
 
     def lock_zygote(self) -> list[str]:
-        """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
+        """Put on everything that the zygote itself can live with; return the names of the active layers."""
         kept = 0
         with open("/proc/self/statm", "rb") as statm:
             self.base = int(statm.read().split()[0]) * resource.getpagesize()
@@ -108,7 +108,7 @@ class Guards:
         return inside, sorted(stdlib), hidden
 
     def _split(self, readable: list[str], hidden: list[str]) -> list[str]:
-        """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one each."""
+        """The readable paths without the hidden ones: Landlock cannot exclude a folder, so its siblings are listed."""
         parts: list[str] = []
         for path in readable:
             if not self.scratch and any(folder.startswith(path + "/") for folder in hidden):
@@ -119,12 +119,12 @@ class Guards:
         return parts
 
     def child_lock(self, keep: int) -> Callable[[int], None]:
-        """What a child calls first, with its parent's id: it puts on what only a child can bear. Of its descriptors it
-        keeps `keep`, and after this only what the seccomp filter allows is possible.
+        """Return what a child calls first, with its parent's id, to put on what only a child can bear. It closes all
+        descriptors but `keep`; afterwards only what the seccomp filter allows is possible.
 
-        Standard input, output and error it opens itself: the mode and the locks of an open file that is handed down
-        would be the next child's, too. Made by the zygote, with everything at hand: each attribute that a child looks
-        up costs it pages.
+        The child opens standard input, output and error itself: the mode and the locks of an inherited open file
+        would be the next child's, too. The zygote binds all names beforehand: each attribute that a child looks up
+        costs it pages.
         """
         close, below, above = os.closerange, keep, keep + 1
         opened, again, null, both = os.open, os.dup, self.namespaces.NULL, os.O_RDWR
@@ -174,8 +174,8 @@ class Guards:
         if not self.scratch:
             return True
         try:
-            found = os.stat(self.scratch)
-            if stat.S_IMODE(found.st_mode) != _MODE:
+            status = os.stat(self.scratch)
+            if stat.S_IMODE(status.st_mode) != _MODE:
                 if self.groups:  # without the filter a child may have done more than that
                     return False
                 os.chmod(self.scratch, _MODE)
@@ -183,7 +183,7 @@ class Guards:
                 _empty(self.scratch)
                 if os.listdir(self.scratch):
                     return False
-            elif found.st_mtime_ns == found.st_atime_ns == 0:
+            elif status.st_mtime_ns == status.st_atime_ns == 0:
                 return True
             os.utime(self.scratch, (0, 0))
             return True
@@ -199,7 +199,7 @@ def _within_hard(name: int, value: int) -> tuple[int, int]:
 
 
 def _empty(folder: str) -> None:
-    """Remove what is in `folder`, walking into it: its folders may lie deeper than a path can say."""
+    """Remove what is in `folder` by walking into it: its folders may lie deeper than a path can name."""
     os.chdir(folder)
     way: list[str] = []
     left = [_remove_files()]  # of each folder on the way, those inside it
@@ -218,11 +218,11 @@ def _empty(folder: str) -> None:
 def _remove_files() -> list[str]:
     """Remove the files of the current folder; return the names of its folders."""
     with os.scandir(".") as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
+        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in listed:
         if not is_folder:
             os.unlink(name)
-    return [name for name, is_folder in found if is_folder]
+    return [name for name, is_folder in listed if is_folder]
 
 
 def _open_to_all(paths: list[str]) -> bool:
@@ -249,9 +249,9 @@ def _own_processes() -> int:
 
 
 def _leave_root(open_to_all: bool, landlock: bool) -> tuple[int, bool]:
-    """Become a user of this zygote's own; return the capabilities to keep (bits), and whether that was possible.
+    """Change to a user of this zygote's own; return the capabilities to keep (bits), and whether that was possible.
 
-    The kernel limits the processes of a real user, and never root's. Where Python lies in a folder that only root may
+    The kernel limits the processes of a real user, but never root's. Where Python lies in a folder that only root may
     enter, that user must be let through to it: the right to read and to search whatever root may, of which `landlock`
     leaves Python's own files. It writes nothing. Where root itself does not have that right (in most containers), the
     effective user stays root, without capabilities.

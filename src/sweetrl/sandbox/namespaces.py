@@ -1,5 +1,4 @@
-"""A world of its own for the zygote: user, mount, pid, network, ipc and uts namespaces, and a root that holds only
-Python.
+"""Isolation of the zygote: user, mount, pid, network, ipc and uts namespaces, and a root that holds only Python.
 
 The new root is a tmpfs with the standard library and the allowed libraries bound read-only at their usual paths, and a
 small scratch folder without exec, which is /tmp, too. Of /dev there is /dev/null, and there is no /proc and no /etc.
@@ -30,13 +29,13 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def enter(readable: list[str], hidden: list[str], disk_mib: int) -> None:
-    """Move this process into its own world; returns in a child that is process 1 there. Raises OSError if refused.
+    """Move this process into namespaces of its own; returns in their process 1, a child. Raises OSError if refused.
 
     The calling process stays outside, waits for that child and ends with it. `hidden` folders are covered by empty
     ones. A refusal leaves the calling process unfit for anything but exit: try it in a fork first (`possible`).
     """
     links = [(path, os.readlink(path)) for path in ("/lib", "/lib64", "/lib32") if os.path.islink(path)]
-    if not any(path.startswith("/tmp/") for path in readable):  # where somebody keeps Python there, it is read-only
+    if not any(path.startswith("/tmp/") for path in readable):  # where Python lies there, it is read-only
         links.append(("/tmp", SCRATCH))
     _write("/proc/self/oom_score_adj", "1000")
     change = _new_user()
@@ -69,7 +68,7 @@ def possible() -> bool:
 
 
 def _new_user() -> bool:
-    """Unshare, and map nobody: to itself for root, who must still change to it (True), else to the caller (False)."""
+    """Unshare, and map the user nobody: to itself for root, who must still become it (True), else to the caller."""
     uid, gid = os.geteuid(), os.getegid()
     helper, channel = (0, None) if uid else _helper()
     if _libc.unshare(_NEW) != 0:
@@ -99,18 +98,18 @@ def _become_nobody() -> None:
 
 def _helper() -> tuple[int, socket]:
     """A process that stays outside and has the right to map another user than its own into the new namespace."""
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    caller_end, helper_end = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     target = os.getpid()
     pid = os.fork()
     if pid:
-        theirs.close()
-        return pid, ours
-    ours.close()
+        helper_end.close()
+        return pid, caller_end
+    caller_end.close()
     try:
-        if theirs.recv(1):
+        if helper_end.recv(1):
             _write(f"/proc/{target}/gid_map", f"{NOBODY} {NOBODY} 1")
             _write(f"/proc/{target}/uid_map", f"{NOBODY} {NOBODY} 1")
-            theirs.send(b"y")
+            helper_end.send(b"y")
     finally:
         os._exit(0)
 

@@ -1,9 +1,9 @@
-"""Programs as the official evaluator's Python reads them, whichever reads them here. Loaded by the zygote on its own:
+"""Programs as the official evaluator's Python reads them, whatever version runs here. Loaded by the zygote on its own:
 standard library only.
 
 That Python is 3.10, and 3.11 differs in no verdict. Since 3.12 a comprehension at the top level sees the names beside
 it, an f-string may hold its own quotes, there is more syntax, and `sum` of floats rounds once; since 3.14 annotations
-are evaluated by nobody.
+are not evaluated.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TOP, _FUNCTION, _CLASS = range(3)  # where a node stands; a class counts where 
 
 
 def compiled(text: str, name: str, mode: str, namespace: str) -> CodeType:
-    """What compile() makes of `text`, for "split" as the official evaluator's Python reads it; raises what it raises,
-    there for newer syntax, too."""
+    """Compile `text`, for "split" as the official evaluator's Python does. Raises what compile() raises, for "split"
+    also for newer syntax."""
     if _SAME or namespace != "split":
         return compile(text, name, mode, dont_inherit=True)
     tree: Any = compile(text, name, mode, _ast.PyCF_ONLY_AST, dont_inherit=True, _feature_version=11)
@@ -65,7 +65,7 @@ def _future(body: list[Any]) -> bool:
 
 
 def _apart(node: Any) -> Any:
-    """A comprehension as one that nothing inlines: a generator's, in a display of the same kind."""
+    """A comprehension as a generator, which nothing inlines, in a display of the same kind."""
     kind = type(node)
     if kind not in (_ast.ListComp, _ast.SetComp, _ast.DictComp):
         return node
@@ -79,17 +79,17 @@ def _apart(node: Any) -> Any:
 
 
 def _eager(node: Any, scope: int) -> list[Any]:
-    """A statement with its annotations as one of their own, where they were evaluated until 3.13."""
+    """A statement, and its annotations as a second one where Python evaluated them until 3.13."""
     if type(node) in _FUNCTIONS:
-        args = node.args
-        every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
-        found = [arg.annotation for arg in every if arg and arg.annotation] + [node.returns] * bool(node.returns)
+        args, returns = node.args, [node.returns] * bool(node.returns)
+        parameters = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
+        annotations = [arg.annotation for arg in parameters if arg and arg.annotation] + returns
     else:
-        found = [node.annotation] if type(node) is _ast.AnnAssign and scope != _FUNCTION else []
-    if not found:
+        annotations = [node.annotation] if type(node) is _ast.AnnAssign and scope != _FUNCTION else []
+    if not annotations:
         return [node]
     at = {name: getattr(node, name) for name in node._attributes}
-    evaluated = _ast.Expr(_ast.Tuple(found, _ast.Load(), **at), **at)
+    evaluated = _ast.Expr(_ast.Tuple(annotations, _ast.Load(), **at), **at)
     return [node, evaluated] if type(node) is _ast.AnnAssign else [evaluated, node]
 
 

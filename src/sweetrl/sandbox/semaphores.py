@@ -18,17 +18,17 @@ class SemLock:
     SEM_VALUE_MAX = 2**31 - 1
 
     def __init__(self, kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> None:
-        import threading  # which multiprocessing has imported, and other children do without
+        import threading  # imported by multiprocessing already; other children do not pay for it
 
         self.kind, self.maxvalue = kind, maxvalue
-        self.name = None  # nothing that somebody must remove
+        self.name = None  # nothing that must be removed
         self.handle = id(self)
         self._value = value
         self._changed = threading.Condition(threading.Lock())
         self._owner, self._times = 0, 0
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take one; wait until `timeout` (seconds) where `block`. Returns whether it was got."""
+        """Take it; where `block`, wait for up to `timeout` seconds. Returns whether it was taken."""
         with self._changed:
             if self.kind != _MUTEX or not self._is_mine():
                 wait = (None if timeout is None else max(0.0, timeout)) if block else 0.0
@@ -39,7 +39,7 @@ class SemLock:
             return True
 
     def release(self) -> None:
-        """Give one back."""
+        """Give it back."""
         with self._changed:
             if self.kind == _MUTEX and not self._is_mine():
                 raise AssertionError("attempt to release recursive lock not owned by thread")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-# What solutions often import, and what takes longer or comes seldom.
+# What solutions often import, and what takes longer or is rare.
 _OFTEN = ("abc", "contextlib", "copy", "datetime", "enum", "json", "re", "string", "typing")
 _SELDOM = (
     *("array", "asyncio", "calendar", "csv", "dataclasses", "decimal", "fractions", "hashlib", "html", "io", "logging"),
@@ -27,15 +27,15 @@ def preloads(libraries: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def lightest(sources: Iterable[str], libraries: Sequence[str]) -> int:
-    """Which of `preloads` covers what `sources` seem to import: the first that does."""
-    found = 0
+    """The index of the first of `preloads` that covers what `sources` seem to import."""
+    tier = 0
     for source in sources:
         if "import" in source:
-            for several, one in _IMPORT.findall(source):
-                for name in (several or one).split(","):
+            for statement, call in _IMPORT.findall(source):
+                for name in (statement or call).split(","):
                     top = name.strip().split(".")[0]
                     if top in libraries or any(top == seldom.split(".")[0] for seldom in _SELDOM):
                         return 2
                     if top in _OFTEN:
-                        found = 1
-    return found
+                        tier = 1
+    return tier

@@ -1,4 +1,4 @@
-"""Write Python values down as tagged JSON. Runs beside untrusted code, so it trusts no method of the value's own class.
+"""Write Python values as tagged JSON. Runs beside untrusted code, so it trusts no method of the value's own class.
 
 Plain JSON stands for None, bool, small int, finite float and str; everything else is an array that starts with a tag:
 ["l", ...] list, ["t", ...] tuple, ["d", k, v, ...] dict, ["s", ...] set, ["i", hex] large int and so on. A value of a
@@ -30,7 +30,7 @@ _MAPPINGS: Any = ((collections.OrderedDict, "od"), (collections.Counter, "ct"), 
 
 
 def _of(module: str, name: str) -> Any:
-    """The object `name` of a module that somebody has imported; None if nobody has, for then there is no such value."""
+    """The object `name` of an imported module; None if it is not imported, for then there is no such value."""
     return getattr(sys.modules.get(module), name, None)
 
 

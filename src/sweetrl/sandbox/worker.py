@@ -43,11 +43,11 @@ _READY_SECONDS = 60.0
 _REPORT, _TIME = struct.Struct(">cQi?d"), struct.Struct(">cQdq?")  # as in zygote.py
 # Jobs that a zygote is given in advance, so that neither side waits for the other to get a core.
 _DEPTH = 4
-# Where the kernel does not say how long a child waited for a core: below this share of one it is taken to be asleep.
+# Where the kernel does not say how long a child waited for a core: below this share of a core it counts as asleep.
 _ASLEEP = 0.05
 # A child that does not get a core is waited for at most this many times as long.
 _PATIENCE = 10.0
-# So long may a child take to begin, before any untrusted code runs in it.
+# Seconds that a child may take to begin, before any untrusted code runs in it.
 _START_SECONDS = 60.0
 _GLANCE_SECONDS = 0.05
 _LATE = f"the sandbox process did not start within {_READY_SECONDS:.0f} s: run `sweetrl doctor`."
@@ -102,7 +102,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         pairs = [socket_pair() for _ in range(2)]
-        # What the kernel lets a child compute, where no clock stops it: more than all cores can in its time.
+        # The kernel's limit on a child's computing, where no clock stops it: more than all cores can do in its time.
         most = max(120.0, 2 * self.limits.wall_seconds * (os.cpu_count() or 1))
         config = {
             "control": pairs[0][1].fileno(),
@@ -129,8 +129,8 @@ class Worker:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        if found := os.environ.get("LD_LIBRARY_PATH"):  # without it an interpreter may not find its own library
-            environment["LD_LIBRARY_PATH"] = found
+        if library_path := os.environ.get("LD_LIBRARY_PATH"):  # without it an interpreter may not find its own library
+            environment["LD_LIBRARY_PATH"] = library_path
         start = os.memfd_create("zygote", os.MFD_CLOEXEC)
         os.write(start, marshal.dumps((config, _code())))
         os.lseek(start, 0, os.SEEK_SET)
@@ -145,16 +145,16 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 cwd="/",
-                pass_fds=[theirs.fileno() for _, theirs in pairs],
+                pass_fds=[zygote_end.fileno() for _, zygote_end in pairs],
                 start_new_session=True,
             )
         finally:
             os.close(start)
-            for _, theirs in pairs:
-                theirs.close()
+            for _, zygote_end in pairs:
+                zygote_end.close()
 
     def _lay_bait(self) -> str:
-        """A file that anybody may write to, for the zygote to attack; its path. It is gone when the zygote is ready."""
+        """The path of a file that any user may write to, for the zygote to attack; removed when the zygote is ready."""
         handle, path = tempfile.mkstemp(prefix="sweetrl-canary-")
         self._take_bait = weakref.finalize(self, Path(path).unlink, missing_ok=True)
         os.write(handle, b"whole")
@@ -175,7 +175,7 @@ class Worker:
         self._control.setblocking(False)
 
     def _greet(self, message: bytes) -> None:
-        """Judge what the zygote tells of itself; raises UserError where it is not safe to go on."""
+        """Judge the zygote's report; raises UserError where it is not safe to go on."""
         self._take_bait()
         if not message:
             raise UserError("the sandbox process ended before it was ready: run `sweetrl doctor`.")
@@ -183,9 +183,9 @@ class Worker:
         if "error" in hello:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
         self.layers = tuple(hello["layers"])
-        # Attacks of which nothing is heard count as successful: they ended the process that should have told.
+        # Attacks without a report count as successful: they ended the process that should have reported.
         attacks = {**json.loads(hello["attacks"] or '{"report": true}'), "scratch": not hello["clean"]}
-        succeeded = sorted(name for name, open_ in attacks.items() if open_)
+        succeeded = sorted(name for name, success in attacks.items() if success)
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
                 raise UserError(
@@ -234,7 +234,7 @@ class Worker:
         self._jobs.close()
 
     def _replace(self) -> None:
-        """The zygote is gone or of no more use: start another, and do again what was lost with it."""
+        """The zygote is gone or useless: start another, and do again what was lost with it."""
         assert self._selector is not None
         if self._queue and not self._queue[0].killing:
             self._queue[0].read()
@@ -267,7 +267,7 @@ class Worker:
             return
         try:
             attempt = Attempt(self._number, running)
-        except Exception as error:  # no descriptor is left here, or a job is none: whoever waits for it is told
+        except Exception as error:  # no descriptor is left here, or the job is invalid: the future gets the error
             running.future.set_exception(error)
             return
         self._number += 1
@@ -279,7 +279,7 @@ class Worker:
             self._arm(attempt)
 
     def _arm(self, attempt: Attempt) -> None:
-        """Say when to look at the first in the queue again if nothing is heard until then."""
+        """Set when to look at the first in the queue again if no report comes before."""
         if attempt.killing:
             self.due = float("inf")
         elif not attempt.begun:
@@ -295,7 +295,7 @@ class Worker:
         return min(limits.call_seconds, limits.wall_seconds - used)
 
     def check(self) -> None:
-        """The call in progress may have had its time on the clock: ask what of it was spent on a core."""
+        """The call in progress may have used its time by the clock: ask how much of it was spent on a core."""
         if self._process is None:
             self._launch()
             return
@@ -310,7 +310,7 @@ class Worker:
                 self._send(b"C")
 
     def _read(self, attempt: Attempt) -> bool:
-        """Take what the child has written so far; False if it has no more business to live."""
+        """Take what the child has written so far; False if the child is being killed."""
         if attempt.killing:
             return False
         if not attempt.read():
@@ -320,7 +320,7 @@ class Worker:
         return not attempt.killing
 
     def _judge_time(self, number: int, cpu: float, inside: int, taken: bool) -> None:
-        """Count what the child ran or slept, but not what it waited for a core: a busy machine is not its fault."""
+        """Count the time that the child ran or slept, but not its wait for a core: a busy machine is not its fault."""
         if not self._queue or self._queue[0].number != number or not self._read(self._queue[0]):
             return
         attempt = self._queue[0]
@@ -333,15 +333,15 @@ class Worker:
                     self._arm(attempt)
                 return
             attempt.begin(attempt.first)
-        whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
+        elapsed, call = max(now - attempt.started, 1e-6), now - attempt.progress
         schedule = schedule_of(self._process.pid, inside) if self._process else None
         if schedule is None:
-            active = whole if cpu < _ASLEEP * whole else cpu
-        elif schedule[0]:  # what it does not spend on a core it spends waiting for one
+            active = elapsed if cpu < _ASLEEP * elapsed else cpu
+        elif schedule[0]:  # the time that it does not spend on a core, it waits for one
             active = cpu
         else:
-            active = max(cpu, whole - schedule[1])
-        counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
+            active = max(cpu, elapsed - schedule[1])
+        counted = min(1.0, max(active / elapsed, 1.0 / _PATIENCE))
         allowed = self._allowed(attempt, counted)
         if call * counted >= 0.95 * allowed:
             self._kill(attempt, CallResult("timeout", None, f"no result after {min(call, allowed):.1f} s"))
@@ -385,7 +385,7 @@ class Worker:
                 self._judge_time(*_TIME.unpack(message)[1:])
 
     def _child_ended(self, number: int, status: int, clean: bool, cpu: float) -> bool:
-        """Take what the child left; False if the zygote's word and the child's do not fit together."""
+        """Take what the child left; False if the zygote's report and the child's file contradict each other."""
         attempt = self._queue[0] if self._queue else None
         if attempt is None or attempt.number != number:
             return False

@@ -2,8 +2,8 @@
 solution.
 
 It isolates itself once (namespaces, Landlock, no capabilities, limits), attacks itself, reports, and then serves. It
-never sees a job or a result: the client sends a job to whoever waits at a socket, and that is a child behind its
-seccomp filter. The zygote only starts, kills and reaps.
+never sees a job or a result: the client sends each job to a socket where only a child waits, behind its seccomp
+filter. The zygote only starts, kills and reaps.
 
 Executed by the client in a fresh `python -S -s -P`, which calls `main` with what its standard input holds: what to do,
 and the code of the files beside this one (worker.py). What it imports, every child inherits and pays for: no wrapper is
@@ -99,7 +99,7 @@ class Zygote:
         self.guards = guards.Guards(config, modules)
 
     def warm_up(self) -> None:
-        """Do a job of no importance a few times: the pages that the interpreter adapts now, no child has to copy."""
+        """Do a trivial job a few times: no child has to copy the pages that the interpreter adapts now."""
         source = "import math\ndef f(x):\n    return [x, {'a': math.floor(x)}, (x + 1.5, None)]"
         calls = marshal.dumps([(call, compile(call, "", "eval")) for call in (*["f(1)"] * 10, "g(1)", "1 / 0")])
         for namespace in ("one", "split") * 8:
@@ -154,25 +154,25 @@ class Zygote:
 
         Returns what came of them as JSON (nothing if they ended the child) and whether the scratch folder was clean.
         """
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        receiver, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         memory = (self.config["limits"]["memory_mib"] + 64) << 20
 
         def attack() -> None:
             code = marshal.loads(self.canaries)
             space: dict[str, Any] = {"__name__": "canaries", "__file__": code.co_filename}
             exec(code, space)
-            space["attack"](theirs, memory, self.config["bait"])
+            space["attack"](sender, memory, self.config["bait"])
 
-        pid = self.starter(theirs.fileno(), attack)()
-        theirs.close()
-        message = ours.recv(1 << 16) if select.select([ours], [], [], 20)[0] else b""
-        ours.close()
+        pid = self.starter(sender.fileno(), attack)()
+        sender.close()
+        message = receiver.recv(1 << 16) if select.select([receiver], [], [], 20)[0] else b""
+        receiver.close()
         self._kill(pid)
         os.waitpid(pid, 0)
         return message.decode(), self.guards.clean_scratch()
 
     def serve(self) -> None:
-        """Answer the client until it goes away, however it goes.
+        """Answer the client until its end of the socket is closed.
 
         One function with everything at hand: after each fork the zygote copies every page that it writes to, too.
         """
@@ -217,7 +217,7 @@ class Zygote:
             wasted = 0
             clean = clean_up()
             send(pack(letter, number, status, clean, seconds))
-            if not clean:  # who leaves anything behind takes the zygote along: another starts on fresh ground
+            if not clean:  # a child that leaves anything behind ends the zygote, too: a fresh one takes its place
                 os._exit(3)
             number += 1
 
@@ -230,7 +230,7 @@ class Zygote:
                 pass
 
     def _had_job(self, number: int, killed: bool) -> bool:
-        """Whether child `number` has taken its job, as the queue tells and not the child. If it was `killed` on
+        """Whether child `number` has taken its job, by the queue and not by the child's own word. If it was `killed` on
         request, the job counts as taken either way."""
         try:
             message = self.jobs.recv(MESSAGE.size, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
@@ -279,7 +279,7 @@ def usual_start() -> None:
     """
     os.umask(0o022)
     os.environ.pop("LD_LIBRARY_PATH", None)  # the loader has read it
-    del sys.argv[1:], sys.orig_argv[1:]  # where this file lies; a parser of arguments would take it for one
+    del sys.argv[1:], sys.orig_argv[1:]  # the path of this file, which a parser of arguments would read as an argument
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in _signal.valid_signals():
         by_python = number in (_signal.SIGPIPE, _signal.SIGXFSZ)  # which gets an error instead
@@ -288,7 +288,7 @@ def usual_start() -> None:
 
 
 def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, Any]]:
-    """A zygote that has isolated and attacked itself, and what it has to say of that."""
+    """A zygote that has isolated and attacked itself, and its report of that."""
     sys.meta_path.append(Libraries(config["libraries"]))
     # What modules would do after every fork (new seeds, new locks) is not needed here: a zygote has one thread, and
     # every job brings its seed.
