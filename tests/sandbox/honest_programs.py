@@ -1,9 +1,9 @@
-"""Honest programs in the style of answers, from honest/*.txt, and what they come to outside of the sandbox.
+"""Honest programs in the style of answers, from honest/*.txt, and their values outside of the sandbox.
 
 A file holds a theme. A program begins with "=== title", after which "| files" says that it needs a folder to write to,
 and "| refused: words" that the sandbox refuses it on purpose, and in which words. Its calls follow, after ">>> ", then
-its source. Run as a script, it takes [[source, call, ...], ...] as JSON and gives, for each of them, what the calls
-come to in a fresh process with a fresh folder: tagged JSON as in sweetrl/sandbox/values.py, or {"error": text}.
+its source. Run as a script, it takes [[source, call, ...], ...] as JSON and gives, for each of them, the values of the
+calls in a fresh process with a fresh folder: tagged JSON as in sweetrl/sandbox/values.py, or {"error": text}.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Program:
 
 
 def programs() -> list[Program]:
-    """All of them, theme by theme."""
-    found = []
+    """All programs, theme by theme."""
+    parsed = []
     for path in sorted((HERE / "honest").glob("*.txt")):
         for block in path.read_text(encoding="utf-8").split("=== ")[1:]:
             lines = block.splitlines()
@@ -47,13 +47,13 @@ def programs() -> list[Program]:
             calls = tuple(line[4:] for line in lines if line.startswith(">>> "))
             source = "\n".join(lines[1 + len(calls) :]) + "\n"
             refused = note.removeprefix("refused:").strip() if note.startswith("refused") else ""
-            found.append(Program(f"{path.stem}: {title}", source, calls, note == "files", refused))
-    return found
+            parsed.append(Program(f"{path.stem}: {title}", source, calls, note == "files", refused))
+    return parsed
 
 
 def outcome(source: str, calls: list[str], encode: Any) -> list[Any]:
     random.seed(0)
-    found: list[Any] = []
+    values: list[Any] = []
     for call in calls:
         module = sys.modules["solution"] = types.ModuleType("solution")
         module.__file__ = "<solution>"
@@ -63,10 +63,10 @@ def outcome(source: str, calls: list[str], encode: Any) -> list[Any]:
             linecache.cache["<solution>"] = (len(source), None, source.splitlines(keepends=True), "<solution>")
         try:
             exec(compile(source, "<solution>", "exec"), module.__dict__)
-            found.append(encode(eval(call, module.__dict__)))
+            values.append(encode(eval(call, module.__dict__)))
         except BaseException as error:
-            found.append({"error": f"{type(error).__name__}: {error}"})
-    return found
+            values.append({"error": f"{type(error).__name__}: {error}"})
+    return values
 
 
 def start(source: str, calls: list[str], encode: Any) -> tuple[int, int, str]:
@@ -106,12 +106,12 @@ def main() -> None:
     for name in HEAVY:
         __import__(name)
     gc.freeze()
-    encode, todo, found = Encoder(100_000).encode, json.load(sys.stdin), []
+    encode, todo, outcomes = Encoder(100_000).encode, json.load(sys.stdin), []
     while todo:
         started = [start(source, calls, encode) for source, *calls in todo[:AT_ONCE]]
-        found += [finish(*one) for one in started]
+        outcomes += [finish(*child) for child in started]
         del todo[:AT_ONCE]
-    json.dump(found, sys.stdout)
+    json.dump(outcomes, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def verdicts(reference, answer, calls):
         answer = answer.split("```python")[1].split("```")[0]
     if "```" in answer:
         answer = answer.split("```")[1].split("```")[0]
-    found = []
+    results = []
     for call in calls:
         expected = output(reference, call)
         # The rule says one second by the clock; the processor's clock keeps a busy machine out of it.
@@ -57,26 +57,26 @@ def verdicts(reference, answer, calls):
             actual = None
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         try:
-            found.append(bool(expected == actual and expected is not None))
+            results.append(bool(expected == actual and expected is not None))
         except Exception:  # officially only ValueError is caught; any other ends the whole evaluation
-            found.append(False)
-    return found
+            results.append(False)
+    return results
 
 
 def main():
     items = json.load(sys.stdin)
-    results = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     own = set(globals())
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy")  # so that no solution's second is spent on it
     started, cpu = time.perf_counter(), time.process_time()
-    found = []
+    rows = []
     for item in items:
-        found.append(verdicts(*item))
+        rows.append(verdicts(*item))
         for name in set(globals()) - own:  # as if every solution had a process of its own
             del globals()[name]
     seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - cpu}
-    json.dump({"verdicts": found, **seconds}, results)
-    results.flush()
+    json.dump({"verdicts": rows, **seconds}, out)
+    out.flush()
     os._exit(0)

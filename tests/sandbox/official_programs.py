@@ -1,4 +1,4 @@
-"""Programs that Python versions read differently, with what a call comes to officially: None where it fails.
+"""Programs that Python versions read differently, with the official value of a call: None where it fails.
 
 Run as a script with the folder of the sandbox's modules, it prints what the Python that runs it makes of them.
 """
@@ -35,7 +35,7 @@ PROGRAMS: list[tuple[str, str, str, Any]] = [  # what it is about, the program, 
     ("a type parameter", "def f[T](x: T) -> T: return x", "f(1)", None),
     ("a type statement", "type X = int\ndef f(): return 1", "f()", None),
     ("exceptions without parentheses", "def f():\n    try: 1 / 0\n    except A, B: return 1", "f()", None),
-    ("a name that an annotation lacks", "def f(x: List[int]): return x", "f(1)", None),
+    ("a missing name in an annotation", "def f(x: List[int]): return x", "f(1)", None),
     ("a variable's", "class A:\n    x: Missing = 1\ndef f(): return 1", "f()", None),
     ("a local's", "def f():\n    x: Missing = 1\n    return x", "f()", 1),
     ("a function's in a function", "def f():\n    def g(x) -> Missing: return x\n    return g(1)", "f()", None),
@@ -67,7 +67,7 @@ def main(folder: str) -> None:
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     child, official, values = map(__import__, ("child", "official", "values"))
-    found = []
+    trees = []
     for _, source, call, _ in PROGRAMS:
         try:
             code = official.compiled(call, "", "eval", "split")
@@ -80,9 +80,9 @@ def main(folder: str) -> None:
             child.runner(values, official)(file, len(job))
             os._exit(0)
         os.waitpid(pid, 0)
-        found.append(json.loads(os.pread(file, 1 << 20, len(job) + 16)).get("v"))  # past the time and the length
+        trees.append(json.loads(os.pread(file, 1 << 20, len(job) + 16)).get("v"))  # past the time and the length
         os.close(file)
-    print(json.dumps(found))
+    print(json.dumps(trees))
 
 
 if __name__ == "__main__":

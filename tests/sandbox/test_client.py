@@ -32,17 +32,17 @@ def kinds(sandbox: Sandbox, source: str, *calls: str, **options: object) -> list
 
 
 def zygotes_of(pid: int) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if b"zygote.py" in (entry / "cmdline").read_bytes():
                     status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
                     if int(status[1]) == pid:
-                        found.append(int(entry.name))
+                        pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def gone(pids: list[int]) -> bool:
@@ -196,7 +196,7 @@ def test_unsafe_mode_is_named_in_every_result() -> None:
     assert outcome.calls[0].tree == 4
 
 
-def test_another_system_is_told_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_another_system_the_error_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UserError, match="Linux container or virtual machine"):
         Sandbox(workers=1).layers()
@@ -241,9 +241,9 @@ def test_every_kind_of_zygote_gives_the_same_results() -> None:
     body = "def f(x):\n    import sys\n    return [x, 'numpy' in sys.modules, 'typing' in sys.modules]"
     with Sandbox(workers=1) as sandbox:
         jobs = [Job((f"{body}\n# {hint}",), ("f(1)",)) for hint in ("", "import typing", "import numpy")]
-        found = [outcome.calls[0].tree for outcome in sandbox.run(jobs * 3)]
+        trees = [outcome.calls[0].tree for outcome in sandbox.run(jobs * 3)]
         assert len(below(os.getpid())) >= 3
-    assert found == [["l", 1, False, False], ["l", 1, False, True], ["l", 1, True, True]] * 3
+    assert trees == [["l", 1, False, False], ["l", 1, False, True], ["l", 1, True, True]] * 3
 
 
 def test_jobs_that_wait_behind_a_hang_or_a_death_are_done(sandbox: Sandbox) -> None:

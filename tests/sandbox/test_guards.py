@@ -1,4 +1,4 @@
-"""What holds on old kernels and between one answer and the next, and what no answer can make expensive."""
+"""What holds on old kernels and between two answers, and what no answer can make expensive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spoil(how, path):
 
 @pytest.fixture
 def victim() -> Iterator[Path]:
-    """A file outside that everybody may write to, in a folder in which everybody may do anything."""
+    """A file outside that any user may write to, in a folder in which any user may do anything."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         path = Path(folder) / "precious"
@@ -57,16 +57,16 @@ def call(sandbox: Sandbox, source: str, *calls: str) -> tuple[CallResult, ...]:
 
 
 @pytest.mark.parametrize("without", [OLD_KERNEL, ("namespaces",), ("landlock",), ()])
-def test_files_outside_stay_whole(without: tuple[str, ...], victim: Path) -> None:
+def test_files_outside_stay_unchanged(without: tuple[str, ...], victim: Path) -> None:
     before = victim.stat()
     ways = ("truncate", "read", "write", "neither", "mode", "times", "name", "remove")
     with Sandbox(workers=1, without=without) as sandbox:
-        found = call(sandbox, SPOIL, *(f"spoil({how!r}, {str(victim)!r})" for how in ways))
+        results = call(sandbox, SPOIL, *(f"spoil({how!r}, {str(victim)!r})" for how in ways))
     after = victim.stat()
     assert victim.read_text() == "whole"
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
-    assert [one.kind for one in found] == ["value"] * len(ways)
-    assert {one.tree for one in found} <= {65534, os.geteuid(), *OWN_USERS}
+    assert [result.kind for result in results] == ["value"] * len(ways)
+    assert {result.tree for result in results} <= {65534, os.geteuid(), *OWN_USERS}
 
 
 def test_answers_of_root_run_as_a_user_of_their_own() -> None:
@@ -75,8 +75,8 @@ def test_answers_of_root_run_as_a_user_of_their_own() -> None:
     if os.geteuid() != 0 or not int(status["CapBnd"], 16) & 1 << 2:
         pytest.skip("only root with all its rights can do so")
     with Sandbox(workers=1, without=("namespaces",)) as sandbox:
-        found = call(sandbox, "import csv, os, numpy\ndef f(): return os.getuid(), os.getgid(), os.getgroups()", "f()")
-    _, user, group, groups = found[0].tree
+        ids = call(sandbox, "import csv, os, numpy\ndef f(): return os.getuid(), os.getgid(), os.getgroups()", "f()")
+    _, user, group, groups = ids[0].tree
     assert user == group and user in OWN_USERS and groups == ["l"]
 
 
@@ -96,7 +96,7 @@ def hoard():
 
 
 @pytest.mark.parametrize("without", [("namespaces",), ()])
-def test_an_answer_of_root_has_so_many_threads(without: tuple[str, ...]) -> None:
+def test_an_answer_of_root_has_a_limit_on_threads(without: tuple[str, ...]) -> None:
     if os.geteuid() != 0:
         pytest.skip("another user's threads are counted with all that this user runs")
     with Sandbox(Limits(processes=40), workers=1, without=without) as sandbox:
@@ -151,25 +151,25 @@ def test_a_call_costs_its_time_however_it_ends(wait: str) -> None:
         for ending, kind in ENDINGS.items():
             outcome = sandbox.submit(Job((start + ending,), tuple(f"f({n})" for n in range(50)))).result()
             assert outcome.children <= 4 and outcome.cpu_seconds < 3, (ending, outcome)  # 50 calls are 15 s
-            assert {one.kind for one in outcome.calls} <= {kind, "timeout"}, (ending, outcome)
+            assert {result.kind for result in outcome.calls} <= {kind, "timeout"}, (ending, outcome)
             assert outcome.calls[-1].kind == "timeout", (ending, outcome)
 
 
 def test_a_canary_tries_to_empty_a_file(victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the filter to let it through on an old kernel, nothing would be scored."""
+    """If the filter let it through on an old kernel, nothing would be scored."""
     parts = worker._code()
     path = Path(worker.__file__).with_name("guards.py")
     source = path.read_text().replace("install_zygote(own_root, truncation)", "install_zygote(True, True)")
     careless = compile(source, str(path), "exec", dont_inherit=True)
     monkeypatch.setattr(worker, "_code", lambda: {**parts, "guards": careless})
     monkeypatch.setattr(tempfile, "tempdir", str(victim.parent))
-    said = r"attacks succeeded \(.*empty a file, empty a file by opening it for nothing"
-    with Sandbox(workers=1, without=OLD_KERNEL) as sandbox, pytest.raises(UserError, match=said):
+    message = r"attacks succeeded \(.*empty a file, empty a file by opening it for nothing"
+    with Sandbox(workers=1, without=OLD_KERNEL) as sandbox, pytest.raises(UserError, match=message):
         sandbox.layers()
     assert os.listdir(victim.parent) == ["precious"]  # the bait is gone
 
 
-def test_an_answer_finds_nothing_of_the_one_before() -> None:
+def test_an_answer_finds_nothing_of_the_answer_before() -> None:
     leave = """
 import fcntl, os
 def leave():
@@ -228,15 +228,15 @@ def f():
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each zygote that is started."""
-    found: list[int] = []
+    launches: list[int] = []
     launch = worker.Worker._launch
 
     def counted(self: Any) -> None:
-        found.append(1)
+        launches.append(1)
         launch(self)
 
     monkeypatch.setattr(worker.Worker, "_launch", counted)
-    return found
+    return launches
 
 
 @pytest.mark.parametrize("size", [0, 40, 1 << 20])
@@ -244,9 +244,9 @@ def test_a_result_file_cut_short_costs_no_zygote(size: int, started: list[int]) 
     with Sandbox(workers=1) as sandbox:
         sandbox.layers()
         began = time.monotonic()
-        found = call(sandbox, TRUNCATED.replace("{size}", str(size)), *["f()"] * 10)
+        results = call(sandbox, TRUNCATED.replace("{size}", str(size)), *["f()"] * 10)
         seconds = time.monotonic() - began
-    assert {one.kind for one in found} <= {"killed", "refused"}
+    assert {result.kind for result in results} <= {"killed", "refused"}
     assert len(started) == 1
     assert seconds < 60  # it is 0.1 s on a machine that is not busy
 
@@ -258,13 +258,13 @@ def test_deep_folders_cost_no_zygote(started: list[int]) -> None:
     assert len(started) == 1
 
 
-def test_a_source_that_is_too_long_is_said_to_be() -> None:
+def test_a_source_that_is_too_long_is_refused() -> None:
     long, longer = ("def f(): return 1\n#" + "x" * (mib << 20) for mib in (10, 20))
     with Sandbox(workers=1) as sandbox:
         assert sandbox.submit(Job((long, long + "y"), ("f()",))).result().calls[0].tree == 1
-        found = sandbox.submit(Job((longer, "def f(): return 2"), ("f()", "f()"))).result()
-        assert [one.kind for one in found.calls] == ["refused"] * 2
-        assert found.calls[0].detail == "the source has 20,971,539 bytes, more than 16,777,216"
+        outcome = sandbox.submit(Job((longer, "def f(): return 2"), ("f()", "f()"))).result()
+        assert [result.kind for result in outcome.calls] == ["refused"] * 2
+        assert outcome.calls[0].detail == "the source has 20,971,539 bytes, more than 16,777,216"
         short = Limits(source_kib=1)
         readings = ("not Python (", "def f(): return 3", "def f(): return 4" + "\n" * 1024)
         assert sandbox.submit(Job(readings, ("f()",), limits=short)).result().calls[0].tree == 3

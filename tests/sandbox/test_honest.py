@@ -1,4 +1,4 @@
-"""Honest programs come to the same inside and outside of the sandbox; what is refused on purpose says so in words."""
+"""Honest programs give the same values in the sandbox and outside; what is refused on purpose says so in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sandbox.honest_programs import Program, programs
 
 HERE = Path(__file__).parent
 
-# Where Python itself lies in /tmp, that is no folder of the answer's own.
+# Where Python itself lies in /tmp, an answer has no /tmp of its own.
 OWN_TMP = not any(path.startswith("/tmp/") for path in sysconfig.get_paths().values())
 PROGRAMS = [program for program in programs() if OWN_TMP or "/tmp/" not in program.source]
 # name: (layers left out, whether there is a folder to write to)
@@ -30,7 +30,7 @@ MODES = {
 
 @pytest.fixture(scope="module")
 def outside() -> dict[str, list[object]]:
-    """What each program's calls come to in processes of their own, without any sandbox."""
+    """The values of each program's calls, in processes of their own without any sandbox."""
     environment = {
         **os.environ,
         **{"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "USER": "nobody", "LOGNAME": "nobody"},
@@ -45,24 +45,24 @@ def outside() -> dict[str, list[object]]:
         check=True,
         env=environment,
     )
-    return {program.name: found for program, found in zip(honest, json.loads(done.stdout), strict=True)}
+    return {program.name: trees for program, trees in zip(honest, json.loads(done.stdout), strict=True)}
 
 
 def inside(chosen: list[Program], without: list[str]) -> dict[str, list[tuple[str, object, str]]]:
     with Sandbox(workers=2, without=without) as sandbox:
-        found = sandbox.run(Job((program.source,), program.calls) for program in chosen)
+        outcomes = sandbox.run(Job((program.source,), program.calls) for program in chosen)
         return {
             program.name: [(call.kind, call.tree, call.detail) for call in outcome.calls]
-            for program, outcome in zip(chosen, found, strict=True)
+            for program, outcome in zip(chosen, outcomes, strict=True)
         }
 
 
 def test_the_programs_are_many_and_work_outside(outside: dict[str, list[object]]) -> None:
     assert len(outside) >= 300
     assert len({program.source for program in PROGRAMS}) == len(PROGRAMS) == len({program.name for program in PROGRAMS})
-    failed = {name: found for name, found in outside.items() if any(isinstance(one, dict) for one in found)}
+    failed = {name: trees for name, trees in outside.items() if any(isinstance(tree, dict) for tree in trees)}
     assert failed == {}
-    assert all(found for found in outside.values())
+    assert all(outside.values())
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_the_programs_are_many_and_work_outside(outside: dict[str, list[object]]
 def test_honest_programs_come_to_the_same(mode: str, outside: dict[str, list[object]]) -> None:
     without, folder = MODES[mode]
     honest = [program for program in PROGRAMS if not program.refused]
-    found = inside(honest, without)
+    actual = inside(honest, without)
     different = {}
     for program in honest:
         expected = [("value", json.loads(json.dumps(tree)), "") for tree in outside[program.name]]
         if program.files and not folder:
-            calls = found[program.name]
+            calls = actual[program.name]
             assert all(call in expected or "the sandbox" in call[2] for call in calls), (program.name, calls)
-        elif found[program.name] != expected:
-            different[program.name] = (found[program.name], expected)
+        elif actual[program.name] != expected:
+            different[program.name] = (actual[program.name], expected)
     assert different == {}
 
 
 def test_what_is_refused_on_purpose_says_so() -> None:
     refused = [program for program in PROGRAMS if program.refused]
     assert len(refused) >= 12
-    found = inside(refused, [])
+    actual = inside(refused, [])
     for program in refused:
-        kind, _, detail = found[program.name][0]
+        kind, _, detail = actual[program.name][0]
         assert kind == ("memory" if program.refused == "MemoryError" else "exception"), (program.name, detail)
         assert program.refused in detail, (program.name, detail)

@@ -1,4 +1,4 @@
-"""What must not be able to slow the client down, end it, or leave it without a word."""
+"""What must not slow the client down, end it, or leave it waiting."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_a_process_does_not_choose_what_the_kernel_says_of_it(name: bytes) -> No
         assert child.stdout is not None and child.stdout.readline() == b"named\n"
         try:
             end = time.monotonic() + 120
-            while (found := schedule_of(os.getpid(), child.pid)) is None or found[0]:  # it may be on its way to sleep
-                assert time.monotonic() < end, found
+            while (schedule := schedule_of(os.getpid(), child.pid)) is None or schedule[0]:  # until it sleeps
+                assert time.monotonic() < end, schedule
                 time.sleep(0.05)
         finally:
             child.kill()
@@ -53,7 +53,7 @@ def test_a_job_that_cannot_be_sent_keeps_nobody_waiting_and_ends_nothing() -> No
         assert sandbox.submit(job).result().calls[0].tree == 2
 
 
-def test_a_limit_of_a_month_is_one() -> None:
+def test_a_limit_of_a_month_is_accepted() -> None:
     with Sandbox(Limits(wall_seconds=3e6, call_seconds=3e6), workers=1) as sandbox:
         assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
 
@@ -62,7 +62,7 @@ def test_a_limit_of_a_month_is_one() -> None:
 def test_closed_standard_streams_are_no_obstacle(closed: tuple[int, ...]) -> None:
     code = (
         "import os, sys\nfrom sweetrl.sandbox import Job, Sandbox\n"
-        f"for one in {closed}: os.close(one)\n"
+        f"for descriptor in {closed}: os.close(descriptor)\n"
         f"job = Job(({DOUBLE!r},), ('f(1)',))\n"
         "with Sandbox(workers=1) as sandbox: os._exit(sandbox.submit(job).result().calls[0].tree)\n"
     )
@@ -84,15 +84,15 @@ def test_the_kernel_leaves_a_solution_the_time_that_its_limits_give() -> None:
 
 def test_numpy_is_seeded_in_every_zygote() -> None:
     source = "import numpy\ndef f(): return [float(numpy.random.rand()), int(numpy.random.randint(10**9))]"
-    found = []
+    jobs, numbers = [Job((source,), ("f()",), seed=n) for n in (0, 1)], []
     for _ in range(2):
         with Sandbox(workers=1) as sandbox:
-            found.append([one.calls[0].tree for one in sandbox.run(Job((source,), ("f()",), seed=n) for n in (0, 1))])
-    assert found[0] == found[1] and found[0][0] != found[0][1]
+            numbers.append([outcome.calls[0].tree for outcome in sandbox.run(jobs)])
+    assert numbers[0] == numbers[1] and numbers[0][0] != numbers[0][1]
 
 
 @pytest.mark.parametrize(
-    "how", ["signal.signal(one, signal.SIG_IGN)", "signal.pthread_sigmask(signal.SIG_BLOCK, [one])"]
+    "how", ["signal.signal(number, signal.SIG_IGN)", "signal.pthread_sigmask(signal.SIG_BLOCK, [number])"]
 )
 def test_signals_reach_a_solution_whatever_the_client_was_started_with(how: str) -> None:
     source = (
@@ -100,18 +100,18 @@ def test_signals_reach_a_solution_whatever_the_client_was_started_with(how: str)
         "def f():\n"
         "    def ring(*_): raise TimeoutError\n"
         "    signal.signal(signal.SIGALRM, ring)\n"
-        "    found = 0\n"
+        "    caught = 0\n"
         "    for alarm in (False, True):\n"
         "        try:\n"
         "            signal.setitimer(signal.ITIMER_REAL, 0.01) if alarm else os.kill(os.getpid(), signal.SIGINT)\n"
         "            time.sleep(0.5)\n"
         "        except (KeyboardInterrupt, TimeoutError):\n"
-        "            found += 1\n"
-        "    return found\n"
+        "            caught += 1\n"
+        "    return caught\n"
     )
     code = (
         "import os, signal\nfrom sweetrl.sandbox import Job, Sandbox\n"
-        f"for one in (signal.SIGCHLD, signal.SIGINT, signal.SIGALRM): {how}\n"
+        f"for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGALRM): {how}\n"
         f"job = Job(({source!r},), ('f()',))\n"
         "with Sandbox(workers=1) as sandbox: os._exit(sandbox.submit(job).result().calls[0].tree)\n"
     )
@@ -152,8 +152,8 @@ def test_an_interpreter_finds_its_library_and_a_solution_sees_no_path(monkeypatc
 
 def test_a_solution_is_started_without_arguments() -> None:
     source = (
-        "import argparse, sys\ndef f():\n    found = argparse.ArgumentParser().parse_args()\n"
-        "    return [vars(found), len(sys.argv), len(sys.orig_argv)]"
+        "import argparse, sys\ndef f():\n    parsed = argparse.ArgumentParser().parse_args()\n"
+        "    return [vars(parsed), len(sys.argv), len(sys.orig_argv)]"
     )
     with Sandbox(workers=1) as sandbox:
         assert sandbox.submit(Job((source,), ("f()",))).result().calls[0].tree == ["l", ["d"], 1, 1]

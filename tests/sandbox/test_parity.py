@@ -39,7 +39,7 @@ def official(items: list[tuple[Task, str]]) -> list[list[bool]]:
 
 
 def compare(tasks: list[Task]) -> Counter[str]:
-    """Both verdicts on every mutant of every task; returns how many mutants of each kind there were."""
+    """Compare both verdicts on every mutant of every task; return how many mutants of each kind there were."""
     named = [
         (kind, task, answer)
         for task in tasks
@@ -63,7 +63,7 @@ def test_references_score_as_in_the_official_evaluator(real_backend_tasks: Path,
     answers.write_text("".join(json.dumps({"index": i, "answer": t.ground_truth}) + "\n" for i, t in enumerate(tasks)))
     report = score_file(real_backend_tasks, answers, "official", tmp_path / "out.json")
     expected = official([(task, task.ground_truth) for task in tasks])
-    assert [row["score"] for row in report["results"]] == [sum(found) / len(found) for found in expected]
+    assert [row["score"] for row in report["results"]] == [sum(verdicts) / len(verdicts) for verdicts in expected]
     assert report["summary"]["score"] == sum(map(sum, expected)) / 3000
     assert json.loads((tmp_path / "out.json").read_text()) == report
 

@@ -91,8 +91,8 @@ def test_no_claim_raises_or_takes_long(expected: Any, claim: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [["l", 1 << 40], [[0], 1 << 40], "ab", [True], [-1, -1], None])
-def test_a_claimed_shape_is_never_computed_with_unless_it_is_one(shape: Any) -> None:
-    """A word times a number is a word of that length: such a claim must cost nothing."""
+def test_a_claimed_shape_that_is_invalid_is_never_computed_with(shape: Any) -> None:
+    """A text times a number is a text of that length: such a claim must cost nothing."""
     for rules in (Rules(), Rules(arrays=True)):
         assert not equal(1, ["nd", shape, 1], rules)
         assert not equal(["nd", [1], 1], ["nd", shape, 1], rules)
@@ -199,12 +199,11 @@ def test_containers_keep_their_kinds() -> None:
 def test_arrays() -> None:
     import numpy
 
-    one, many = numpy.array([5]), numpy.array([[1.0, 2.0], [3.0, 4.0]])
-    assert equal(tree(5), tree(one)) and not equal(
-        tree(many), tree(many)
-    )  # one element has a truth value, four have none
+    single, many = numpy.array([5]), numpy.array([[1.0, 2.0], [3.0, 4.0]])
+    # an array of one element has a truth value, one of four has none
+    assert equal(tree(5), tree(single)) and not equal(tree(many), tree(many))
     fixed = Rules(arrays=True)
-    assert equal(tree(many), tree(many.tolist()), fixed) and not equal(tree(5), tree(one), fixed)
+    assert equal(tree(many), tree(many.tolist()), fixed) and not equal(tree(5), tree(single), fixed)
     assert equal(tree(2.5), tree(numpy.float64(2.5))) and equal(tree(0), tree(numpy.int64(0)))
 
 
