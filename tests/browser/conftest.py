@@ -15,8 +15,8 @@ from sweetrl.config.settings import BrowserSettings
 @pytest.fixture(scope="session")
 def renderer(browser: None) -> Iterator[Renderer]:
     """A renderer without a cache."""
-    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
-        yield made
+    with Renderer(BrowserSettings(cache="", tabs=2)) as renderer:
+        yield renderer
 
 
 @pytest.fixture(scope="session")

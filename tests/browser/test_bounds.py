@@ -1,4 +1,4 @@
-"""What a page may cost and say beyond its picture: how long it is looked at, and what a browser may answer."""
+"""Bounds on a page and on its browser: how long a page is looked at, and which answers a browser may give."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from sweetrl.browser.page import Box, Element
 from sweetrl.config.settings import BrowserSettings
 
 
-class Said(Browser):
-    """A browser that says what a test writes to `mouth`."""
+class ScriptedBrowser(Browser):
+    """A browser whose messages are what a test writes to `output`."""
 
     def _start(self, program: Path, memory_mib: int) -> None:
-        self._in, self.mouth = os.pipe()
-        self.ear, self._out = os.pipe()
+        self._in, self.output = os.pipe()
+        self.input, self._out = os.pipe()
         self._process = subprocess.Popen(["sleep", "60"], start_new_session=True)
         threading.Thread(target=self._read, daemon=True).start()
 
 
 @pytest.mark.parametrize(
-    "said", [b"garbage\0", b"[]\0", b"[" * 50_000 + b"\0", b"\xff{}\0", b'{"id": []}\0', b"x" * 70_000]
+    "message", [b"garbage\0", b"[]\0", b"[" * 50_000 + b"\0", b"\xff{}\0", b'{"id": []}\0', b"x" * 70_000]
 )
-def test_a_browser_that_cannot_be_understood_is_ended(said: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_a_browser_that_cannot_be_understood_is_ended(message: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devtools, "LONGEST", 60_000)
-    browser = Said(Path("none"), 0)
+    browser = ScriptedBrowser(Path("none"), 0)
     call = browser.send("Anything")
-    threading.Thread(target=os.write, args=(browser.mouth, said), daemon=True).start()
+    threading.Thread(target=os.write, args=(browser.output, message), daemon=True).start()
     with pytest.raises(BrowserGone):
         browser.wait(call, 5.0)
     assert browser._process.wait(5.0) and not browser.alive
     browser.close()
 
 
-@pytest.mark.parametrize("said", ['{"id": 1}', '{"id": 1, "result": []}', '{"id": 1, "error": 7}'])
-def test_an_answer_that_is_none_is_a_refusal(said: str):
-    browser = Said(Path("none"), 0)
+@pytest.mark.parametrize("message", ['{"id": 1}', '{"id": 1, "result": []}', '{"id": 1, "error": 7}'])
+def test_a_malformed_answer_is_a_refusal(message: str):
+    browser = ScriptedBrowser(Path("none"), 0)
     call = browser.send("Anything")
-    os.write(browser.mouth, said.encode() + b"\0")
+    os.write(browser.output, message.encode() + b"\0")
     with pytest.raises(CallError):
         browser.wait(call, 5.0)
     assert browser.alive
     call = browser.send("Anything")
-    os.write(browser.mouth, b'{"id": 2, "result": {"a": 1}}\0')
+    os.write(browser.output, b'{"id": 2, "result": {"a": 1}}\0')
     assert browser.wait(call, 5.0) == {"a": 1}
     browser.close()
 
@@ -92,17 +92,17 @@ def test_a_machine_that_allows_namespaces_and_no_mounts_has_a_browser(
 def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     """A page of a kilobyte can ask for thousands of letters, each as large as the page."""
     monkeypatch.setattr(ink, "_MOST", 1_300_000)
-    whole, bare = Image.new("RGB", (400, 500), "white"), io.BytesIO()
-    whole.save(bare, "PNG")
-    ImageDraw.Draw(whole).rectangle((50, 50, 300, 300), fill="black")
+    image, bare = Image.new("RGB", (400, 500), "white"), io.BytesIO()
+    image.save(bare, "PNG")
+    ImageDraw.Draw(image).rectangle((50, 50, 300, 300), fill="black")
     png = io.BytesIO()
-    whole.save(png, "PNG")
+    image.save(png, "PNG")
     box = Box(0, 0, 400, 500)
-    one = Element("b", box, "", (0, 0, 0), None, 500, False, "left", "", 0, -1)
+    element = Element("b", box, "", (0, 0, 0), None, 500, False, "left", "", 0, -1)
     lines = tuple(facts.Line(index, "x", box, box, "x", "font-size:500px", None, False) for index in range(12))
-    found = facts.Facts((one,) * 12, lines, (255, 255, 255), (facts.Ground(box, (), (255, 255, 255)),) * 12)
+    page_facts = facts.Facts((element,) * 12, lines, (255, 255, 255), (facts.Ground(box, (), (255, 255, 255)),) * 12)
     pictures = ink.Pictures(ink.pixels(png.getvalue()), bare.getvalue(), sheet=png.getvalue())
-    seen, _ = ink.visible(pictures, found)
+    seen, _ = ink.visible(pictures, page_facts)
     assert [bool(each.text) for each in seen] == [True] * 2 + [False] * 10
 
 
@@ -124,4 +124,4 @@ def test_selects_are_read_in_time_that_grows_with_them(renderer: Renderer):
         return time.thread_time() - began
 
     spent = [(seconds("select"), seconds("progress")) for _ in range(2)]
-    assert min(one for one, _ in spent) < 4 * min(other for _, other in spent)
+    assert min(selects for selects, _ in spent) < 4 * min(progresses for _, progresses in spent)

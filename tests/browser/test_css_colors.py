@@ -34,14 +34,14 @@ from sweetrl.browser.css_colors import COLOR, parse_color
         ("lab(" + "9" * 150 + " 1 1)", (0, 0, 0, 0)),
     ],
 )
-def test_known_colours(text: str, expected: tuple[float, float, float, float]) -> None:
+def test_colours_of_the_standard(text: str, expected: tuple[float, float, float, float]) -> None:
     assert parse_color(text) == pytest.approx(expected, abs=1.1)
 
 
 @given(st.text(max_size=60) | st.from_regex(COLOR))
 def test_anything_is_a_colour_or_none(text: str) -> None:
-    found = parse_color(text)
-    assert all(math.isfinite(each) and 0 <= each <= 255 for each in found) and found[3] <= 1
+    color = parse_color(text)
+    assert all(math.isfinite(channel) and 0 <= channel <= 255 for channel in color) and color[3] <= 1
 
 
 def test_what_is_read_is_what_is_painted(renderer: Renderer) -> None:
@@ -50,7 +50,7 @@ def test_what_is_read_is_what_is_painted(renderer: Renderer) -> None:
 
     draw = random.Random(7)
 
-    def one() -> str:
+    def random_colour() -> str:
         a, b = draw.uniform(-1, 1), draw.uniform(-1, 1)
         unit = " ".join(f"{draw.random():.4f}" for _ in range(3))
         space = draw.choice(["srgb", "display-p3"])
@@ -66,7 +66,7 @@ def test_what_is_read_is_what_is_painted(renderer: Renderer) -> None:
             ]
         )
 
-    colours = [one() for _ in range(80)]
+    colours = [random_colour() for _ in range(80)]
     boxes = "".join(f"<div style='width:40px;height:8px;background:{each}'></div>" for each in colours)
     page = renderer.render(f"<!doctype html><body style='margin:0'>{boxes}")
     with Image.open(io.BytesIO(page.png)) as image:

@@ -23,7 +23,7 @@ GOOD = (
     '<body class="bg-gray-100"><nav class="bg-blue-700 text-white p-4 flex"><b>Name</b><a>Link</a></nav>'
     '<img src="https://picsum.photos/300/200"><p class="animate-bounce text-xl">Some text</p></body>'
 )
-# What Tailwind would hide: colours that a document, and no style sheet, gives to its parts.
+# Colours that a document itself gives to its parts, which Tailwind's style sheet would hide.
 PLAIN = "<p>Some <a href='#'>linked</a> text</p><input value=words><ul><li>item</ul>"
 
 
@@ -48,16 +48,16 @@ class Canary:
 
 @pytest.fixture(scope="module")
 def canary() -> Iterator[Canary]:
-    made = Canary()
-    with socket.create_connection(("127.0.0.1", made.port)):
+    server = Canary()
+    with socket.create_connection(("127.0.0.1", server.port)):
         pass
     deadline = time.monotonic() + 60
-    while made.hits == 0 and time.monotonic() < deadline:
+    while server.hits == 0 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert made.hits == 1, "the canary itself does not sing"
-    made.hits = 0
-    yield made
-    made.socket.close()
+    assert server.hits == 1, "the canary itself does not sing"
+    server.hits = 0
+    yield server
+    server.socket.close()
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def secret() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def strict(browser: None) -> Iterator[Renderer]:
     """A renderer that has little patience with bombs."""
-    with Renderer(BrowserSettings(cache="", tabs=2, seconds=1.0)) as made:
-        yield made
+    with Renderer(BrowserSettings(cache="", tabs=2, seconds=1.0)) as renderer:
+        yield renderer
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def filled(html: str, canary: Canary, secret: Path) -> str:
     return html.replace("PORT", str(canary.port)).replace("FILE", str(secret))
 
 
-def same(one: Page, two: Page) -> bool:
-    return (one.png, one.elements, one.status) == (two.png, two.elements, two.status)
+def same(a: Page, b: Page) -> bool:
+    return (a.png, a.elements, a.status) == (b.png, b.elements, b.status)
 
 
 @pytest.mark.parametrize("name", REACHES)

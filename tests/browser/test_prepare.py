@@ -61,12 +61,12 @@ def test_flags(html: str, flags: tuple[str, ...]):
 def test_meta_refresh_is_gone():
     assert "refresh" not in prepare("<meta http-equiv='refresh' content='0;url=http://a.example'>x").html
     kept = prepare("<meta http-equiv='re&#102;resh' content='0'>x")
-    assert "http-equiv" in kept.html  # only the browser can know; then the page is asked again without
+    assert "http-equiv" in kept.html  # only the browser sees it; then the page is loaded again without
     assert "http-equiv" not in stay(kept).html
     assert stay(kept).flags == ("meta-refresh",)
 
 
-def test_classes_are_found_as_the_browser_finds_them():
+def test_classes_are_read_as_the_browser_reads_them():
     html = LINK + "<p CLASS = 'p-1 P-2'><p class=p-3><p class=\"p&#45;4\n p-5\">"
     css = prepare(html).html
     for number in range(1, 6):

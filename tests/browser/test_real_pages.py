@@ -1,4 +1,4 @@
-"""The real pages: none fails, and pixels and facts do not depend on process, order or company."""
+"""The real pages: none fails, and pixels and facts do not depend on process, order or pages beside them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def fingerprint(page: Page) -> list[str]:
 
 def test_the_first_pages(renderer: Renderer, real_pages: list[str]):
     htmls = real_pages[:12]
-    one = list(renderer.render_many(htmls))
-    two = list(renderer.render_many(reversed(htmls)))[::-1]
-    assert [fingerprint(page) for page in one] == [fingerprint(page) for page in two]
-    for page in one:
+    pages = list(renderer.render_many(htmls))
+    backwards = list(renderer.render_many(reversed(htmls)))[::-1]
+    assert [fingerprint(page) for page in pages] == [fingerprint(page) for page in backwards]
+    for page in pages:
         assert page.status == "ok"
         assert len(page.elements) >= 5 and any(element.text for element in page.elements)
 
@@ -50,22 +50,22 @@ def test_all_are_equal_across_processes_and_concurrency(browser: None, real_page
     path = tmp_path / "pages.jsonl"
     path.write_text("".join(json.dumps(page) + "\n" for page in real_pages), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    found = []
+    marks = []
     for tabs, seed in ((1, 0), (4, 1)):
         command = [sys.executable, "-c", IN_A_PROCESS, str(path), str(tabs), str(seed)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        found.append(json.loads(done.stdout))
-    assert found[0] == found[1]
-    assert len(found[0]) == len(real_pages)
-    assert {status for status, _ in found[0].values()} == {"ok"}
+        marks.append(json.loads(done.stdout))
+    assert marks[0] == marks[1]
+    assert len(marks[0]) == len(real_pages)
+    assert {status for status, _ in marks[0].values()} == {"ok"}
 
 
 @pytest.mark.slow
-def test_purged_and_whole_style_sheets_give_equal_pixels(
+def test_purged_and_full_style_sheets_give_equal_pixels(
     renderer: Renderer, real_pages: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     htmls = real_pages[:20]
     purged = [fingerprint(page) for page in renderer.render_many(htmls)]
-    whole = lzma.decompress(files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()).decode()
-    monkeypatch.setattr(prepare.tailwind, "purge", lambda classes: whole)
+    full = lzma.decompress(files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()).decode()
+    monkeypatch.setattr(prepare.tailwind, "purge", lambda classes: full)
     assert [fingerprint(page) for page in renderer.render_many(htmls)] == purged

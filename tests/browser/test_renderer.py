@@ -1,4 +1,4 @@
-"""What a page is: places, texts, colours, roles; what may not be seen is not told; crashes lose nothing."""
+"""What a page is: places, texts, colours, roles; what cannot be seen is not listed; crashes lose nothing."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ MOTION = "<style>@keyframes k{to{margin-left:900px;color:red}}"
 TALL = "<div style='height:900px'></div>"  # whose picture takes several frames
 
 
-def one(page: Page, tag: str) -> Element:
-    found = [element for element in page.elements if element.tag == tag]
-    assert len(found) == 1, (tag, found)
-    return found[0]
+def only(page: Page, tag: str) -> Element:
+    (element,) = (element for element in page.elements if element.tag == tag)
+    return element
 
 
 def texts(page: Page) -> list[str]:
@@ -59,23 +58,23 @@ def test_the_picture(page: Page):
 
 
 def test_the_elements(page: Page):
-    nav = one(page, "nav")
+    nav = only(page, "nav")
     assert (nav.role, nav.background, nav.box.x, nav.box.y, nav.box.width, nav.parent, nav.depth) == (
         "nav", (29, 78, 216), 0, 0, 1366, -1, 0,
     )  # fmt: skip
-    name = one(page, "b")
+    name = only(page, "b")
     assert (name.text, name.bold, name.font_size, name.color) == ("The Name", True, 20, (255, 255, 255))
     assert page.elements[name.parent] is nav
-    assert (one(page, "h1").text, one(page, "em").text) == ("Head tail", "and")
-    assert one(page, "h1").role == "heading" and one(page, "h1").align == "center"
-    image = one(page, "img")
+    assert (only(page, "h1").text, only(page, "em").text) == ("Head tail", "and")
+    assert only(page, "h1").role == "heading" and only(page, "h1").align == "center"
+    image = only(page, "img")
     assert (image.role, image.box.width, image.box.height, image.box.x) == ("image", 300, 200, 533)
     buy = next(element for element in page.elements if element.text == "Buy")
     assert (buy.role, buy.background, buy.color) == ("button", (239, 68, 68), (255, 255, 255))
-    assert one(page, "ul").role == "list" and one(page, "form").role == "form"
-    assert (one(page, "input").text, one(page, "select").text) == ("Your name", "Second")
-    assert one(page, "button").role == "button"
-    foot = one(page, "footer")
+    assert only(page, "ul").role == "list" and only(page, "form").role == "form"
+    assert (only(page, "input").text, only(page, "select").text) == ("Your name", "Second")
+    assert only(page, "button").role == "button"
+    foot = only(page, "footer")
     assert (foot.role, foot.background, foot.align) == ("footer", (0, 0, 0), "right")
     parents = [element.parent for element in page.elements]
     assert all(parent < at for at, parent in enumerate(parents))
@@ -97,7 +96,7 @@ def test_the_elements(page: Page):
         "position:absolute;width:1px;height:1px;overflow:hidden;clip:rect(0,0,0,0)",
     ],
 )
-def test_what_cannot_be_seen_is_not_told(hidden: str, renderer: Renderer):
+def test_what_cannot_be_seen_is_not_listed(hidden: str, renderer: Renderer):
     """tests/frontend/test_unseen.py has more ways, and what they are worth."""
     html = f"<body><p>Shown</p><div style='background:#fff;height:60px'><p style='{hidden}'>Concealed words</p></div>"
     assert texts(renderer.render(html)) == ["Shown"]
@@ -105,7 +104,7 @@ def test_what_cannot_be_seen_is_not_told(hidden: str, renderer: Renderer):
     assert texts(renderer.render(shown)) == ["Shown", "Concealed words"]
 
 
-def test_long_pages_are_whole_up_to_the_limit(renderer: Renderer):
+def test_long_pages_are_complete_up_to_the_limit(renderer: Renderer):
     page = renderer.render(
         "<body style='margin:0'><div style='height:100vh;background:red'></div><p style='height:2000px'>x"
     )
@@ -121,9 +120,9 @@ def test_pictures_that_wait_for_a_scroll_are_drawn_where_scripts_are_allowed(ren
     lazy = "<img loading=lazy src='https://picsum.photos/300/200'><div style='height:5000px'></div>"
     page = f"<!doctype html><body>{lazy}{lazy}<p style='background:url(data:,)'>words"
     with Renderer(BrowserSettings(cache="", tabs=1, javascript=True)) as scripted:
-        found = scripted.render(page)
-    assert (found.status, [one.tag for one in found.elements].count("img")) == ("truncated", 2)
-    assert found.png == renderer.render(page).png
+        rendered = scripted.render(page)
+    assert (rendered.status, [element.tag for element in rendered.elements].count("img")) == ("truncated", 2)
+    assert rendered.png == renderer.render(page).png
 
 
 SCROLLED = "<p style='margin-left:4000px;width:200px;scroll-snap-align:start;scroll-initial-target:nearest'>Far</p>"
@@ -179,18 +178,18 @@ def test_what_moves_stands_still(moving: str, renderer: Renderer):
 
 
 def test_a_browser_that_draws_unasked_is_as_good(browser: None):
-    """A whole Chromium does not draw frames on request; the pictures of the two are equal in their facts."""
-    whole = Path("/usr/lib/chromium/chromium")
-    if not whole.exists() or whole == find_browser():
+    """A desktop Chromium does not draw frames on request; the facts of its pages are those of the headless shell."""
+    desktop = Path("/usr/lib/chromium/chromium")
+    if not desktop.exists() or desktop == find_browser():
         pytest.skip("needs Chromium beside its headless shell")
     pages = [PAGE, "<div style='height:1500px'>long<div style='position:absolute;top:1400px'>end</div></div>"]
-    found = []
-    for path in ("", str(whole)):
+    facts = []
+    for path in ("", str(desktop)):
         with Renderer(BrowserSettings(cache="", tabs=1, path=path)) as renderer:
-            found.append(
+            facts.append(
                 [(page.status, page.height, [e.text for e in page.elements]) for page in map(renderer.render, pages)]
             )
-    assert found[0] == found[1]
+    assert facts[0] == facts[1]
 
 
 def test_a_killed_browser_loses_no_request(browser: None):
@@ -291,7 +290,7 @@ def test_a_program_that_is_no_browser_is_named(tmp_path: Path):
         renderer.render(PAGE)
 
 
-def test_words_right_in_the_body_are_told(renderer: Renderer):
+def test_words_right_in_the_body_are_listed(renderer: Renderer):
     page = renderer.render("<body>Bare words<p>In a paragraph</p></body>")
     assert [(element.tag, element.text, element.parent) for element in page.elements] == [
         ("#text", "Bare words", -1),
@@ -308,5 +307,5 @@ def test_words_right_in_the_body_are_told(renderer: Renderer):
         ("<p>Coffee<br>and<!-- c --> tea", "Coffee and tea"),
     ],
 )
-def test_words_are_whole_wherever_they_are_broken(renderer: Renderer, written: str, read: str):
+def test_words_are_complete_wherever_they_are_broken(renderer: Renderer, written: str, read: str):
     assert texts(renderer.render(f"<!doctype html><body>{written}")) == [read]

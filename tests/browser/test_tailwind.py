@@ -9,7 +9,7 @@ from sweetrl.browser import tailwind
 
 def rules(css: str) -> list[tuple[str, ...]]:
     """Every declaration block with all that it stands in, in order; media queries as the conditions they join."""
-    found: list[tuple[str, ...]] = []
+    blocks: list[tuple[str, ...]] = []
     open_: list[str] = []
     for text, brace in re.findall(r"([^{}]*)([{}])", css):
         if brace == "{":
@@ -17,18 +17,18 @@ def rules(css: str) -> list[tuple[str, ...]]:
             sizes.append(text.count(" and ") + 1 if text.startswith("@media") else 1)
         else:
             if text:
-                found.append((*open_, text))
+                blocks.append((*open_, text))
             del open_[len(open_) - sizes.pop() :]
-    return found
+    return blocks
 
 
 sizes: list[int] = []
 
 
-def test_all_classes_give_the_whole_sheet():
+def test_all_classes_give_the_full_sheet():
     packed = files("sweetrl.browser").joinpath("vendor", "tailwind-2.2.19.min.css.xz").read_bytes()
-    whole = re.sub(r"/\*.*?\*/", "", lzma.decompress(packed).decode(), flags=re.S)
-    assert rules(tailwind.purge(tailwind._sheet().by_class)) == rules(whole)
+    full = re.sub(r"/\*.*?\*/", "", lzma.decompress(packed).decode(), flags=re.S)
+    assert rules(tailwind.purge(tailwind._sheet().by_class)) == rules(full)
 
 
 def test_a_page_gets_what_it_uses_and_no_more():

@@ -10,8 +10,8 @@ import pytest
 
 
 def change(path: Path, **values: Any) -> None:
-    found = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(found | values))
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | values))
 
 
 def load(folder: Path) -> Any:

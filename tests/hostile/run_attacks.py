@@ -29,9 +29,9 @@ def main() -> None:
     calls = tuple((f"test{x}", f"square({x})") for x in range(2, 7))
     task = Task("square", "Square a number.", "def square(x):\n    # REFERENCE-MARK\n    return x * x", calls)
     os.environ["SWEETRL_TEST_SECRET"] = "secret"
-    wanted = [a for a in ATTACKS if not options.get("families") or a.family in options["families"]]
+    chosen = [a for a in ATTACKS if not options.get("families") or a.family in options["families"]]
     items = []
-    for number, attack in enumerate(wanted):
+    for number, attack in enumerate(chosen):
         source = attack.source.replace("{here}", str(HERE / "attacks.py")).replace("{data}", options.get("data", "/x"))
         items += [(task, source), (task, f"def square(x):\n    return x ** 2  # {number}")]
     sandbox = Sandbox(limits_of(reward), reward.workers, without=options["without"])
@@ -47,7 +47,7 @@ def main() -> None:
             [f"{test.reason}: {test.detail}"[:100] for test in scores[2 * i].tests],
             scores[2 * i + 1].reward,
         ]
-        for i, attack in enumerate(wanted)
+        for i, attack in enumerate(chosen)
     ]
     json.dump({"isolation": isolation, "rows": rows}, sys.stdout)
 

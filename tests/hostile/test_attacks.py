@@ -1,4 +1,4 @@
-"""Every attack gets what it deserves, and the innocent solution after it scores 1.0, in every isolation mode there is."""
+"""Every attack gets what it deserves, and the innocent solution after it scores 1.0, in every isolation mode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attack(without: list[str], user: bool = False, refused: bool = False, **opti
 
 def wrong(rows: list[list[Any]]) -> list[str]:
     """The attacks that did not get what they deserve, or after which an innocent solution suffered."""
-    found = []
+    problems = []
     for family, name, outcome, passed, reasons, innocent in rows:
         deserved = {
             "zero": not any(passed),
@@ -49,10 +49,10 @@ def wrong(rows: list[list[Any]]) -> list[str]:
             "any": not all(passed),
         }[outcome]
         if not deserved:
-            found.append(f"{family}: {name}: wanted {outcome}, got {passed} {reasons}")
+            problems.append(f"{family}: {name}: expected {outcome}, got {passed} {reasons}")
         if innocent != 1.0:
-            found.append(f"{family}: {name}: the innocent solution after it scored {innocent}")
-    return found
+            problems.append(f"{family}: {name}: the innocent solution after it scored {innocent}")
+    return problems
 
 
 def test_attacks_under_all_layers() -> None:

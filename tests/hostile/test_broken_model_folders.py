@@ -1,4 +1,4 @@
-"""Folders of weights that are not whole, or that no library can load: a sentence, and never something like a model."""
+"""Folders of weights that are incomplete, or that no library can load, are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_adapter_of_another_architecture_is_not_taken_for_the_base(tiny_model
             load_lora(load_weights(tiny_model, "float32"), adapter)
 
 
-def test_weights_that_are_not_whole_are_refused_and_not_drawn_at_random(folder: Path) -> None:
+def test_incomplete_weights_are_refused_and_not_drawn_at_random(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -66,9 +66,9 @@ def test_weights_that_are_not_whole_are_refused_and_not_drawn_at_random(folder: 
 )
 def test_what_libraries_cannot_load_is_one_sentence(folder: Path, file: str, values: dict[str, Any]) -> None:
     change(folder / file, **values)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         load(folder)
-    assert str(folder) in str(told.value) and "\n" not in str(told.value)
+    assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_pipe_in_a_folder_is_not_waited_for(folder: Path) -> None:

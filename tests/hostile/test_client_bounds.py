@@ -1,4 +1,4 @@
-"""What one answer may cost the trusted side: its memory, its time, and whether what it says can be stored."""
+"""What an answer may cost the trusted side: memory and time; and that its messages can be stored."""
 
 from __future__ import annotations
 
@@ -41,32 +41,28 @@ def test_large_values_of_many_answers_are_not_kept() -> None:
     """Sixteen answers of five lists of 90,000 numbers: 3 MiB a list, 240 MiB if they were kept."""
     done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["wrong"] == 80
-    assert found["mib"] < 64, found
+    report = json.loads(done.stdout)
+    assert report["wrong"] == 80
+    assert report["mib"] < 64, report
 
 
 def test_what_an_answer_says_can_be_stored(tmp_path: Path) -> None:
-    task = {
-        "task_id": "half",
-        "problem_description": "?",
-        "ground_truth": "def f():\n    return 1",
-        "test_cases": {"t": "f()"},
-    }
-    answers = ["def f(): raise ValueError(chr(0xd800))", "def f(): return chr(0xdc00)", "def f(): return 1"]
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
-    (tmp_path / "answers.jsonl").write_text("".join(json.dumps({"index": 0, "answer": one}) + "\n" for one in answers))
-    words = ["score", "--tasks", "tasks.jsonl", "--answers", "answers.jsonl", "--json", "found.json"]
+    task = {"task_id": "half", "problem_description": "?", "ground_truth": "def f():\n    return 1"}
+    sources = ["def f(): raise ValueError(chr(0xd800))", "def f(): return chr(0xdc00)", "def f(): return 1"]
+    answers = "".join(json.dumps({"index": 0, "answer": source}) + "\n" for source in sources)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({**task, "test_cases": {"t": "f()"}}) + "\n")
+    (tmp_path / "answers.jsonl").write_text(answers)
+    words = ["score", "--tasks", "tasks.jsonl", "--answers", "answers.jsonl", "--json", "report.json"]
     done = subprocess.run([sys.executable, "-m", "sweetrl.cli", *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = (tmp_path / "found.json").read_bytes().decode("utf-8")
-    assert "d800" in found and "dc00" in found
+    report = (tmp_path / "report.json").read_bytes().decode("utf-8")
+    assert "d800" in report and "dc00" in report
 
 
 def seconds(work: Callable[[], object], enough: float = 0.0) -> float:
     """The least processor time of three runs, or of the first that takes less than `enough`.
 
-    Without the collector, which looks through what all other tests left behind while this one is timed.
+    Without the garbage collector, which would walk through what all other tests have left behind.
     """
     took = []
     gc.collect()
@@ -107,12 +103,12 @@ def test_a_value_of_full_size_is_judged_within_a_second_and_64_mib(name: str) ->
     expected, rules = parse_frame(payload, 100_000).tree, Rules(tolerance=1e-6, nan=True, arrays=True)
 
     def judge() -> None:
-        found = parse_frame(payload, 100_000)
-        assert found.kind == "value"
+        result = parse_frame(payload, 100_000)
+        assert result.kind == "value"
         for other in (expected, 7):
-            equal(other, found.tree)
-            equal(other, found.tree, rules)
-        assert len(render(found.tree).encode("utf-8")) < 1000
+            equal(other, result.tree)
+            equal(other, result.tree, rules)
+        assert len(render(result.tree).encode("utf-8")) < 1000
 
     assert seconds(judge, enough=1.0) < 1.0
     tracemalloc.start()

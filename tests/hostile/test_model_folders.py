@@ -1,4 +1,4 @@
-"""Folders of weights that attack: their code, pickles, templates and pointers do nothing but earn a sentence."""
+"""Folders of weights that attack: code, pickles, templates and pointers never take effect; a sentence reports them."""
 
 from __future__ import annotations
 
@@ -56,22 +56,20 @@ def folder(tiny_model: Path, tmp_path: Path, canary: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whoever asks on stdin is told `y`, and whoever asks the network is told on."""
-    asked: list[str] = []
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The prompts on stdin, each answered with `y`; a connection to the network is an error."""
+    answered: list[str] = []
 
-    def refuse(*given: Any) -> None:
-        raise AssertionError(f"the network was asked: {given}")
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError(f"a connection to the network: {arguments}")
 
-    monkeypatch.setattr(builtins, "input", lambda *given: asked.append("input") or "y")
+    monkeypatch.setattr(builtins, "input", lambda *arguments: answered.append("input") or "y")
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    return asked
+    return answered
 
 
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
-def test_code_in_a_folder_is_refused_and_never_run(
-    folder: Path, canary: Path, nobody_is_asked: list[str], where: str
-) -> None:
+def test_code_in_a_folder_is_refused_and_never_run(folder: Path, canary: Path, prompts: list[str], where: str) -> None:
     change(folder / "config.json", model_type="evil")
     if where == "config.json":
         change(folder / where, auto_map=OWN)
@@ -79,11 +77,11 @@ def test_code_in_a_folder_is_refused_and_never_run(
         change(folder / where, auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]}, tokenizer_class="Evil")
     with pytest.raises(UserError, match=f"{where} says that the model brings its own code"):
         load(folder)
-    assert not canary.exists() and not nobody_is_asked
+    assert not canary.exists() and not prompts
 
 
 def test_code_in_the_folder_of_a_vision_model_is_not_run(
-    tiny_vision: Path, tmp_path: Path, canary: Path, nobody_is_asked: list[str]
+    tiny_vision: Path, tmp_path: Path, canary: Path, prompts: list[str]
 ) -> None:
     from sweetrl.frontend.vision import load_vision
 
@@ -95,11 +93,11 @@ def test_code_in_the_folder_of_a_vision_model_is_not_run(
     change(place / "tokenizer_config.json", auto_map=own, tokenizer_class="Evil")
     with pytest.raises(UserError, match="brings its own code"):
         load_vision(place, "float32", "cpu")
-    assert not canary.exists() and not nobody_is_asked
+    assert not canary.exists() and not prompts
 
 
 def test_code_of_a_type_that_transformers_knows_is_left_alone(
-    folder: Path, canary: Path, nobody_is_asked: list[str], caplog: pytest.LogCaptureFixture
+    folder: Path, canary: Path, prompts: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     change(folder / "config.json", auto_map=OWN)
     own = {"AutoTokenizer": [None, "evil.EvilTokenizer"]}
@@ -108,7 +106,7 @@ def test_code_of_a_type_that_transformers_knows_is_left_alone(
     shutil.copy(folder / "evil.py", folder / "custom_generate" / "generate.py")
     tokenizer, model = load(folder)
     assert type(model).__module__.startswith("transformers.") and type(tokenizer).__module__.startswith("transformers.")
-    assert not canary.exists() and not nobody_is_asked
+    assert not canary.exists() and not prompts
     assert caplog.text.count("is not run") == 2
 
 
@@ -373,25 +371,25 @@ def test_a_checkpoint_is_read_without_running_what_is_pickled_in_it(
     torch.save(Bomb(canary), last / "training_args.bin")
     assert resume() == 2  # never read at all
     for name in pickled[:3]:
-        whole = (last / name).read_bytes()
+        original = (last / name).read_bytes()
         torch.save(Bomb(canary), last / name)
         with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
             resume()
-        (last / name).write_bytes(whole)
+        (last / name).write_bytes(original)
     assert not canary.exists()
 
 
 def test_nothing_loads_models_but_two_places() -> None:
     """Folders and names on the hub, and GGUF files, alone in a folder and after their header was read with limits."""
     source = Path(__file__).parents[2] / "src" / "sweetrl"
-    found = set()
+    loaders = set()
     for path in source.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
                 (".from_pretrained", "torch.load", "pickle.load", "pickle.loads")
             ):
-                found.add(path.relative_to(source).as_posix())
-    assert found - {"reproduce/larger.py"} == {
+                loaders.add(path.relative_to(source).as_posix())
+    assert loaders - {"reproduce/larger.py"} == {
         "models/load.py",
         "models/gguf.py",
     }  # the one loads the project's own small base
