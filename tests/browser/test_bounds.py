@@ -63,7 +63,7 @@ def test_a_page_whose_facts_cannot_be_read_is_bad_and_the_next_is_not(
     read = facts.read_facts
 
     def odd(snapshot: dict[str, Any], width: int, height: int) -> facts.Facts:
-        if any("odd words" in each for each in snapshot["strings"]):
+        if any("odd words" in text for text in snapshot["strings"]):
             del snapshot["documents"][0]["layout"]
         return read(snapshot, width, height)
 
@@ -103,7 +103,7 @@ def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch:
     page_facts = facts.Facts((element,) * 12, lines, (255, 255, 255), (facts.Ground(box, (), (255, 255, 255)),) * 12)
     pictures = ink.Pictures(ink.pixels(png.getvalue()), bare.getvalue(), sheet=png.getvalue())
     seen, _ = ink.visible(pictures, page_facts)
-    assert [bool(each.text) for each in seen] == [True] * 2 + [False] * 10
+    assert [bool(element.text) for element in seen] == [True] * 2 + [False] * 10
 
 
 def test_gradients_are_looked_at_up_to_a_limit(renderer: Renderer, monkeypatch: pytest.MonkeyPatch):
@@ -113,7 +113,7 @@ def test_gradients_are_looked_at_up_to_a_limit(renderer: Renderer, monkeypatch: 
     rule = f"b{{position:absolute;inset:0;background:linear-gradient({stops})}}"
     page = renderer.render(f"<!doctype html><style>{rule}</style>" + "<b></b>" * 60)
     assert page.status == "ok" and len(page.elements) == 60
-    assert 0 < sum(each.background is not None for each in page.elements) < 10
+    assert 0 < sum(element.background is not None for element in page.elements) < 10
 
 
 def test_selects_are_read_in_time_that_grows_with_them(renderer: Renderer):

@@ -67,7 +67,7 @@ def test_what_is_read_is_what_is_painted(renderer: Renderer) -> None:
         )
 
     colours = [random_colour() for _ in range(80)]
-    boxes = "".join(f"<div style='width:40px;height:8px;background:{each}'></div>" for each in colours)
+    boxes = "".join(f"<div style='width:40px;height:8px;background:{colour}'></div>" for colour in colours)
     page = renderer.render(f"<!doctype html><body style='margin:0'>{boxes}")
     with Image.open(io.BytesIO(page.png)) as image:
         picture = image.convert("RGB")

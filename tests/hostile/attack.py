@@ -19,7 +19,7 @@ class Attack:
 
 
 class Attacks(list[Attack]):
-    """The attacks of a module, written down in the ways that they share."""
+    """The attacks of a module, with methods for the forms that they share."""
 
     def add(self, family: str, name: str, outcome: str, source: str) -> None:
         self.append(Attack(family, name, outcome, textwrap.dedent(source).strip() + "\n"))
@@ -39,7 +39,7 @@ class Attacks(list[Attack]):
         self.append(Attack(family, name, outcome, source.rstrip() + "\n    return x * x\n"))
 
     def tries(self, family: str, name: str, attempt: str, setup: str = "") -> None:
-        """`attempt` must raise, or the solution gives itself away: it returns a wrong value if it got through."""
+        """`attempt` must raise: where it succeeds, the solution returns a wrong value."""
         body = (
             "try:\n"
             + textwrap.indent(textwrap.dedent(attempt).strip(), "    ")

@@ -28,7 +28,7 @@ class PageCache:
 
     def put(self, html: str, page: Page) -> None:
         """Keep the page if it would come out the same again: a page that ran out of time might not."""
-        if any(each is not None and each.status not in ("ok", "truncated") for each in (page, *page.others)):
+        if any(view is not None and view.status not in ("ok", "truncated") for view in (page, *page.others)):
             return
         try:
             data = _PAGE.dump_json(page)

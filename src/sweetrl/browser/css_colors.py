@@ -54,7 +54,7 @@ def parse_color(text: str) -> Rgba:
     if match is None:
         return NOTHING
     kind, space, rest = match.group(1), (match.group(2) or "").strip(), match.group(3)
-    parts = [0.0 if each.lower() == "none" else float(each) for each in _PART.findall(rest)]
+    parts = [0.0 if number.lower() == "none" else float(number) for number in _PART.findall(rest)]
     if len(parts) not in (3, 4):
         return NOTHING
     first, second, third = parts[:3]
@@ -65,7 +65,7 @@ def parse_color(text: str) -> Rgba:
         if convert is None:
             return NOTHING
         try:
-            red, green, blue = (255 * each for each in convert(first, second, third))
+            red, green, blue = (255 * channel for channel in convert(first, second, third))
         except (OverflowError, ValueError):  # numbers that are no colour's
             return NOTHING
     alpha = min(max(parts[3], 0.0), 1.0) if len(parts) == 4 else 1.0
@@ -108,7 +108,7 @@ def _from_lab(light: float, a: float, b: float) -> Triple:
 
 
 def _from_oklab(light: float, a: float, b: float) -> Triple:
-    long, middle, short = (each**3 for each in _times(_OKLAB_TO_LMS, (light, a, b)))
+    long, middle, short = (response**3 for response in _times(_OKLAB_TO_LMS, (light, a, b)))
     return _from_xyz(*_times(_LMS_TO_XYZ, (long, middle, short)))
 
 

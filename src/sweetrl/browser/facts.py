@@ -187,7 +187,7 @@ class _Reader:
         colors: tuple[Rgb, ...] = ()
         if painted is not None and painted[3] * opacity >= 0.05 and style["background-clip"] != "text":
             background = behind = _over(painted, opacity, above.behind)
-            colors = tuple(_over(each, opacity, above.behind) for each in _stops(style) or [painted])
+            colors = tuple(_over(stop, opacity, above.behind) for stop in _stops(style) or [painted])
         box = Box(*(round(value, 2) for value in self.layout["bounds"][index]))
         clip = above.clip
         if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
@@ -353,7 +353,7 @@ def _stops(style: dict[str, str]) -> tuple[Rgba, ...]:
 @lru_cache(maxsize=256)
 def _colors(image: str) -> tuple[Rgba, ...]:
     """Read once: thousands of elements may share the style."""
-    return tuple(parse_color(each[0]) for each in islice(COLOR.finditer(image), _STOPS))
+    return tuple(parse_color(match[0]) for match in islice(COLOR.finditer(image), _STOPS))
 
 
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:

@@ -253,9 +253,9 @@ def _painted(picture: np.ndarray, ground: Ground, budget: _Budget) -> bool:
     if not place.size or not budget.allows(place.size // 3 * max(len(ground.colors) - 1, 1)):
         return False
     pixels = _flat(place)
-    stops = [np.asarray(each, np.float32) for each in ground.colors]
+    stops = [np.asarray(color, np.float32) for color in ground.colors]
     behind = np.asarray(ground.behind, np.float32)
-    if all(np.abs(each - behind).max() <= _SAME for each in stops):
+    if all(np.abs(stop - behind).max() <= _SAME for stop in stops):
         return True  # it claims nothing that anybody could see
     near = np.zeros(len(pixels), bool)
     for start, end in zip(stops, stops[1:] or stops, strict=False):

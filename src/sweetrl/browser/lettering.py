@@ -49,7 +49,7 @@ def turn_of(style: dict[str, str], above: Turn | None) -> Turn | None:
     if style["zoom"] == "1" and style["rotate"] == style["scale"] == style["transform"] == "none":
         return turn
     for name in ("zoom", "rotate", "scale", "transform"):
-        numbers = [float(each) for each in _NUMBER.findall(style[name].partition("(")[2] or style[name])]
+        numbers = [float(number) for number in _NUMBER.findall(style[name].partition("(")[2] or style[name])]
         if not numbers or style[name] == "1":
             continue
         if name == "transform":

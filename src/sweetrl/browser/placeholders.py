@@ -28,7 +28,7 @@ def size(address: str) -> tuple[int, int] | None:
         query = parse_qs(parts.query)
     except ValueError:
         return None
-    if parts.scheme not in ("http", "https") or not any(host == each or host.endswith("." + each) for each in _HOSTS):
+    if parts.scheme not in ("http", "https") or not any(host == name or host.endswith("." + name) for name in _HOSTS):
         return None
     path = parts.path
     if host.endswith("picsum.photos"):

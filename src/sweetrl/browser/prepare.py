@@ -73,7 +73,7 @@ def prepare(html: str) -> Prepared:
     lead = _LEAD.match(text)
     at = lead.end() if lead else 0
     # Placeholders are drawings, painted with the page they stand in; what is decoded, or loaded by a style, comes late.
-    unsettled = any(each in lowered for each in ("data:", "url(", "<animate", "<set", "<progress", "lazy"))
+    unsettled = any(needle in lowered for needle in ("data:", "url(", "<animate", "<set", "<progress", "lazy"))
     text = _MARQUEE.sub(r"\g<0> scrollamount=0", text[:at] + _STILL + text[at:])
     return Prepared(text, unsettled, tuple(sorted(flags)))
 

@@ -83,10 +83,10 @@ class Service:
         shots: list[Shot | None] = [shot]
         for view in other_views(here):
             shots.append(None)
-            if all(each is None or each.shows for each in shots):  # what fails in one view is not tried in the next
+            if all(shot is None or shot.shows for shot in shots):  # what fails in one view is not tried in the next
                 shots[-1], page = self._try(page, view, shot.shows)
         flags = tuple(sorted({*flags, *page.flags}))
-        first, *others = (each and replace(each.page, flags=flags, renderer=name) for each in shots)
+        first, *others = (shot and replace(shot.page, flags=flags, renderer=name) for shot in shots)
         assert first is not None
         return replace(first, others=tuple(others))
 

@@ -40,7 +40,7 @@ def purge(classes: Iterable[str]) -> str:
     for name in have:
         for index in sheet.by_class.get(name, ()):
             needs = sheet.needs.get(index)
-            if needs is None or any(each <= have for each in needs):
+            if needs is None or any(need <= have for need in needs):
                 kept.add(index)
     parts: list[str] = []
     open_media = ""
@@ -80,11 +80,11 @@ def _sheet() -> _Sheet:
             if "," not in selector and selector.count(".") == 1:  # nearly all
                 by_class.setdefault(_names(selector)[0], []).append(index)
                 continue
-            options = tuple(frozenset(_names(each)) for each in selector.split(","))
+            options = tuple(frozenset(_names(option)) for option in selector.split(","))
             if not all(options):
                 always.append(index)
                 continue
-            if any(len(each) > 1 for each in options):
+            if any(len(option) > 1 for option in options):
                 needs[index] = options
             for name in frozenset().union(*options):
                 by_class.setdefault(name, []).append(index)

@@ -1,6 +1,6 @@
-"""Untrusted Python: run code that nobody has read, get values back, let nothing out. Knows nothing of ColBench.
+"""Untrusted Python: run code that nobody has read, get values back, let nothing out. Independent of ColBench.
 
-`Sandbox` is the client; `Job` says what to run, `Outcome` what came of it. docs/sandbox.md explains the layers.
+`Sandbox` is the client; `Job` says what to run, `Outcome` what it returned. docs/sandbox.md explains the layers.
 """
 
 from sweetrl.sandbox.client import Sandbox

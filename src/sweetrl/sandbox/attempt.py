@@ -72,7 +72,7 @@ def _moved_up(end: socket.socket) -> socket.socket:
 
 
 class Running:
-    """A job and what it has come to so far."""
+    """A job and its results so far."""
 
     def __init__(self, job: Job, future: Future[Outcome], limits: Limits) -> None:
         self.job = job

@@ -117,14 +117,14 @@ def _module(name: str) -> dict[str, Any]:
 
 
 def _remember(text: str) -> None:
-    """Let the source be found by inspect.getsource(), as that of a file would be."""
+    """Let inspect.getsource() read the source, as it does for a file."""
     import linecache
 
     linecache.cache[_NAME] = (len(text), None, [line + "\n" for line in text.split("\n")], _NAME)
 
 
 class _Lazy(types.ModuleType):
-    """A module that is imported when it is first used: hardly anybody does, and every child would pay for it."""
+    """A module that is imported when it is first used: few programs do, and every child would pay for it."""
 
     def __getattr__(self, name: str) -> Any:
         __import__(self.__name__)

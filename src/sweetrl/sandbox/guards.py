@@ -226,7 +226,7 @@ def _remove_files() -> list[str]:
 
 
 def _open_to_all(paths: list[str]) -> bool:
-    """Whether any user may walk to all of these."""
+    """Whether any user may reach all of these paths."""
     for path in paths:
         while path not in ("", "/"):
             if not os.stat(path).st_mode & 0o005:

@@ -1,4 +1,4 @@
-"""The vocabulary of the sandbox: what may be spent, what to run, and what came of it. Plain frozen data."""
+"""The sandbox's data: limits, jobs and their outcomes, in frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(frozen=True)
 class CallResult:
-    """What one call came to: `tree` is the value as tagged JSON (see values.py) where `kind` is "value"."""
+    """The result of one call: `tree` is the value as tagged JSON (see values.py) where `kind` is "value"."""
 
     kind: Kind
     tree: Any = None

@@ -57,7 +57,7 @@ _NARROWED = ("clone", "prctl", "prlimit64", "tgkill", "kill")
 # to ("truncate" it knows from version 3 on, and needs no more there).
 _BY_PATH = ("chmod", "fchmodat", "utimensat", "truncate")
 _OPENING = {"open": 1, "openat": 2}  # and the argument that holds the flags
-# shutil copies extended attributes where a file system has them: ours says that it has none.
+# shutil copies extended attributes where a file system has them: here it has none.
 _UNSUPPORTED = ("listxattr", "llistxattr")
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
@@ -93,9 +93,9 @@ class Filter:
     def install_zygote(self, own_root: bool, truncation: bool) -> None:
         """Bind this process and everything it starts to the list and what a zygote needs. Never undone.
 
-        `own_root`: no file that can be reached by a path can be changed, but those in the scratch folder.
-        `truncation`: nor can one be emptied by opening it. Where this does not hold, O_TRUNC is refused to whoever does
-        not open a file to write to it.
+        `own_root`: of the files that a path can reach, only those in the scratch folder can be changed. `truncation`:
+        nor can others be emptied by opening them; where this does not hold, O_TRUNC is refused unless a file is opened
+        for writing.
         """
         column, architecture = _ARCHITECTURES[os.uname().machine]
         _Compiled(_assemble_zygote(column, architecture, own_root, truncation)).installer()(0)
@@ -206,7 +206,7 @@ def _body(name: str, truncation: bool) -> list[tuple[int, int, int, int]]:
         # Landlock looks first at what is opened to be written to, but at nothing else that is emptied.
         emptied = [(_AND, 0, 0, _ACCESS), *_one_of(_WRITING), deny]
         return [_low(_OPENING[name]), (_JUMP_SET, 0, len(emptied), _O_TRUNC), *emptied, allow]
-    if name in ("chmod", "fchmodat"):  # no mode that would shut a folder to whoever empties it
+    if name in ("chmod", "fchmodat"):  # no mode with which the zygote could not empty a folder
         mode = _low(1 if name == "chmod" else 2)
         return [mode, (_JUMP_SET, 0, 1, _SPECIAL_MODES), deny, (_JUMP_SET, 0, 1, _OWNER_READS), allow, deny]
     if name == "utimensat":  # by a path: an open file can be one that was handed in

@@ -152,7 +152,7 @@ class Zygote:
     def attack(self) -> tuple[str, bool]:
         """Make the attacks of canaries.py in a child like any other.
 
-        Returns what came of them as JSON (nothing if they ended the child) and whether the scratch folder was clean.
+        Returns their results as JSON (nothing if they ended the child) and whether the scratch folder was clean.
         """
         receiver, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         memory = (self.config["limits"]["memory_mib"] + 64) << 20
