@@ -1,9 +1,9 @@
-"""Hidden unit tests as what may be shown to untrusted code: the calls, never what their values are compared with.
+"""The part of a hidden unit test that untrusted code may see: the calls, never what their values are compared with.
 
 A test is an expression whose value on the reference is what an answer must give too, usually `f(1, 2)`. Some are
-written `f(1, 2) == 5`. Its right-hand side stays in this process: only `f(1, 2)` is evaluated by the sandbox. Where a
+written `f(1, 2) == 5`. The right-hand side stays in this process: only `f(1, 2)` is evaluated by the sandbox. Where a
 test decides something else, as in `f(2) > 3 and f(3) in (4, 5)`, an answer gives `f(2)` and `f(3)` as plain values, and
-what the test makes of these is evaluated on the reference, where nothing of the answer is.
+what the test makes of these values is evaluated with the reference, in a process that has nothing of the answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import Encoder, Refused
 
 NOT_PLAIN = "the value is no plain one, and the test asks what it is like"
-# What tells few values apart.
+# Functions that tell few values apart.
 _PREDICATES = frozenset({"all", "any", "bool", "callable", "hasattr", "isinstance", "issubclass"})
 
 
@@ -30,10 +30,10 @@ _PREDICATES = frozenset({"all", "any", "bool", "callable", "hasattr", "isinstanc
 class Check:
     """One unit test.
 
-    `operands` are expressions that the sandbox evaluates, ("call", expression), or known values, ("constant", tree).
+    `operands` are expressions that the sandbox evaluates, ("call", expression), or constants, ("constant", tree).
     Where `equality` is set they are its sides, and the test's value is whether it holds; else it is what they give.
-    `condition`, where there is one, is what the test makes of the operands' values, which are `_0`, `_1`, ... there;
-    `expression` is the test with the operands in it. `decides` says that it tells few values apart.
+    `condition`, if any, is what the test makes of the operands' values, which are `_0`, `_1`, ... in it; `expression`
+    is the test with the operands in it. `decides` says that the test tells few values apart.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Check:
         """The test's value, given the results of `calls`."""
         if self.condition or len(self.operands) == 1:
             return results[-1]
-        lost = next((result for result in results if result.kind != "value"), None)
-        if lost is not None:
-            return lost
+        failure = next((result for result in results if result.kind != "value"), None)
+        if failure is not None:
+            return failure
         if not self.equality:
             return CallResult("value", ["t", *(result.tree for result in results)])
         pending = iter(results)
@@ -77,8 +77,8 @@ class Check:
 def parse_check(name: str, expression: str, official: bool, function: str) -> Check:
     """Split `expression`, a test of `function`.
 
-    `official` keeps an equality whole, as the official evaluator does. Else the sides that call the function count, out
-    of any print(). ValueError for a test whose calls cannot be taken out of what it says about them.
+    `official` keeps both sides of an equality, as the official evaluator does. Else only the sides that call the
+    function count, without a print() around them. ValueError for a test whose calls cannot be taken out of it.
     """
     tree = parsed(expression)
     if tree is None:
@@ -90,15 +90,15 @@ def parse_check(name: str, expression: str, official: bool, function: str) -> Ch
         operands = tuple(map(_operand, sides)) if len(sides) > 1 else (("call", expression),)
         constant = all(kind == "constant" for kind, _ in operands)
         return Check(name, (("call", expression),)) if constant else Check(name, operands, equality=len(sides) > 1)
-    asked = [side for side in sides if function in _names(side)] or [side for side in sides if _names(side)][:1]
-    if not asked:
+    calling = [side for side in sides if function in _names(side)] or [side for side in sides if _names(side)][:1]
+    if not calling:
         raise ValueError("it uses nothing of the program")
-    printed = [_unprinted(side) for side in asked]
-    texts = [ast.unparse(side) for side in printed]
-    taken = [_Taken(side, function) for side in printed]
+    tested = [_unprinted(side) for side in calling]
+    texts = [ast.unparse(side) for side in tested]
+    taken = [_Taken(side, function) for side in tested]
     if any(part.dependent and part.decides for part in taken):
         raise ValueError("its calls depend on variables of the test")
-    if len(printed) > 1 or taken[0].dependent or not taken[0].condition:
+    if len(tested) > 1 or taken[0].dependent or not taken[0].condition:
         if any(part.decides for part in taken):
             raise ValueError("it compares conditions with each other")
         return Check(name, tuple(("call", text) for text in texts))
@@ -123,10 +123,10 @@ def _variables(tree: ast.AST) -> set[str]:
 
 
 class _Taken(ast.NodeTransformer):
-    """What the program gives, taken out of one side of a test, which it changes: `texts` are the calls of the function.
+    """Takes the calls of the function, `texts`, out of one side of a test, and changes that side.
 
-    `condition` is the side with names in their places, and "" where nothing else is left of it. `decides`: it tells few
-    values apart. `dependent`: a call stands below a variable of the test, and cannot be taken out.
+    `condition` is the side with names in their places, or "" where nothing else is left of it. `decides`: it tells few
+    values apart. `dependent`: a call depends on a variable of the test, and cannot be taken out.
     """
 
     def __init__(self, side: ast.expr, function: str) -> None:
@@ -165,7 +165,7 @@ def _decides(node: ast.AST) -> bool:
 
 
 def literal(tree: Any) -> str | None:
-    """A tree of sweetrl.sandbox.values as Python text; None for what is not plain."""
+    """A tree of sweetrl.sandbox.values as Python text; None for a value that is not plain."""
     if type(tree) is not list:
         return repr(tree)
     tag, parts = tree[0], tree[1:]
@@ -186,7 +186,7 @@ def literal(tree: Any) -> str | None:
 
 
 def parsed(expression: str) -> ast.expr | None:
-    """The expression's tree; None for what is none, or too much for the parser."""
+    """The expression's tree; None if it is no expression, or too much for the parser."""
     try:
         return ast.parse(expression.lstrip(" \t"), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -209,7 +209,7 @@ def _unprinted(side: ast.expr) -> ast.expr:
 
 
 def function_name(expressions: Sequence[str]) -> str:
-    """The name of the function under test: the one that most of the tests call, and no builtin."""
+    """The name of the function under test: the function that most of the tests call, builtins apart."""
     counts: Counter[str] = Counter()
     for expression in expressions:
         nodes = ast.walk(parsed(expression) or ast.Constant(None))

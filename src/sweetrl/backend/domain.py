@@ -155,7 +155,7 @@ class Backend(Domain):
         return None
 
     def unsettled_tests(self, tasks: Sequence[Task], hash_seed: int = 0) -> list[str]:
-        """Run the references twice."""
+        """Run the references twice, and return for each task a test whose value differs."""
         from sweetrl.backend.rewards import unsettled_tests
 
         return unsettled_tests(self.settings.reward, tasks, hash_seed)
@@ -199,10 +199,10 @@ class Backend(Domain):
         return Pretraining(tuple(f" {currency}" for currency in CURRENCIES), numbers=200, constants=(0, 100))
 
     def pretraining_tasks(self, count: int, seed: int, difficulty: int) -> Iterator[Task]:
-        """Yield training contents of all domains: the base knows the words of those that only the test split has."""
+        """Yield training tasks of all domains: the base learns the words of those too that only the test split has."""
         return generate("train", count, seed, difficulty, DOMAINS, self.choices.hints)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
-        """Play one dialogue of an imperfect agent: the synthetic suite's, of other tasks one that asks for facts."""
+        """Play one dialogue of an imperfect agent; for tasks outside the synthetic suite, one that asks for facts."""
         play = demonstrate if self.knows(task) else partial(demonstrator.demonstrate, self)
         return play(task, settings, max_turns, seed)

@@ -1,7 +1,7 @@
-"""Python expressions in plain words, as a person says them who has never seen the program: no operators, no calls.
+"""Python expressions in plain words, as somebody who has never seen the program would say them: no operators or calls.
 
 `English.value` says what an expression is ("the price times the quantity"), `English.condition` when it holds ("the
-price is at least 10"). What has no words here is Unsayable: nobody hears of it.
+price is at least 10"). Unsayable is raised for an expression that has no words here, and it is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sweetrl.backend.vocabulary import (
     words_of,
 )
 
-LONGEST_TEXT = 160  # characters of a fixed text that somebody says
+LONGEST_TEXT = 160  # characters of a fixed text that is quoted
 
 
 class English:
@@ -46,7 +46,7 @@ class English:
 
     @contextmanager
     def named(self, names: dict[str, str]) -> Any:
-        """Within this, `names` are said as the phrases they map to."""
+        """Within this context, `names` are written as the phrases they map to."""
         before, self.names = self.names, {**self.names, **names}
         try:
             yield
@@ -64,9 +64,9 @@ class English:
 
     def part(self, node: ast.expr) -> str:
         """`value` as a part of something longer: in brackets where it would be read wrongly."""
-        said = self.value(node)
-        unclear = isinstance(node, ast.BinOp | ast.IfExp) or " for each " in said
-        return f"({said})" if unclear and not said.startswith('"') else said
+        phrase = self.value(node)
+        unclear = isinstance(node, ast.BinOp | ast.IfExp) or " for each " in phrase
+        return f"({phrase})" if unclear and not phrase.startswith('"') else phrase
 
     def _constant(self, node: ast.Constant) -> str:
         value = node.value
@@ -147,8 +147,8 @@ class English:
         return f"{self.value(left) if same else self._operand(left)} {verb} {self._operand(right)}"
 
     def _operand(self, node: ast.expr) -> str:
-        said = self.part(node)
-        return f"({said})" if isinstance(node, ast.Call) and " of " in said and said[0] != "(" else said
+        phrase = self.part(node)
+        return f"({phrase})" if isinstance(node, ast.Call) and " of " in phrase and phrase[0] != "(" else phrase
 
     def _unaryop(self, node: ast.UnaryOp) -> str:
         if isinstance(node.op, ast.USub):
@@ -226,12 +226,12 @@ class English:
 
     def loops(self, generators: Sequence[ast.comprehension]) -> str:
         """Return "for each car in the cars where its price is at most 10"."""
-        said = []
+        loops = []
         for generator in generators:
             where = [self.condition(test) for test in generator.ifs]
             loop = self.loop(generator.target, generator.iter)
-            said.append(loop + (f" where {' and '.join(where)}" if where else ""))
-        return ", ".join(said)
+            loops.append(loop + (f" where {' and '.join(where)}" if where else ""))
+        return ", ".join(loops)
 
     def loop(self, target: ast.expr, over: ast.expr) -> str:
         """Return what a loop goes over: "for each name and its price in the prices"."""
@@ -277,9 +277,9 @@ class English:
             owner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
             return f"{self.value(owner)}, {self.order(node.keywords)}"
         if name == "sum" and plain and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
-            made = node.args[0]
-            if isinstance(made.elt, ast.Constant) and made.elt.value == 1:
-                return f"the count, one {self.loops(made.generators)}"
+            series = node.args[0]
+            if isinstance(series.elt, ast.Constant) and series.elt.value == 1:
+                return f"the count, one {self.loops(series.generators)}"
         if name == "round" and node.args:
             digits = "".join(map(self.value, (*node.args[1:], *options.values()))) or "0"
             return f"{self.part(node.args[0])} rounded to {f'{digits} decimals' if digits != '0' else 'a whole number'}"
@@ -366,13 +366,13 @@ class English:
     def _comparison(self, node: ast.Compare, negate: bool) -> str:
         if negate and len(node.ops) > 1:
             return f"it is not so that {self._comparison(node, negate=False)}"
-        said, left = [], node.left
+        parts, left = [], node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
-            said.append(self._one(left, NEGATED[type(operator)] if negate else type(operator), right))
+            parts.append(self._pair(left, NEGATED[type(operator)] if negate else type(operator), right))
             left = right
-        return " and ".join(said)
+        return " and ".join(parts)
 
-    def _one(self, left: ast.expr, operator: type[ast.cmpop], right: ast.expr) -> str:
+    def _pair(self, left: ast.expr, operator: type[ast.cmpop], right: ast.expr) -> str:
         if isinstance(left, ast.Constant) and not isinstance(right, ast.Constant) and operator in TURNED:
             left, operator, right = right, TURNED[operator], left
         subject = self.value(left)
@@ -403,10 +403,10 @@ class English:
             named = [TYPES.get(ast.unparse(kind), f"a {words_of(ast.unparse(kind))}") for kind in kinds]
             return f"{self.value(node.args[0])} is {'not ' if negate else ''}{listing(named, 'or')}"
         if name in ("any", "all") and len(node.args) == 1:
-            made = node.args[0]
-            if not isinstance(made, ast.GeneratorExp | ast.ListComp):
-                return f"{'not ' if negate else ''}{name} of {self.value(made)} are true"
-            what, loops = self.condition(made.elt, negate), self.loops(made.generators)
+            series = node.args[0]
+            if not isinstance(series, ast.GeneratorExp | ast.ListComp):
+                return f"{'not ' if negate else ''}{name} of {self.value(series)} are true"
+            what, loops = self.condition(series.elt, negate), self.loops(series.generators)
             every = (name == "any") is negate
             return f"{what} {loops if every else loops.replace('for each', 'for at least one', 1)}"
         if name in PREDICATES and isinstance(node.func, ast.Attribute):

@@ -1,4 +1,4 @@
-"""From an answer's text to Python source, under the official rules and under ours. Never parses: the text is untrusted.
+"""From an answer's text to Python source, by official or `fixed` rules. Never parses: the text is untrusted.
 
 The official evaluator drops the text before the first "```python" (else "```") and after the next "```", and gives an
 answer whose raw text holds a banned word nothing. `fixed_sources` understands what models really write: every kind of
@@ -14,9 +14,9 @@ BANNED = (
     *("import os", "from os", "import sys", "from sys", "sudo"),
     *("transformers", "exit(", "quit(", "argparse"),
 )
-# None of these goes back over what it has read (`*+`, `++`), so that their time grows with the text and no faster.
+# None of these patterns backtracks (`*+`, `++`), so that their time grows linearly with the text.
 _FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
-_MARK = "\ufeff"  # at the start of a text, of no meaning; Python takes it off files, but not off strings
+_MARK = "\ufeff"  # the byte order mark at the start of a text: Python removes it from files, but not from strings
 _PYTHON = frozenset({"", "python", "py", "python3", "py3", "python2", "ipython", "pycon", "code"})
 _OPENS = re.compile(r"(?:async\s+def|def|class|import|from|@)\b|@")
 _CODE = re.compile(

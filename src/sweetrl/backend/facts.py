@@ -1,7 +1,7 @@
 """What a reference program does, in plain sentences made from its syntax tree: for the user of kind `described`.
 
 Each statement becomes a sentence: constants and tables, conditions with what follows, computations, loops, what is
-returned, errors; so do defaults and the fields that are read. A sentence that the leak search would find is left out.
+returned, errors; so do defaults and the fields that are read. A sentence that counts as a leak is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweetrl.colbench.described import Fact
 from sweetrl.types import Task
 
 LONGEST = 340  # characters of a sentence: with a few words before it, it fits into a reply
-SEVERAL = 220  # characters of what is said of several statements in one sentence
+SEVERAL = 220  # characters of a clause that joins several statements
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _EMPTY = re.compile(r"\b(empty|not given)\b|\b(is|are) (less than 1|0|at most 0)\b")
@@ -40,7 +40,7 @@ def facts_of(task: Task) -> tuple[Fact, ...]:
 
 @lru_cache(maxsize=1024)
 def described(program: str) -> tuple[Fact, ...]:
-    """Return what `program` does, sentence by sentence, in its order; nothing for what is no program."""
+    """Return what `program` does, sentence by sentence, in its order; nothing for a text that is no program."""
     tree = parsed(program)
     if tree is None:
         return ()
@@ -50,7 +50,7 @@ def described(program: str) -> tuple[Fact, ...]:
 
 
 class Describer:
-    """Walks over a program; `facts` is what it has said, `unsaid` what it has no words for."""
+    """Walks over a program; `facts` are its statements in words, `unsaid` those that have no plain words."""
 
     def __init__(self, tree: ast.Module) -> None:
         functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
@@ -64,17 +64,17 @@ class Describer:
         self.unsaid: list[ast.AST] = []
 
     def add(self, kind: str, text: str, question: str, *about: ast.AST, context: Sequence[str] = ()) -> None:
-        """Keep a fact, unless it is too long to be said in one reply."""
+        """Keep a fact; Unsayable if it is too long for one reply."""
         text = f"{', '.join((*context, text))}."
         if len(text) > LONGEST:
             raise Unsayable("too long")
-        names = {node.id for each in about for node in ast.walk(each) if isinstance(node, ast.Name)}
+        names = {name for node in about for name in _names(node)}
         kind = "empty" if kind == "condition" and _EMPTY.search(" ".join(context[-1:]) or text.split(",")[0]) else kind
         sentence = text[0].upper() + text[1:]
         self.facts.append(Fact(kind, sentence, question, tuple(sorted(names))))
 
     def body(self, statements: Sequence[ast.stmt], context: tuple[str, ...]) -> None:
-        """Say what statements do, in the loops and conditions of `context`."""
+        """Describe what statements do, in the loops and conditions of `context`."""
         for number, statement in enumerate(statements):
             self.before = statements[:number]
             try:
@@ -107,7 +107,7 @@ class Describer:
         self.body(node.body, (*context, f"in a class for the {words_of(node.name)}"))
 
     def _fields(self, function: _Function) -> None:
-        """Say which fields are read of what."""
+        """Describe which fields are read of each variable."""
         read: dict[str, dict[str, None]] = {}
         for node in ast.walk(function):
             owner, key = None, None
@@ -158,7 +158,7 @@ class Describer:
         return self.english.value(target)
 
     def _table(self, target: ast.Name, made: ast.expr, context: tuple[str, ...]) -> None:
-        """Say what a written list or dictionary holds, in as many sentences as it takes."""
+        """Describe what a written list or dictionary holds, in as many sentences as it takes."""
         what = the(target.id)
         question = f"What are {what}?"
         if isinstance(made, ast.Dict):
@@ -215,14 +215,14 @@ class Describer:
         question = f"What should be returned {context[-1]}?" if context else "What should be returned in the end?"
         if any(isinstance(each, ast.Return) for before in self.before for each in ast.walk(before)):
             context = (*context, "in all other cases")
-        self.add("return", self.clause(node), _asked(question), node, context=context)
+        self.add("return", self.clause(node), _without_case(question), node, context=context)
 
     def _raise(self, node: ast.Raise, context: tuple[str, ...]) -> None:
         question = "When should there be an error?"
         self.add("error", self._error(node), question, node, context=context)
 
     def clause(self, node: ast.stmt) -> str:
-        """Return a simple statement as a clause, "" for one that does nothing."""
+        """Return a simple statement as a clause, "" for a statement that does nothing."""
         value = self.english.value
         if isinstance(node, ast.Assign):
             return self._assigned(node)[0]
@@ -255,7 +255,7 @@ class Describer:
         return f"it is an error ({words(ast.unparse(node.exc))})" if node.exc else "the error is passed on"
 
     def _done(self, call: ast.expr) -> str:
-        """Return what a call does whose value nobody takes."""
+        """Return what a call does whose value is not used."""
         if isinstance(call, ast.Constant):
             return ""
         if not isinstance(call, ast.Call):
@@ -290,10 +290,10 @@ class Describer:
         bodies = [self._joined(body) for body in (*(body for _, body in cases), *([last] if last else []))]
         names = listing(_subjects([test for test, _ in cases])[:3], "or") or "this"
         question = f"What depends on {names}?"
-        said = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
-        whole = "; otherwise, ".join(said) + (f"; otherwise {bodies[-1]}" if last else "")
-        if None not in bodies and len(", ".join((*context, whole))) < LONGEST:
-            self._condition(whole, [body for _, body in cases], question, [node], context)
+        clauses = [f"if {test}, {body}" for test, body in zip(tests, bodies, strict=False)]
+        sentence = "; otherwise, ".join(clauses) + (f"; otherwise {bodies[-1]}" if last else "")
+        if None not in bodies and len(", ".join((*context, sentence))) < LONGEST:
+            self._condition(sentence, [body for _, body in cases], question, [node], context)
             return
         for number, (test, (_, body)) in enumerate(zip(tests, cases, strict=True)):
             self._case((*context, f"{'if' if number == 0 else 'otherwise, if'} {test}"), body, question)
@@ -356,12 +356,12 @@ class Describer:
 
 
 def words(name: str) -> str:
-    """Return the name of an error as it is, several of them without brackets."""
+    """Return the name of an error as it is written; several names without brackets."""
     return name.strip("()").replace(", ", " or ").rpartition(".")[2]
 
 
-def _asked(question: str) -> str:
-    """A question about a case, without the number that it is decided by."""
+def _without_case(question: str) -> str:
+    """The question without the condition of its case, which may hold a number of the program."""
     return re.sub(r" (if|otherwise, if) .*\?", " in the special cases?", question)
 
 
@@ -404,7 +404,7 @@ def _subjects(tests: Sequence[ast.expr]) -> list[str]:
 
 def _sources(function: _Function) -> dict[str, str]:
     """Names of loops and lambdas -> "each of the cars"."""
-    found: dict[str, dict[str, None]] = {}
+    sources: dict[str, dict[str, None]] = {}
     for node in ast.walk(function):
         pairs: list[tuple[ast.expr | ast.arg, ast.expr]] = []
         if isinstance(node, ast.For | ast.comprehension):
@@ -416,5 +416,5 @@ def _sources(function: _Function) -> dict[str, str]:
         for target, over in pairs:
             name = target.id if isinstance(target, ast.Name) else getattr(target, "arg", "")
             if name and isinstance(over, ast.Name):
-                found.setdefault(name, {})[f"each of {the(over.id)}"] = None
-    return {name: listing(list(each)) for name, each in found.items()}
+                sources.setdefault(name, {})[f"each of {the(over.id)}"] = None
+    return {name: listing(list(each)) for name, each in sources.items()}

@@ -1,6 +1,6 @@
 """What the user of a program must not say: code, or the hidden reference word for word.
 
-A user tells facts: numbers, names and fixed texts of the reference are theirs to tell. A leak is
+A user may tell facts: numbers, names and fixed texts of the reference. A leak is
 code   a fence, a statement of Python on a line of its own, or an expression with operators or calls in backticks;
 quote  a stretch of the reference as it is written, of so many marks and operators that nobody says it by chance.
 """
@@ -18,13 +18,13 @@ _STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Assert, ast.Delete),
 )
 _HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with)\b.*:$)")
-# Parameters have an end: else each of many beginnings would be read to the end of the reply.
+# The length of parameters is limited: else each of many beginnings would be read to the end of the reply.
 _DEFINITION = re.compile(r"\bdef\s+\w+\s*\([^)]{0,1000}\)\s*(?:->\s*+[\w\[\], .]++)?:|\blambda\b[^:\n]{0,1000}:")
 _EXPRESSIONS = (ast.Call, ast.BinOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Lambda, ast.ListComp, ast.IfExp)
 
 
 def find_leak(task: Task, words: str) -> Leak | None:
-    """Return the first thing in `words` that the user of `task` must not say, or None."""
+    """Return the first part of `words` that the user of `task` must not say, or None."""
     return _code(words) or find_quote(task, words)
 
 
@@ -55,7 +55,7 @@ def _is_statement(line: str) -> bool:
     first = tree.body[0]
     if isinstance(first, ast.Return):  # "return None" is a sentence, "return total * rate" is not
         return isinstance(first.value, _EXPRESSIONS)
-    if isinstance(first, ast.AnnAssign):  # "rate: 7" reads like one
+    if isinstance(first, ast.AnnAssign):  # "rate: 7" may be plain words
         return first.value is not None
     return isinstance(first, _STATEMENTS)
 
@@ -72,7 +72,7 @@ def _is_expression(text: str) -> bool:
 
 
 def parsed(text: str) -> ast.Module | None:
-    """Return the tree of a program; None for what is none, or too much for the parser."""
+    """Return the tree of a program; None for a text that is no program, or too much for the parser."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -43,8 +43,8 @@ REFERENCE_SEED = 1  # answers are run with seed 0, so that a random answer does 
 class CodeScorer(AbstractContextManager["CodeScorer"]):
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    A `sandbox` of the caller's does the work instead of a new one (and is closed with this). References draw at random
-    by `seed`, answers never by the same.
+    A `sandbox` given by the caller is used instead of a new one, and is closed with the scorer. References draw at
+    random by `seed`, answers never by the same.
     """
 
     thread_safe = True
@@ -55,7 +55,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         self.rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
         self.sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
-        # The official evaluator does not limit the reference; a machine that must go on has to, generously.
+        # The official evaluator does not limit the reference; here a generous limit keeps a run from hanging.
         limits = self.sandbox.limits
         self._patient = replace(
             limits,
@@ -76,7 +76,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Score the dialogues' answers, in order."""
-        return self.score_answers([(one.task, one.answer) for one in dialogues])
+        return self.score_answers([(dialogue.task, dialogue.answer) for dialogue in dialogues])
 
     def score_answers(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
         """Score (task, answer) pairs, in order; equal pairs are run once."""
@@ -150,7 +150,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
         score: Future[Score],
     ) -> None:
         # Judged at once, in the sandbox's thread: what an answer returns may be large, and many are under way. The
-        # reference's future lives on and keeps its callbacks, so what hangs on it lets go of the outcome.
+        # reference's future lives on and keeps its callbacks, so the callback must not keep the outcome.
         held = [actual]
 
         def judge(done: Future[Outcome]) -> None:
@@ -162,7 +162,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
                     return
                 job = Job((task.ground_truth,), tuple(questions.values()), "one", REFERENCE_SEED)
                 self.sandbox.submit(job).add_done_callback(partial(finish, outcome, pairs, list(questions)))
-            except BaseException as error:  # whoever waits for the score is told
+            except BaseException as error:  # the caller that waits for the score gets it
                 score.set_exception(error)
 
         def finish(outcome: Outcome, pairs: list[Pair], places: list[int], replies: Future[Outcome]) -> None:
@@ -178,13 +178,13 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
     def _pairs(
         self, checks: tuple[Check, ...], expected: Sequence[CallResult], results: Sequence[CallResult]
     ) -> tuple[list[Pair], dict[int, str]]:
-        """What reference and answer give for each check; and by place what the reference must still be asked."""
-        pending, given, pairs, questions = iter(expected), iter(results), list[Pair](), dict[int, str]()
+        """What reference and answer give for each check; and by place the question that the reference must answer."""
+        sources, pairs, questions = (iter(expected), iter(results)), list[Pair](), dict[int, str]()
         for place, check in enumerate(checks):
-            theirs, ours = (tuple(islice(source, len(check.calls))) for source in (pending, given))
-            reference, value = check.value(theirs, self.rules), check.value(ours, self.rules)
-            if check.condition and isinstance(reference_question := check.question(theirs), str):
-                question = check.question(ours)
+            reference_calls, answer_calls = (tuple(islice(source, len(check.calls))) for source in sources)
+            reference, value = check.value(reference_calls, self.rules), check.value(answer_calls, self.rules)
+            if check.condition and isinstance(reference_question := check.question(reference_calls), str):
+                question = check.question(answer_calls)
                 if question == reference_question:
                     value = reference
                 elif isinstance(question, str):
@@ -214,7 +214,7 @@ class CodeScorer(AbstractContextManager["CodeScorer"]):
 
 @lru_cache(maxsize=4096)
 def checks_of(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
-    """Return the checks of a task's tests; UserError for one that cannot be put to an answer (`fixed` alone)."""
+    """Return the checks of a task's tests; UserError for a test that cannot be put to an answer (`fixed` alone)."""
     function, checks = _name(tests), []
     for name, call in tests:
         try:
@@ -247,8 +247,8 @@ def _calls(checks: Sequence[Check]) -> tuple[str, ...]:
 def unsettled_tests(reward: RewardSettings, tasks: Sequence[Task], hash_seed: int = 0) -> list[str]:
     """Return for each task a test to which its reference gives another value in another process, "" where all agree.
 
-    What draws at random, or asks for a time or an address, is rated by chance; so is with another `hash_seed` what
-    depends on the order of a set. A test that a limit ends in one of the two says nothing.
+    A reference that draws at random, or reads a time or an address, is scored by chance; with another `hash_seed` so is
+    one that depends on the order of a set. A test that runs into a limit in either process does not count.
     """
     parsed = [checks_of(task.test_cases, reward.semantics != "fixed") for task in tasks]
     if not any(parsed):
@@ -258,9 +258,9 @@ def unsettled_tests(reward: RewardSettings, tasks: Sequence[Task], hash_seed: in
         rules = replace(first.rules, nan=True, arrays=True)
         runs = (_references(scorer, tasks, parsed) for scorer in (first, second))
         changing = []
-        for task, checks, one, other in zip(tasks, parsed, *runs, strict=True):
-            values, others = iter(one.calls), iter(other.calls)
-            differ = [_differ(check, values, others, rules) for check in checks]
+        for task, checks, outcome, repeat in zip(tasks, parsed, *runs, strict=True):
+            results, repeats = iter(outcome.calls), iter(repeat.calls)
+            differ = [_differ(check, results, repeats, rules) for check in checks]
             changing.append(next((call for (_, call), bad in zip(task.test_cases, differ, strict=True) if bad), ""))
         return changing
 
@@ -271,12 +271,12 @@ def _references(scorer: CodeScorer, tasks: Sequence[Task], parsed: Sequence[tupl
     return scorer.sandbox.run(scorer.reference_job(task.ground_truth, _calls(checks)) for task, checks in pairs)
 
 
-def _differ(check: Check, values: Iterator[CallResult], others: Iterator[CallResult], rules: Rules) -> bool:
-    """Whether what comes next in two runs gives a test two values."""
-    one, other = (check.value(tuple(islice(results, len(check.calls))), rules) for results in (values, others))
-    if {one.kind, other.kind} & {"timeout", "memory", "killed"}:
+def _differ(check: Check, results: Iterator[CallResult], repeats: Iterator[CallResult], rules: Rules) -> bool:
+    """Whether a test has two values, given the next results of two runs."""
+    first, second = (check.value(tuple(islice(source, len(check.calls))), rules) for source in (results, repeats))
+    if {first.kind, second.kind} & {"timeout", "memory", "killed"}:
         return False
-    return one.kind != other.kind or not (one.tree == other.tree or equal(one.tree, other.tree, rules))
+    return first.kind != second.kind or not (first.tree == second.tree or equal(first.tree, second.tree, rules))
 
 
 # Hidden tests run once more, for people
@@ -286,22 +286,22 @@ def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
     """Return the tests of `task` in their order; UserError for a task without tests, or where there is no sandbox.
 
     The verdicts are the scorer's. Every test has a child process of its own, so that its time is its own: that of
-    executing the program and the call. Nothing of the answer is run where the scorer would run nothing: one that is
-    empty, or banned by the semantics.
+    executing the program and the call. An answer that the scorer would not run is not run here either: an empty
+    answer, or one that the semantics ban.
     """
     checks = checks_of(task.test_cases, reward.semantics != "fixed")
     runs = []
     with CodeScorer(reward) as scorer:
         (score,) = scorer.score_answers([(task, answer)])
         refused = all(test.reason in ("no_answer", "refused") for test in score.tests)
-        answered = [None if refused else scorer.run(task, answer, check.calls) for check in checks]
-        expected = [scorer.run_reference(task.ground_truth, check.calls) for check in checks]
-        rows = zip(task.test_cases, checks, score.tests, answered, expected, strict=True)
+        answers = [None if refused else scorer.run(task, answer, check.calls) for check in checks]
+        references = [scorer.run_reference(task.ground_truth, check.calls) for check in checks]
+        rows = zip(task.test_cases, checks, score.tests, answers, references, strict=True)
         for (name, call), check, test, pending, reference in rows:
             outcome = pending.result() if pending else None
-            got, seconds = (_shown(check, outcome.calls), outcome.seconds) if outcome else ("", 0.0)
-            shown = _shown(check, reference.result().calls)
-            runs.append(TestRun(name, call, shown, got, test.passed, test.reason, test.detail, seconds))
+            actual, seconds = (_shown(check, outcome.calls), outcome.seconds) if outcome else ("", 0.0)
+            expected = _shown(check, reference.result().calls)
+            runs.append(TestRun(name, call, expected, actual, test.passed, test.reason, test.detail, seconds))
     return runs
 
 

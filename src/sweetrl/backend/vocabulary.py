@@ -1,7 +1,7 @@
-"""The words for Python's names, operators, functions and methods: what sweetrl.backend.english says them with.
+"""The words that sweetrl.backend.english uses for Python's names, operators, functions and methods.
 
-{0}, {1} are the arguments, {own} is what a method belongs to, {all} every argument; the number after a name says for
-how many arguments the words are (-1: any).
+{0}, {1} are the arguments, {own} is the object of a method, {all} every argument; the number after a name says for how
+many arguments the words are (-1: any).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-FEW = 5  # items that stand with commas between them; more of them have semicolons, so that no list is quoted
+FEW = 5  # at most so many items have commas between them; more have semicolons, so that no list is quoted
 
 
 class Unsayable(Exception):
@@ -33,7 +33,7 @@ def the(name: str) -> str:
 
 
 def plural(phrase: str) -> bool:
-    """Whether a phrase about one name is in the plural, as far as its end tells."""
+    """Whether a phrase about a single name is plural, judging by its ending."""
     return bool(re.fullmatch(r"the [\w ]+[a-rt-z]s", phrase)) and not re.search(r" of |(us|is|os)$", phrase)
 
 
@@ -48,7 +48,7 @@ def called(call: ast.Call) -> str:
 
 
 def listing(parts: Sequence[str], last: str = "and") -> str:
-    """Return "a, b and c"; many parts, and long ones, have semicolons between them."""
+    """Return "a, b and c"; many parts, or parts that are lists themselves, have semicolons between them."""
     if len(parts) > FEW or any(", " in part or f" {last} " in part for part in parts[:-1]):
         return "; ".join(parts)
     return ", ".join(parts[:-1]) + f" {last} {parts[-1]}" if len(parts) > 1 else "".join(parts)
@@ -82,7 +82,7 @@ MODULES = (
 )
 CONSTANTS = {"pi": "pi", "inf": "infinity"}
 TYPES = {"str": "a text", "int": "a whole number", "float": "a decimal number", "dict": "a dictionary"}
-# What holds and what does not.
+# The words for a predicate that holds, and for one that does not.
 PREDICATES = {
     "startswith": ("starts with", "does not start with"),
     "endswith": ("ends with", "does not end with"),

@@ -1,4 +1,4 @@
-"""Agents of known skill for the synthetic suite: scripted controls, and the demonstrators of the base agent."""
+"""Agents for the synthetic suite: scripted controls, and the demonstrators of the base agent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sweetrl.backend.suite.users import (
     REFUSAL,
     Persona,
     ScriptedSimulator,
+    answer_counts,
     answered_questions,
-    known,
+    complete_details,
     questions_of,
-    told,
 )
 from sweetrl.colbench.dialogue import converse
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
@@ -62,28 +62,28 @@ def write_answer(request: Request, details: dict[str, tuple[Value, ...]]) -> str
 
 
 class Dialogue:
-    """A dialogue that ends with the user's words: the request, the facts behind it, what was asked and heard, the turn.
+    """A dialogue that ends with a message of the user: the request, the facts behind it, and how far they are told.
 
-    `heard` are the details that were told with all their parts, with the values that were told; of those in `open` a
-    part has been told, and a follow-up brings out the rest (none where the user refuses).
+    `asked` are the kinds of detail in the agent's questions, `heard` the details told with all their parts and the
+    values that the user gave, `open` those told in part (none once the user refused): a follow-up brings out the rest.
     """
 
     def __init__(self, task: Task, messages: Sequence[Message]) -> None:
         self.request, self.facts = read_request(task.problem_description), read_facts(task.hidden_information)
         questions, answered = questions_of(messages), answered_questions(messages)
         replies = [message.content for message in messages[2::2]]
-        complete, spoken = known(self.facts, answered), told(self.facts, answered)
+        complete, begun = complete_details(self.facts, answered), answer_counts(self.facts, answered)
         self.heard = {name: values for name, values in self.facts.items() if name in complete}
-        for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, as they were told
+        for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, wrong or corrected
             numbers = NUMBER.findall(reply)
             for name in self.heard:
                 if name in kinds and len(kinds) == len(numbers) == 1 and BY_NAME[name].parts == 1:
                     self.heard[name] = (numbers[0],)
         self.asked, self.turn = {name for kinds in questions for name in kinds}, len(questions)
-        self.open = [name for name in spoken if name not in complete and REFUSAL not in replies]
+        self.open = [name for name in begun if name not in complete and REFUSAL not in replies]
 
     def ask(self, name: str, wording: random.Random | None = None) -> str:
-        """A question about a kind of detail; where a part of it is told, a follow-up."""
+        """A question about a kind of detail, or a follow-up if a part of it has been told."""
         kind = BY_NAME[name]
         wordings = kind.follow_ups if name in self.open else kind.questions
         return wording.choice(wordings) if wording else wordings[0]
@@ -98,10 +98,10 @@ Order = Literal["hints", "usual", "random"]
 
 @dataclass(frozen=True)
 class ScriptedAgent:
-    """A control: asks until the last turn or until it has asked all that it wants to, then writes what it was told.
+    """A control: asks until the last turn or until it has no more questions, then writes what it was told.
 
-    hints    asks for what the request hints at: what an actor can know, and the bar for trained ones
-    usual    asks for what is plausible in the domain in the order of the steps of a program, whatever the request says
+    hints    asks for what the request hints at: all that an actor can know, so the bar for trained actors
+    usual    asks for what is plausible in the domain, in the order of a program's steps, whatever the request says
     random   asks for any kind of detail
     """
 
@@ -110,16 +110,16 @@ class ScriptedAgent:
     seed: int = 0
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
-        """The next reply, from what an agent may see, and the facts behind the answers it got."""
-        now = Dialogue(task, messages)
+        """The next reply, from what an agent may see and the facts that the user has told."""
+        dialogue = Dialogue(task, messages)
         if self.order == "hints":
-            wanted: Sequence[str] = now.request.named
+            candidates: Sequence[str] = dialogue.request.named
         elif self.order == "usual":
-            wanted = [kind.name for kind in KINDS if kind.name in now.request.domain.relevant]
+            candidates = [kind.name for kind in KINDS if kind.name in dialogue.request.domain.relevant]
         else:
-            wanted = random.Random(f"{self.seed}-{task.id}").sample(list(BY_NAME), len(BY_NAME))
-        left = now.open + [name for name in wanted if name not in now.asked]
-        return now.ask(left[0]) if left and now.turn < self.max_turns - 1 else now.answer()
+            candidates = random.Random(f"{self.seed}-{task.id}").sample(list(BY_NAME), len(BY_NAME))
+        remaining = dialogue.open + [name for name in candidates if name not in dialogue.asked]
+        return dialogue.ask(remaining[0]) if remaining and dialogue.turn < self.max_turns - 1 else dialogue.answer()
 
 
 class OracleAgent:
@@ -127,9 +127,9 @@ class OracleAgent:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply, by someone who knows the facts and only has to bring them out."""
-        now = Dialogue(task, messages)
-        left = now.open + [name for name in now.facts if name not in now.asked]
-        return now.ask(left[0]) if left else now.answer()
+        dialogue = Dialogue(task, messages)
+        remaining = dialogue.open + [name for name in dialogue.facts if name not in dialogue.asked]
+        return dialogue.ask(remaining[0]) if remaining else dialogue.answer()
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class Demonstrator:
     says, and to answer when the turns are over. At each turn, with probability `heed`, it looks at the request instead:
     it asks for something that is hinted at, or answers if nothing of that is left. It follows up on what was told in
     part with probability `follow`; asks about any kind at all with probability `slip`; answers early with probability
-    `stop`; and a detail that it was told does not get into the program with probability `forget`.
+    `stop`; and leaves a detail that it was told out of the program with probability `forget`.
 
-    An `informed` one has seen the finished program: with probability `heed_program` it asks for a detail that is in it,
-    or answers if it knows them all.
+    An `informed` demonstrator has seen the finished program: with probability `heed_program` it asks for a detail of
+    the program, or answers if it knows them all.
     """
 
     max_turns: int
@@ -158,27 +158,27 @@ class Demonstrator:
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""
-        now, rng = Dialogue(task, messages), self.rng
-        name = self._next(now)
-        if name is None or now.turn >= self.max_turns - 1 or rng.random() < self.stop:
-            return now.answer([name for name in now.facts if rng.random() < self.forget])
-        return now.ask(name, rng)
+        dialogue, rng = Dialogue(task, messages), self.rng
+        name = self._next(dialogue)
+        if name is None or dialogue.turn >= self.max_turns - 1 or rng.random() < self.stop:
+            return dialogue.answer([name for name in dialogue.facts if rng.random() < self.forget])
+        return dialogue.ask(name, rng)
 
-    def _next(self, now: Dialogue) -> str | None:
-        """What to ask for; None to answer. It goes on from the last kind asked for, and never turns back."""
+    def _next(self, dialogue: Dialogue) -> str | None:
+        """The kind to ask for; None to answer. It goes on from the last kind asked for, and does not turn back."""
         rng = self.rng
         order = list(BY_NAME)
-        furthest = max((order.index(name) for name in now.asked), default=-1)
+        furthest = max((order.index(name) for name in dialogue.asked), default=-1)
         ahead = order[furthest + 1 :]
         if self.informed and rng.random() < self.heed_program:
-            left = now.open + [name for name in ahead if name in now.facts]
-            return left[0] if left else None
-        if now.open and rng.random() < self.follow:
-            return now.open[0]
+            remaining = dialogue.open + [name for name in ahead if name in dialogue.facts]
+            return remaining[0] if remaining else None
+        if dialogue.open and rng.random() < self.follow:
+            return dialogue.open[0]
         if rng.random() < self.slip:
             return rng.choice(order)
-        wanted = now.request.named if rng.random() < self.heed else now.request.domain.relevant
-        return next((name for name in ahead if name in wanted), None)
+        likely = dialogue.request.named if rng.random() < self.heed else dialogue.request.domain.relevant
+        return next((name for name in ahead if name in likely), None)
 
 
 def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:

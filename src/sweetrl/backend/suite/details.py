@@ -22,8 +22,8 @@ class Kind:
     `questions` are wordings an agent may use, `answers` wordings of the user ({0}, {1} are the values), `code` the
     lines of the step ({x} is the argument), `values` the inclusive ranges the values are drawn from (empty: a currency
     word). `pattern` recognises a question about this kind in free text; `more_specific_than` names kinds that a match
-    overrules. Where there are `follow_ups`, the first question brings out
-    `answers` and a second one `rest` (a terse user: `short_rest`).
+    overrules. Where there are `follow_ups`, the first question brings out `answers` and a second question `rest` (from
+    a terse user: `short_rest`).
     """
 
     name: str
@@ -265,11 +265,11 @@ def questions_in(reply: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def kinds_asked(reply: str) -> tuple[str, ...]:
     """Names of the kinds of detail that the questions in a reply are about, in program order; empty if none."""
-    asked = questions_in(reply)
-    found = {name for words in {*asked, " ".join(asked)} for name in _kinds_in(words)}
-    return tuple(name for name in BY_NAME if name in found)
+    questions = questions_in(reply)
+    names = {name for words in {*questions, " ".join(questions)} for name in _kinds_in(words)}
+    return tuple(name for name in BY_NAME if name in names)
 
 
 def _kinds_in(question: str) -> set[str]:
-    found = [kind for kind, pattern in _PATTERNS if pattern.search(question)]
-    return {kind.name for kind in found} - {name for kind in found for name in kind.more_specific_than}
+    matches = [kind for kind, pattern in _PATTERNS if pattern.search(question)]
+    return {kind.name for kind in matches} - {name for kind in matches for name in kind.more_specific_than}

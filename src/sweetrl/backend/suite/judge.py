@@ -1,4 +1,4 @@
-"""What a reply in a synthetic dialogue is worth, and what went wrong in one, known from how the task was made."""
+"""What a reply in a synthetic dialogue is worth, and what went wrong in a dialogue, by the hidden facts of the task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sweetrl.backend.suite.agents import Request, read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
-from sweetrl.backend.suite.users import answered_questions, brought_out, known, questions_of
+from sweetrl.backend.suite.users import answered_questions, brought_out, complete_details, questions_of
 from sweetrl.colbench.markers import marked_answer
 from sweetrl.types import Message, Task, Trajectory
 
@@ -19,33 +19,33 @@ from sweetrl.types import Message, Task, Trajectory
 def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> str | None:
     """Judge an agent's visible `reply` to the dialogue `earlier`; None for a task that is not of the suite.
 
-    needed      brings out a hidden detail of the task that is not known yet, or the rest of one
+    needed      brings out a hidden detail of the task, or a part of it, that had not been told yet
     hinted      asks for something new that the request hints at, and that this task does not hide
     plausible   asks for something new that tasks of this domain may hide, and at which the request does not hint
     irrelevant  asks for what no task of this domain can hide
-    repeated    asks for nothing but what was asked before
+    repeated    asks only for what was asked before
     unclear     asks for no kind of detail
     complete    answers, with every detail in the program as it was told
     premature   answers, true to what was told, with a detail not yet told
-    mistaken    answers, and a detail that was told is missing or wrong in the program, or it has one that nobody told
+    mistaken    answers, with a detail that was told missing or wrong, or with a detail that nobody told
     """
-    if (known_task := _read(task)) is None:
+    if (hidden := _read(task)) is None:
         return None
-    facts, request = known_task
+    facts, request = hidden
     answered = answered_questions(earlier)
-    told = known(facts, answered)
+    complete = complete_details(facts, answered)
     program = marked_answer(reply)
     if program is not None:
-        if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):
+        if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in complete):
             return "mistaken"
         others = [kind for kind in KINDS if kind.name not in facts]
         if any(step_in(program, kind, (), request.argument) != "missing" for kind in others):
             return "mistaken"
-        return "complete" if told == facts.keys() else "premature"
+        return "complete" if complete == facts.keys() else "premature"
     kinds = kinds_asked(reply)
     if brought_out(facts, answered, kinds):
         return "needed"
-    new = set(kinds) - {name for asked in questions_of(earlier) for name in asked}
+    new = set(kinds).difference(*questions_of(earlier))
     if not new:
         return "repeated" if kinds else "unclear"
     if new & set(request.named):
@@ -62,7 +62,7 @@ def _read(task: Task) -> tuple[dict[str, tuple[str, ...]], Request] | None:
         return None
 
 
-# What verdicts are worth to who knows the task, in the order of Backend.contrasts.
+# What verdicts are worth to somebody who knows the task, in the order of Backend.contrasts.
 WORTH: dict[str, float] = {
     "needed": 3.0,
     "complete": 3.0,
@@ -77,35 +77,35 @@ WORTH: dict[str, float] = {
 
 
 def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
-    """Return the columns of a Result that are about details, and the kind of task; nothing for any other task.
+    """Return the columns of a Result that are about details, and the kind of task; none for a task of another suite.
 
     premature    the agent answered with turns left, although it had not been told every hidden detail
-    repeated     a question about nothing but what was asked before, and that brings out nothing more
+    repeated     a question about what was asked before only, and that brings out nothing more
     irrelevant   a question about no kind of detail that this kind of task can have
-    unhinted     a question about what this kind of task can have, and that this one neither has nor hints at
+    unhinted     a question about what this kind of task can have, but this task neither has nor hints at
     untold       a hidden detail that no question brought out, or not all of it
     forgotten    a detail that was told, and whose step is not in the program
     mistaken     a detail that was told, and whose step is in the program with another value
     """
-    if (known_task := _read(trajectory.task)) is None:
+    if (hidden := _read(trajectory.task)) is None:
         return {}
-    facts, request = known_task
-    asked: list[tuple[str, ...]] = []
+    facts, request = hidden
+    earlier: list[tuple[str, ...]] = []
     answered = answered_questions(trajectory.messages)
     repeated = irrelevant = unhinted = 0
     for question in questions:
         kinds = kinds_asked(question)
-        before = {name for earlier in asked for name in earlier}
-        brings = brought_out(facts, answered[: len(asked)], kinds)
-        repeated += bool(kinds) and not brings and before.issuperset(kinds)
+        new = set(kinds).difference(*earlier)
+        brings = brought_out(facts, answered[: len(earlier)], kinds)
+        repeated += bool(kinds) and not brings and not new
         plausible = set(kinds) & set(request.domain.relevant)
         irrelevant += not plausible
         unhinted += bool(plausible) and not set(kinds) & (set(request.named) | facts.keys())
-        asked.append(kinds)
-    told = known(facts, answered)
+        earlier.append(kinds)
+    complete = complete_details(facts, answered)
     program = trajectory.answer or ""
-    verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
-    untold = len(facts.keys() - told)
+    verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in complete)
+    untold = len(facts.keys() - complete)
     turns = sum(message.role == "assistant" for message in trajectory.messages)
     return {
         "topic": request.domain.name,
@@ -124,7 +124,7 @@ def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> 
 def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
     """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored.
 
-    Without `values` any is another one.
+    Without `values` any step of the kind has an "other value".
     """
     lines = "\n".join("".join(line.split()) for line in program.splitlines())
     if values and _step_pattern(kind, argument, tuple(re.escape(value) for value in values)).search(lines):

@@ -69,9 +69,9 @@ def write_facts(details: Details) -> str:
 
 
 def read_facts(hidden_information: str | None) -> dict[str, tuple[str, ...]]:
-    """Parse what write_facts wrote. With a line of any other form there are no facts at all.
+    """Parse what write_facts wrote; no facts at all if any line has another form.
 
-    Such a task is somebody else's, and whoever knew a part of it would deny the rest.
+    Such a task is not of the suite, and a user who knew a part of its facts would deny the rest.
     """
     facts: dict[str, tuple[str, ...]] = {}
     for line in filter(str.strip, (hidden_information or "").splitlines()):
@@ -100,19 +100,19 @@ def generate(
     """Yield `count` different tasks of `split`; the same arguments give the same tasks.
 
     A task hides `difficulty` details, one fewer or one more (at least one). Every detail shows in at least one test: a
-    program that lacks it, or has a number in it that is one more, fails. `domains` are those of the split by default,
+    program without it, or with a number of it increased by one, fails. `domains` are those of the split by default,
     `hints` says how requests are worded.
     """
     rng = random.Random(f"{split}-{seed}-{difficulty}")
-    of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
-    most = 2 * max(1, difficulty)  # questions that bring out everything, for who reads the request: two for each detail
+    domains = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
+    max_questions = 2 * max(1, difficulty)  # to bring out everything after reading the request: two for each detail
     seen: set[Spec] = set()
     while len(seen) < count:
-        spec = draw_spec(rng, difficulty, of)
+        spec = draw_spec(rng, difficulty, domains)
         steps = " ".join(name for name, _ in spec.details)
         if spec in seen or split_of(steps) != split:
             continue
-        hint = draw_hint(spec, rng, most)
+        hint = draw_hint(spec, rng, max_questions)
         tests = draw_tests(spec, rng) if hint is not None else None
         if hint is None or tests is None:
             continue
@@ -130,8 +130,8 @@ def generate(
 def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = DOMAINS) -> Spec:
     """Draw a domain, names, and the hidden details with their values."""
     domain = rng.choice(domains)
-    many = min(max(1, difficulty + rng.choice((-1, 0, 1))), len(domain.relevant))
-    names = set(rng.sample(domain.relevant, many))
+    count = min(max(1, difficulty + rng.choice((-1, 0, 1))), len(domain.relevant))
+    names = set(rng.sample(domain.relevant, count))
     details = tuple(
         (kind.name, tuple(rng.randint(*ends) for ends in kind.values) or (rng.choice(CURRENCIES),))
         for kind in KINDS
@@ -140,24 +140,24 @@ def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = D
     return Spec(domain, rng.choice(domain.functions), rng.choice(domain.arguments), details)
 
 
-def draw_hint(spec: Spec, rng: random.Random, most: int) -> tuple[tuple[str, str], ...] | None:
+def draw_hint(spec: Spec, rng: random.Random, max_questions: int) -> tuple[tuple[str, str], ...] | None:
     """Draw the cells that the request names: those of the details, and now and then one in which nothing is hidden.
 
-    None if asking for what is plausible in them, follow-ups included, takes more than `most` questions.
+    None if asking for what is plausible in them, follow-ups included, takes more than `max_questions`.
     """
     plausible = set(spec.domain.relevant)
     cells = list(dict.fromkeys(CELL_OF[name] for name, _ in spec.details))
 
     def needed(named: Sequence[tuple[str, str]]) -> int:
-        asked = sum(len(plausible & set(GRID[cell])) for cell in named)
-        return asked + sum(BY_NAME[name].parts - 1 for name, _ in spec.details)
+        questions = sum(len(plausible & set(GRID[cell])) for cell in named)
+        return questions + sum(BY_NAME[name].parts - 1 for name, _ in spec.details)
 
-    if needed(cells) > most:
+    if needed(cells) > max_questions:
         return None
     others = [cell for cell in GRID if cell not in cells and plausible & set(GRID[cell])]
     if others and rng.random() < FALSE_HINT:
         more = [*cells, rng.choice(others)]
-        cells = more if needed(more) <= most else cells
+        cells = more if needed(more) <= max_questions else cells
     rng.shuffle(cells)
     return tuple(cells)
 
@@ -166,13 +166,13 @@ def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random
     """Word the vague request: the domain, the cells of `hint` and the signature, and none of the details."""
     *others, last = [word_cell(cell, rng, hints) for cell in hint]
     listed = f"{', '.join(others)} and {last}" if others else last
-    said = [
+    sentences = [
         f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}.",
         rng.choice(CLOSERS).format(listed),
     ]
     if rng.random() < ASIDE:
-        said.insert(rng.choice((1, 2)), rng.choice(ASIDES))
-    request = f"{' '.join(said)} The signature of the function is: def {spec.function}({spec.argument})"
+        sentences.insert(rng.choice((1, 2)), rng.choice(ASIDES))
+    request = f"{' '.join(sentences)} The signature of the function is: def {spec.function}({spec.argument})"
     assert named_kinds(request) == {kind for cell in hint for kind in GRID[cell]}, request
     return request
 
@@ -211,7 +211,7 @@ def draw_tests(spec: Spec, rng: random.Random) -> list[str] | None:
 
 
 def _near_misses(details: Details) -> list[dict[str, tuple[Value, ...]]]:
-    """Programs that are wrong in one thing: a detail missing, or a value off by one (or another currency)."""
+    """The details with one fault each: a detail is missing, or a value is off by one (or another currency)."""
     misses: list[dict[str, tuple[Value, ...]]] = []
     for name, values in details.items():
         misses.append({other: v for other, v in details.items() if other != name})
@@ -222,7 +222,7 @@ def _near_misses(details: Details) -> list[dict[str, tuple[Value, ...]]]:
 
 
 def outputs(details: Details, inputs: Sequence[int]) -> list[Any]:
-    """What the program with these details returns for each input; run here, for its text is the suite's own."""
+    """What the program with these details returns for each input; run here, because its text is the suite's own."""
     space: dict[str, Any] = {}
     exec(write_program("f", "x", details), space)
     return [space["f"](x) for x in inputs]

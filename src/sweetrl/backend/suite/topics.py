@@ -202,7 +202,7 @@ CLOSERS = (
     "We have rules about {}.", "There are rules about {}.", "Mind our rules about {}.", "Think of {}.",
     "Some care is needed with {}.",
 )  # fmt: skip
-# What is said beside, and tells nothing: the grid's words, but no aspect of a matter.
+# Sentences that tell nothing: they hold words of the grid, but name no aspect of a matter.
 ASIDES = (
     "It need not be fast.", "The entries come from a form.", "We had large trouble with the last one.",
     "The totals go to our accountant.", "It is only a small thing.", "My regular programmer is away.",

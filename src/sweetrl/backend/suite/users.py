@@ -17,9 +17,9 @@ PERSONAS: tuple[Persona, ...] = get_args(Persona)
 
 NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
 UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
-LOSES_PATIENCE = 0.25  # chance at each further question that no other one is answered
+LOSES_PATIENCE = 0.25  # chance, at each further question, that no question is answered any more
 CORRECTION = "Sorry, I was wrong before."
-TOLD_AT_ONCE = 2  # details in one reply
+DETAILS_PER_REPLY = 2
 
 
 def questions_of(messages: Sequence[Message]) -> list[tuple[str, ...]]:
@@ -34,25 +34,25 @@ def answered_questions(messages: Sequence[Message]) -> list[tuple[str, ...]]:
     return [() if reply == REFUSAL else kinds for kinds, reply in zip(questions_of(messages), replies, strict=False)]
 
 
-def told(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> dict[str, int]:
-    """How often each detail that was asked for has been spoken of; a detail is known after `Kind.parts` times."""
-    found: dict[str, int] = {}
+def answer_counts(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> dict[str, int]:
+    """How many questions about each detail have been answered; `Kind.parts` of them bring out all of it."""
+    counts: dict[str, int] = {}
     for kinds in questions:
-        for name in [name for name in kinds if name in facts][:TOLD_AT_ONCE]:
-            found[name] = found.get(name, 0) + 1
-    return found
+        for name in [name for name in kinds if name in facts][:DETAILS_PER_REPLY]:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
-def known(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> set[str]:
-    """The details that have been told with all their parts."""
-    return {name for name, times in told(facts, questions).items() if times >= BY_NAME[name].parts}
+def complete_details(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> set[str]:
+    """The details that the user has told with all their parts."""
+    return {name for name, count in answer_counts(facts, questions).items() if count >= BY_NAME[name].parts}
 
 
 def brought_out(
     facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> set[str]:
-    """The details that are not known yet and that a question about `kinds` brings out, or a part of them."""
-    return told(facts, [kinds]).keys() - known(facts, questions)
+    """The details that are not complete yet and of which a question about `kinds` brings out a part or all."""
+    return answer_counts(facts, [kinds]).keys() - complete_details(facts, questions)
 
 
 class ScriptedSimulator:
@@ -64,8 +64,8 @@ class ScriptedSimulator:
 
     plain      answers in a sentence
     terse      answers in a word or two
-    talkative  says more than it was asked, beside the answer
-    impatient  from the fourth question on may lose patience, and then answers none
+    talkative  adds to each answer what nobody asked for
+    impatient  from the fourth question on may lose patience, and then answers no more
     forgetful  has one detail wrong at first, and corrects it if it is asked about it again
     """
 
@@ -79,7 +79,7 @@ class ScriptedSimulator:
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """The user's reply to the last (assistant) message; equal arguments give equal words.
 
-        A task of others is a UserError: to deny what it hides would be untrue.
+        UserError for a task that is not of the suite: to deny what it hides would be untrue.
         """
         if not read_facts(task.hidden_information):
             raise UserError(
@@ -90,8 +90,8 @@ class ScriptedSimulator:
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if self.persona == "impatient":
             refused = any(message.content == REFUSAL for message in messages if message.role == "user")
-            asked = sum(message.role == "assistant" for message in messages)
-            if refused or (asked > PATIENCE and rng.random() < LOSES_PATIENCE):
+            questions = sum(message.role == "assistant" for message in messages)
+            if refused or (questions > PATIENCE and rng.random() < LOSES_PATIENCE):
                 return REFUSAL
         answer = self._answer(task, messages, rng)
         if self.persona == "talkative":
@@ -100,15 +100,15 @@ class ScriptedSimulator:
 
     def _answer(self, task: Task, messages: Sequence[Message], rng: random.Random) -> str:
         facts = read_facts(task.hidden_information)
-        *earlier, asked = questions_of(messages)
+        *earlier, kinds = questions_of(messages)
         terse = self.persona == "terse"
-        if not asked:
+        if not kinds:
             return rng.choice(UNKNOWN)
-        present = [name for name in asked if name in facts]
-        if not present:
+        names = [name for name in kinds if name in facts][:DETAILS_PER_REPLY]
+        if not names:
             return "No." if terse else rng.choice(NOTHING)
-        times = told(facts, earlier)
-        return " ".join(self._tell(task, name, facts, times.get(name, 0), rng) for name in present[:TOLD_AT_ONCE])
+        counts = answer_counts(facts, earlier)
+        return " ".join(self._tell(task, name, facts, counts.get(name, 0), rng) for name in names)
 
     def _tell(self, task: Task, name: str, facts: Mapping[str, Sequence[str]], before: int, rng: random.Random) -> str:
         kind, values = BY_NAME[name], facts[name]
@@ -126,6 +126,6 @@ class ScriptedSimulator:
 
 
 def slip(task: Task, facts: Mapping[str, Sequence[str]]) -> str | None:
-    """The detail that a forgetful person has wrong at first: a number that is told at once; None if there is none."""
+    """The detail that a forgetful person has wrong at first: a number told in one part; None if there is none."""
     names = [name for name in facts if BY_NAME[name].parts == 1 and BY_NAME[name].values]
     return random.Random(f"slip-{task.id}").choice(names) if names else None
