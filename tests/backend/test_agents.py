@@ -1,4 +1,4 @@
-"""Agents of known skill: reading the hints pays, habit and chance do not; demonstrators have the faults of a base."""
+"""Agents of different skill: reading the hints pays, habit and chance do not; demonstrations are reproducible."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ def won(environment: Environment) -> bool:
     return environment.task.ground_truth in (environment.answer or "")
 
 
-def asked_in(environment: Environment) -> list[str]:
-    return [
-        name for m in environment.messages if m.role == "assistant" for name in kinds_asked(m.content)
-    ]  # an answer asks for nothing
+def kinds_of(environment: Environment) -> list[str]:
+    """The kinds of detail that the agent asks about; an answer asks about none."""
+    return [name for m in environment.messages if m.role == "assistant" for name in kinds_asked(m.content)]
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +55,12 @@ def some_tasks() -> list[Task]:
 @pytest.mark.parametrize("part", PARTS)
 def test_reading_the_hints_succeeds_and_the_usual_order_and_chance_do_not(part: str) -> None:
     tasks = list(PARTS[part]())
-    hints, usual, chance = (
+    hints, usual, random = (
         sum(won(play(ScriptedAgent(order, TURNS), task)) for task in tasks) / len(tasks)
         for order in ("hints", "usual", "random")  # type: ignore[arg-type]
     )
-    assert hints >= 0.97 and usual <= 0.35 and chance <= 0.15
-    assert usual > 0.05, "the bar that habit sets is above none"
+    assert hints >= 0.97 and usual <= 0.35 and random <= 0.15
+    assert usual > 0.05, "habit alone sometimes succeeds"
 
 
 def test_the_sandbox_agrees_on_who_won() -> None:
@@ -72,9 +71,9 @@ def test_the_sandbox_agrees_on_who_won() -> None:
         for task in tasks
     ]
     with CodeScorer(RewardSettings()) as scorer:
-        scores = scorer.score_answers([(one.task, one.answer) for one in dialogues])
-    for one, score in zip(dialogues, scores, strict=True):
-        assert (score.reward == 1.0) == won(one), one.messages
+        scores = scorer.score_answers([(dialogue.task, dialogue.answer) for dialogue in dialogues])
+    for dialogue, score in zip(dialogues, scores, strict=True):
+        assert (score.reward == 1.0) == won(dialogue), dialogue.messages
     assert any(score.reward == 1.0 for score in scores[50:]) and any(0.0 < score.reward < 1.0 for score in scores[50:])
 
 
@@ -85,7 +84,7 @@ def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None
     for task in (*some_tasks, *generate("test", 100, 3, 6)):
         environment = play(OracleAgent(), task, max_turns=20)
         facts = read_facts(task.hidden_information)
-        assert asked_in(environment) == [name for name in facts for _ in range(BY_NAME[name].parts)]
+        assert kinds_of(environment) == [name for name in facts for _ in range(BY_NAME[name].parts)]
         assert won(environment) and environment.outcome == "answered"
     assert all(play(OracleAgent(), task).outcome == "answered" for task in some_tasks), "seven turns are enough"
 
@@ -95,12 +94,13 @@ def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None
 
 def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task]) -> None:
     settings = PretrainSettings()
-    rows = [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
-    assert rows == [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
-    assert rows != [demonstrate(task, settings, TURNS, seed + 1) for seed, task in enumerate(some_tasks)]
-    for task, row in zip(some_tasks, rows, strict=True):
-        roles = [message.role for message in row.messages]
+    dialogues = [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
+    assert dialogues == [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
+    assert dialogues != [demonstrate(task, settings, TURNS, seed + 1) for seed, task in enumerate(some_tasks)]
+    for task, dialogue in zip(some_tasks, dialogues, strict=True):
+        roles = [message.role for message in dialogue.messages]
         assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 2 * TURNS
-        assert row.messages[0].content == task.problem_description
-        assert [ANSWER_MARKER in one.content for one in row.messages[1::2]] == [False] * (len(roles) // 2 - 1) + [True]
-    assert 0.2 < sum(row.informed for row in rows) / len(rows) < 0.4
+        assert dialogue.messages[0].content == task.problem_description
+        answers = [ANSWER_MARKER in message.content for message in dialogue.messages[1::2]]
+        assert answers == [False] * (len(roles) // 2 - 1) + [True]
+    assert 0.2 < sum(dialogue.informed for dialogue in dialogues) / len(dialogues) < 0.4

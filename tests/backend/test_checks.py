@@ -118,7 +118,7 @@ def test_only_right_values_pass(scorer: CodeScorer, forms: list[str]) -> None:
         ("f(lambda q: q > 1) == 2", ["f(lambda q: q > 1)"], ""),
     ],
 )
-def test_what_an_answer_is_asked_for(form: str, operands: list[str], condition: str) -> None:
+def test_the_calls_and_the_condition_of_a_test(form: str, operands: list[str], condition: str) -> None:
     check = parse_check("a", form, official=False, function="f")
     assert ([text for _, text in check.operands], check.condition) == (operands, condition)
 
@@ -164,7 +164,7 @@ def test_values_of_every_plain_kind_reach_a_condition(scorer: CodeScorer) -> Non
 
 
 def test_objects_of_the_programs_own_are_looked_at_where_they_are(scorer: CodeScorer) -> None:
-    """What they give in the end is compared; where that would be a mere yes or no, no answer passes."""
+    """Their last value is compared; where that would be a mere yes or no, no answer passes."""
     reference = (
         "class P:\n    def __init__(self, x): self.x = x\n"
         "    def __add__(self, o): return P(self.x + o.x)\n    def __gt__(self, o): return self.x > o.x"
@@ -172,8 +172,9 @@ def test_objects_of_the_programs_own_are_looked_at_where_they_are(scorer: CodeSc
     tests = (("sum", "(P(1) + P(2)).x"), ("list", "list(map(abs, [P(-1).x]))"), ("more", "P(2) > P(1)"))
     other = reference.replace("P(self.x + o.x)", "P(self.x)")
     lies = reference.replace("self.x > o.x", "True")
-    found = scorer.score_answers([(Task("t", "points", reference, tests), one) for one in (reference, other, lies)])
-    assert [[test.reason for test in score.tests] for score in found] == [
+    task = Task("t", "points", reference, tests)
+    scores = scorer.score_answers([(task, reference), (task, other), (task, lies)])
+    assert [[test.reason for test in score.tests] for score in scores] == [
         ["passed", "passed", "no_reference"],
         ["wrong", "passed", "no_reference"],
         ["passed", "passed", "no_reference"],

@@ -1,4 +1,4 @@
-"""What a reference does, in sentences: what is said, and that none of it is code."""
+"""What a reference does, in sentences, none of which is code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKEND = Backend()
 
 ORDERS = '''
 def bill(orders, limit=100, express=False):
-    """Never told."""
+    """Not among the facts."""
     rates = {"gold": 0.8, "silver": 0.9}
     if not orders:
         return 0
@@ -56,7 +56,7 @@ def bill(orders, limit=100, express=False):
         '"dear" in the result is a list of the "name" of o for each o in the dear where the "price" of o is even.',
     ],
 )
-def test_a_program_is_told_in_sentences(sentence: str) -> None:
+def test_a_program_is_described_in_sentences(sentence: str) -> None:
     assert sentence in {fact.text for fact in described(ORDERS)}
 
 
@@ -68,7 +68,7 @@ def test_facts_differ_and_have_questions_that_do_not_give_them_away() -> None:
     assert described("this is no program") == ()
 
 
-def test_nothing_that_is_told_of_the_suite_is_code() -> None:
+def test_facts_of_the_suite_hold_no_code() -> None:
     for task in generate("test", 40, 3, 3):
         for fact in described(task.ground_truth):
             assert BACKEND.find_leak(task, fact.text) is None, fact
@@ -99,20 +99,20 @@ def test_no_answer_about_a_real_task_is_a_leak(name: str) -> None:
             assert len(words) <= 400
             messages += [Message("assistant", question), Message("user", words)]
         silent += all(message.content in UNKNOWN for message in messages[2::2])
-    assert silent < len(tasks) / 50  # there is something to be said about nearly all of them
+    assert silent < len(tasks) / 50  # nearly all of them have facts
     answers = check_user(BACKEND, user, "described", tasks, 7, 1)
     assert answers.rate("right", "asked").value > 0.9 and answers.counts["leaks"] == 0
 
 
-def test_what_is_asked_twice_is_told_with_what_is_new_first() -> None:
+def test_the_answer_to_a_repeated_question_begins_with_new_facts() -> None:
     task = Task("t", "I want f(x).", "def f(x):\n    if x > 9:\n        return 'big'\n    return 'small'", ())
     user, messages = DescribedUser(BACKEND.facts), [Message("user", "I want f(x).")]
-    said = []
+    replies = []
     for _ in range(3):
         messages.append(Message("assistant", "What should be returned?"))
-        said.append(user.reply(task, messages, 1))
-        messages.append(Message("user", said[-1]))
-    assert '"big"' in said[0] and '"small"' in " ".join(said[:2]) and said[2] not in UNKNOWN
+        replies.append(user.reply(task, messages, 1))
+        messages.append(Message("user", replies[-1]))
+    assert '"big"' in replies[0] and '"small"' in " ".join(replies[:2]) and replies[2] not in UNKNOWN
 
 
 def test_what_is_returned_behind_another_return_is_for_the_other_cases() -> None:

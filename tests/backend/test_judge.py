@@ -16,7 +16,7 @@ TASKS = [*generate("train", 30, 3, 3), *generate("test", 15, 3, 3)]
 
 
 def ask(task: Task, names: list[str]) -> list[Message]:
-    """A dialogue in which these kinds are asked for, those of two parts twice."""
+    """A dialogue whose agent asks for these kinds of detail, twice for a kind of two parts."""
     messages = [Message("user", task.problem_description)]
     for name in names:
         for _ in range(BY_NAME[name].parts):
@@ -60,7 +60,7 @@ def test_the_rest_of_a_detail_is_needed_until_it_is_told() -> None:
             for question in (*BY_NAME[name].questions, *BY_NAME[name].follow_ups):
                 assert judge_reply(task, half, question) == "needed"
                 assert judge_reply(task, ask(task, [name]), question) == "repeated"
-            # Told in part is not told: leaving it out is no mistake, and answering is too early.
+            # A detail told in part is not told: leaving it out is no mistake, and answering is too early.
             others = [other for other in facts if other != name]
             answer = write_answer(request, {other: facts[other] for other in others})
             assert judge_reply(task, [*ask(task, others), *half[1:]], answer) == "premature"
@@ -78,7 +78,7 @@ def test_a_step_that_nobody_told_is_a_mistake() -> None:
                 assert verdict == "mistaken", kind.name
 
 
-def test_what_a_user_refused_to_tell_was_not_told() -> None:
+def test_a_detail_that_the_user_refused_to_tell_is_not_told() -> None:
     task = next(task for task in TASKS if len(read_facts(task.hidden_information)) >= 2)
     facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
     (first, values), (second, _), *_ = facts.items()
@@ -104,5 +104,5 @@ def test_the_oracle_never_does_wrong_and_the_hints_agent_only_follows_hints() ->
 def test_other_tasks_have_no_verdict() -> None:
     task = Task("1", "Write a function. The signature is def f(x).", "def f(x):\n    return x", (("test1", "f(1)"),))
     assert judge_reply(task, [Message("user", task.problem_description)], "What is x?") is None
-    known = Task("2", task.problem_description, task.ground_truth, task.test_cases, hidden_information="rate: 3")
-    assert judge_reply(known, [Message("user", task.problem_description)], "What is x?") is None
+    other = Task("2", task.problem_description, task.ground_truth, task.test_cases, hidden_information="rate: 3")
+    assert judge_reply(other, [Message("user", task.problem_description)], "What is x?") is None

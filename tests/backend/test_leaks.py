@@ -1,4 +1,4 @@
-"""What counts as a leak, and what a user may well say: both by example, and on whole suites."""
+"""What counts as a leak, and what a user may well say: both by example, and on all tasks of suites."""
 
 from __future__ import annotations
 

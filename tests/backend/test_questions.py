@@ -99,10 +99,10 @@ def test_real_questions_around_code_count(text: str, name: str, question: str) -
 
 
 @given(st.permutations(STATEMENTS), st.integers(1, len(STATEMENTS)), st.sampled_from(QUESTIONS))
-def test_a_question_among_statements_is_the_only_one(said: list[str], many: int, asked: tuple[str, str]) -> None:
-    name, question = asked
-    assert kinds_asked(" ".join(said)) == kinds_asked("\n".join(said)) == ()
-    text = " ".join([*said[:many], question, *said[many:]])
+def test_a_question_among_statements_is_the_only_one(statements: list[str], many: int, named: tuple[str, str]) -> None:
+    name, question = named
+    assert kinds_asked(" ".join(statements)) == kinds_asked("\n".join(statements)) == ()
+    text = " ".join([*statements[:many], question, *statements[many:]])
     assert kinds_asked(text) == (name,)
 
 
@@ -126,10 +126,10 @@ PIECES = [
 
 def quick(text: str) -> tuple[str, ...]:
     start = time.process_time()
-    found = kinds_asked(text)
+    kinds = kinds_asked(text)
     assert time.process_time() - start < 5.0
-    assert set(found) <= BY_NAME.keys() and list(found) == sorted(found, key=list(BY_NAME).index)
-    return found
+    assert set(kinds) <= BY_NAME.keys() and list(kinds) == sorted(kinds, key=list(BY_NAME).index)
+    return kinds
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=repr)

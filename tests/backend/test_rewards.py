@@ -69,9 +69,9 @@ def test_references_that_change_from_run_to_run_are_named() -> None:
     for semantics in ("fixed", "official"):
         reward = RewardSettings(semantics=semantics, workers=1)  # type: ignore[arg-type]
         for hash_seed, named in ((0, draw), (1, draw | order)):
-            found = dict(zip([task.id for task in tasks], unsettled_tests(reward, tasks, hash_seed), strict=True))
-            assert {name for name, test in found.items() if test} == named.keys(), (semantics, hash_seed)
-            assert found["random"] == "f(1)" and found["error"] == "f(0)"
+            unsettled = dict(zip([task.id for task in tasks], unsettled_tests(reward, tasks, hash_seed), strict=True))
+            assert {name for name, test in unsettled.items() if test} == named.keys(), (semantics, hash_seed)
+            assert unsettled["random"] == "f(1)" and unsettled["error"] == "f(0)"
     assert unsettled_tests(reward, []) == [] and unsettled_tests(reward, [Task("chat", "", "")]) == [""]
 
 
@@ -96,8 +96,8 @@ def test_reasons() -> None:
         (TASK, "def f(x): return 'x' * 10**7"),
         (NONE, "def f(x): return None"),
     ]
-    found = rewards("fixed", *items)
-    assert [reasons for _, reasons in found] == [
+    scores = rewards("fixed", *items)
+    assert [reasons for _, reasons in scores] == [
         ["no_answer"] * 2,
         ["no_answer"] * 2,
         ["not_defined"] * 2,
@@ -108,7 +108,7 @@ def test_reasons() -> None:
         ["refused"] * 2,
         ["no_reference"] * 2,
     ]
-    assert [reward for reward, _ in found] == [0, 0, 0, 0, 0.5, 0, 0, 0, 0]
+    assert [reward for reward, _ in scores] == [0, 0, 0, 0, 0.5, 0, 0, 0, 0]
     assert rewards("official", (TASK, REFERENCE + "\n# import os"))[0] == (0.0, ["refused"] * 2)
 
 

@@ -47,22 +47,22 @@ def shape(program: str) -> str:
     """The program without its numbers and names: which operations it has, in which order."""
     words = {"def", "return", "if", "max", "min", "round"}
     bare = re.sub(r"\d+(\.\d+)?", "0", program)
-    return re.sub(r"[A-Za-z_]\w*", lambda found: found[0] if found[0] in words else "name", bare)
+    return re.sub(r"[A-Za-z_]\w*", lambda match: match[0] if match[0] in words else "name", bare)
 
 
 def cells_named(request: str) -> set[tuple[str, str]]:
-    """The cells that a request names, found by splitting its list of hints: another way than the suite's own."""
+    """The cells that a request names, by splitting its list of hints: another way than the suite's own."""
     wish = request.partition(" The signature of the function is: ")[0]
     bare = [closer.split("{}")[0] for closer in CLOSERS]
-    (start,) = [wish.index(one) + len(one) for one in bare if one in wish]
+    (start,) = [wish.index(opening) + len(opening) for opening in bare if opening in wish]
     listed = wish[start:].partition(".")[0]
-    found = set()
+    cells = set()
     for hint in re.split(r", | and ", listed):
         words = hint.split()
         matter, aspect = (words[0], words[3]) if words[1:3] == ["that", "are"] else (words[1], words[0])
         (cell,) = [(a, m) for a, m in GRID if aspect in ASPECTS[a] and matter in MATTERS[m]]
-        found.add(cell)
-    return found
+        cells.add(cell)
+    return cells
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_held_out_domains_are_never_trained_on(difficulty: int) -> None:
 
 def test_pre_training_sees_all_domains_and_no_test_content() -> None:
     tasks = list(Backend().pretraining_tasks(900, 2, 3))
-    assert {read_request(task.problem_description).domain.name for task in tasks} == {one.name for one in DOMAINS}
+    assert {read_request(task.problem_description).domain.name for task in tasks} == {domain.name for domain in DOMAINS}
     assert {split_of(" ".join(read_facts(task.hidden_information))) for task in tasks} == {"train"}
 
 
@@ -186,7 +186,7 @@ def test_plain_requests_hint_at_what_is_hidden_in_the_words_of_the_questions(
         named = {cell for cell, wordings in PLAIN.items() if any(words in wish for words in wordings)}
         assert hidden <= named and len(named - hidden) <= 1, wish
         assert facts.keys() <= set(request.named) == named_kinds(wish) & set(request.domain.relevant)
-        assert not any(character.isdigit() for character in wish), "no value is told"
+        assert not any(character.isdigit() for character in wish), "the request holds no value"
         assert not any(question in wish for kind in KINDS for question in (*kind.questions, *kind.follow_ups))
 
 

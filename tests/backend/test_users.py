@@ -1,4 +1,4 @@
-"""The scripted person of the synthetic suite: answers from the facts only, to questions only; five characters."""
+"""The scripted person of the synthetic suite: answers from the facts only, to questions only; five personas."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ ANY_PERSONA = st.sampled_from(PERSONAS)
 PATIENT = [persona for persona in PERSONAS if persona != "impatient"]
 
 
-def dialogue(task: Task, *asked: str, persona: Persona = "plain", seed: int = 4) -> list[str]:
-    """What the person says to these replies, one after the other."""
-    user, messages, said = ScriptedSimulator(persona), [Message("user", task.problem_description)], []
-    for reply in asked:
-        messages.append(Message("assistant", reply))
-        said.append(user.reply(task, messages, seed))
-        messages.append(Message("user", said[-1]))
-    return said
+def dialogue(task: Task, *questions: str, persona: Persona = "plain", seed: int = 4) -> list[str]:
+    """The person's replies to these questions, asked one after the other."""
+    user, messages, replies = ScriptedSimulator(persona), [Message("user", task.problem_description)], []
+    for question in questions:
+        messages.append(Message("assistant", question))
+        replies.append(user.reply(task, messages, seed))
+        messages.append(Message("user", replies[-1]))
+    return replies
 
 
 def question(name: str) -> str:
     return BY_NAME[name].questions[0]
 
 
-def values_in(*said: str) -> list[str]:
-    return re.findall(rf"\d+|\b(?:{'|'.join(CURRENCIES)})\b", " ".join(said))
+def values_in(*replies: str) -> list[str]:
+    return re.findall(rf"\d+|\b(?:{'|'.join(CURRENCIES)})\b", " ".join(replies))
 
 
 def test_the_user_answers_from_the_facts_only() -> None:
@@ -53,8 +53,8 @@ def test_the_user_answers_from_the_facts_only() -> None:
         for kind in KINDS:
             (reply,) = dialogue(task, kind.questions[0])
             assert reply.count(".") <= 2 and len(reply) <= 400
-            told = list(facts.get(kind.name, ()))
-            first = {"tier": told[:1], "bulk": told[:1], "discount": []}.get(kind.name, told)
+            values = list(facts.get(kind.name, ()))
+            first = {"tier": values[:1], "bulk": values[:1], "discount": []}.get(kind.name, values)
             assert values_in(reply) == first, (kind.name, reply)
             assert (reply in NOTHING) == (kind.name not in facts)
         assert dialogue(task, "Do you like music?")[0] in UNKNOWN
@@ -62,10 +62,10 @@ def test_the_user_answers_from_the_facts_only() -> None:
 
 @given(ANY_TASK, ANY_PERSONA, SEEDS, st.lists(st.sampled_from(KINDS), min_size=1, max_size=9))
 def test_equal_arguments_give_equal_words(task: Task, persona: Persona, seed: int, kinds: list[Any]) -> None:
-    asked = [kind.questions[seed % 3] for kind in kinds]
-    said = dialogue(task, *asked, persona=persona, seed=seed)
-    random.seed(seed)  # no state of anyone's else matters
-    assert said == dialogue(task, *asked, persona=persona, seed=seed)
+    questions = [kind.questions[seed % 3] for kind in kinds]
+    replies = dialogue(task, *questions, persona=persona, seed=seed)
+    random.seed(seed)  # the global generator does not matter
+    assert replies == dialogue(task, *questions, persona=persona, seed=seed)
 
 
 # Details of two parts
@@ -85,8 +85,8 @@ def test_a_detail_of_two_parts_is_told_in_two_steps_and_then_again(name: str, pe
             assert second == third
         # Any question about it is a follow-up, and others may stand between.
         other = next(k for k in KINDS if k.name not in read_facts(task.hidden_information))
-        said = dialogue(task, question(name), other.questions[0], question(name), persona=persona)
-        assert values_in(said[0]) == values[:-1] and values_in(said[2]) == values[-1:] and not values_in(said[1])
+        replies = dialogue(task, question(name), other.questions[0], question(name), persona=persona)
+        assert [values_in(reply) for reply in replies] == [values[:-1], [], values[-1:]]
         # A follow-up that comes first brings out the first part.
         assert values_in(*dialogue(task, kind.follow_ups[0], persona=persona)) == values[:-1]
 
@@ -99,7 +99,7 @@ def test_code_and_statements_bring_out_nothing(persona: Persona) -> None:
     for task in TASKS[:40]:
         facts = read_facts(task.hidden_information)
         names = ", ".join(facts)
-        for reply in (
+        for message in (
             task.ground_truth,
             f"```python\n{task.ground_truth}\n```",
             f"```\n{' '.join(map(question, facts))}",
@@ -107,29 +107,27 @@ def test_code_and_statements_bring_out_nothing(persona: Persona) -> None:
             f"I will add {names}, the tax, the rate and a discount.",
             f"`{question(next(iter(facts)))}` would be too much.",
         ):
-            (said,) = dialogue(task, reply, persona=persona)
-            assert any(text in said for text in UNKNOWN) and not values_in(said)
+            (reply,) = dialogue(task, message, persona=persona)
+            assert any(text in reply for text in UNKNOWN) and not values_in(reply)
             first = next(iter(facts))
-            assert values_in(*dialogue(task, f"{question(first)}\n{reply}")) == values_in(
+            assert values_in(*dialogue(task, f"{question(first)}\n{message}")) == values_in(
                 *dialogue(task, question(first))
             )
 
 
-# Characters
-
-
+# Personas
 @given(ANY_TASK, SEEDS, st.permutations(KINDS))
 def test_terse_and_talkative_people_tell_the_same_values(task: Task, seed: int, kinds: list[Any]) -> None:
-    asked = [text for kind in kinds for text in (*kind.questions[:1], *kind.follow_ups[:1])]
+    questions = [text for kind in kinds for text in (*kind.questions[:1], *kind.follow_ups[:1])]
     plain, terse, talkative = (
-        dialogue(task, *asked, persona=persona, seed=seed)
+        dialogue(task, *questions, persona=persona, seed=seed)
         for persona in ("plain", "terse", "talkative")  # type: ignore[arg-type]
     )
-    for one, short, long in zip(plain, terse, talkative, strict=True):
-        assert values_in(one) == values_in(short) == values_in(long)
-        assert one in long and long.split(one)[0].strip() in BEFORE and long.split(one)[1].strip() in AFTER
-        assert len(short) <= len(one) < len(long)
-        assert (short == "No.") == (one in NOTHING)
+    for medium, short, long in zip(plain, terse, talkative, strict=True):
+        assert values_in(medium) == values_in(short) == values_in(long)
+        assert medium in long and long.split(medium)[0].strip() in BEFORE and long.split(medium)[1].strip() in AFTER
+        assert len(short) <= len(medium) < len(long)
+        assert (short == "No.") == (medium in NOTHING)
     facts = read_facts(task.hidden_information)
     assert set(values_in(*terse)) == {value for values in facts.values() for value in values}
 
@@ -138,14 +136,14 @@ def test_an_impatient_person_stops_answering_and_never_before_the_fourth_questio
     stopped = []
     for task in TASKS:
         for seed in (1, 2):
-            asked = [kind.questions[0] for kind in KINDS]
-            said = dialogue(task, *asked, persona="impatient", seed=seed)
-            refused = [at for at, one in enumerate(said) if one == REFUSAL]
-            stopped.append(refused[0] if refused else len(said))
-            assert refused == list(range(stopped[-1], len(said))), "once out of patience, for good"
-            for one, kind in zip(said[: stopped[-1]], KINDS, strict=False):
+            questions = [kind.questions[0] for kind in KINDS]
+            replies = dialogue(task, *questions, persona="impatient", seed=seed)
+            refused = [at for at, reply in enumerate(replies) if reply == REFUSAL]
+            stopped.append(refused[0] if refused else len(replies))
+            assert refused == list(range(stopped[-1], len(replies))), "once out of patience, for good"
+            for reply, kind in zip(replies[: stopped[-1]], KINDS, strict=False):
                 facts = read_facts(task.hidden_information)
-                assert (one in NOTHING) == (kind.name not in facts), "before that, answers as anybody"
+                assert (reply in NOTHING) == (kind.name not in facts), "before that, answers as anybody"
     assert min(stopped) == 3
     share = sum(at == 3 for at in stopped) / len(stopped)
     assert 0.15 < share < 0.35, "a quarter at the fourth question"
@@ -162,25 +160,25 @@ def test_a_forgetful_person_has_one_detail_wrong_and_corrects_it_when_asked_agai
             if BY_NAME[name].parts > 1 or name == "label":
                 assert name != wrong
                 continue
-            said = dialogue(task, *[question(name)] * 3, persona="forgetful")
+            replies = dialogue(task, *[question(name)] * 3, persona="forgetful")
             right = list(facts[name])
             if name == wrong:
                 slips += 1
-                assert values_in(said[0]) != right and CORRECTION not in said[0]
-                assert [values_in(one) for one in said[1:]] == [right] * 2
-                assert all(one.startswith(CORRECTION) for one in said[1:])
+                assert values_in(replies[0]) != right and CORRECTION not in replies[0]
+                assert [values_in(reply) for reply in replies[1:]] == [right] * 2
+                assert all(reply.startswith(CORRECTION) for reply in replies[1:])
             else:
-                assert [values_in(one) for one in said] == [right] * 3 and CORRECTION not in " ".join(said)
+                assert [values_in(reply) for reply in replies] == [right] * 3 and CORRECTION not in " ".join(replies)
     assert slips == sum(slip(task, read_facts(task.hidden_information)) is not None for task in TASKS) > 100
 
 
 @given(ANY_TASK, ANY_PERSONA, SEEDS, st.lists(st.sampled_from(KINDS), min_size=1, max_size=10))
 def test_nobody_leaks_or_says_too_much(task: Task, persona: Persona, seed: int, kinds: list[Any]) -> None:
-    asked = [kind.questions[seed % 3] for kind in kinds]
+    questions = [kind.questions[seed % 3] for kind in kinds]
     messages = [Message("user", task.problem_description)]
-    for reply, said in zip(asked, dialogue(task, *asked, persona=persona, seed=seed), strict=True):
-        messages += [Message("assistant", reply), Message("user", said)]
-        assert 0 < len(said) <= 400 and "\n" not in said
+    for text, reply in zip(questions, dialogue(task, *questions, persona=persona, seed=seed), strict=True):
+        messages += [Message("assistant", text), Message("user", reply)]
+        assert 0 < len(reply) <= 400 and "\n" not in reply
     assert leaks_of(task, messages, find_leak) == []
 
 
@@ -210,6 +208,6 @@ def test_an_unknown_option_is_one_clear_sentence() -> None:
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_nobody_answers_about_a_foreign_task(persona: Persona, hidden: str | None) -> None:
     foreign = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"),), hidden_information=hidden)
-    for asked in (question("tax"), question("allowance"), "Why?"):
+    for message in (question("tax"), question("allowance"), "Why?"):
         with pytest.raises(UserError, match=r"^task t: the scripted user knows nothing about it, .* `simulator.kind`"):
-            dialogue(foreign, asked, persona=persona)
+            dialogue(foreign, message, persona=persona)
