@@ -117,12 +117,12 @@ def frame(data: bytes) -> None:
     from sweetrl.sandbox.claims import parse_frame
     from sweetrl.sandbox.compare import equal, render
 
-    found = parse_frame(data, 5_000)
-    if found.kind == "value":
+    result = parse_frame(data, 5_000)
+    if result.kind == "value":
         for expected in (["l", 1, 2.5, "x"], ["d", "a", ["t", None]], ["nd", [2, 2], 1, 2, 3, 4], 7):
-            equal(expected, found.tree)
-        render(found.tree).encode("utf-8")
-    (found.detail or "").encode("utf-8")
+            equal(expected, result.tree)
+        render(result.tree).encode("utf-8")
+    (result.detail or "").encode("utf-8")
 
 
 @target(_FENCE.encode(), b"def f():\n\treturn 1", b"\xed\xa0\x80 ```\n```")
@@ -164,8 +164,8 @@ def colour(data: bytes) -> None:
     from sweetrl.browser.css_colors import COLOR, parse_color
 
     words = text(data)
-    for each in (words, *COLOR.findall(words)):
-        assert all(0 <= channel <= 255 for channel in parse_color(each))
+    for color in (words, *COLOR.findall(words)):
+        assert all(0 <= channel <= 255 for channel in parse_color(color))
 
 
 @target(_json(_task(), _task(task_id="u")), b"\xef\xbb\xbf{}", allowed=(UserError,))
@@ -182,8 +182,8 @@ def trajectories(data: bytes) -> None:
     """A file of official trajectories."""
     from sweetrl.colbench.files import read_trajectories
 
-    for one in read_trajectories(written(data), backend()):
-        one.messages[0].content.encode("utf-8")
+    for trajectory in read_trajectories(written(data), backend()):
+        trajectory.messages[0].content.encode("utf-8")
 
 
 @target(_table(), allowed=(UserError, *ARROW))
@@ -230,8 +230,8 @@ def chat_reply(data: bytes) -> None:
     error_message(words).encode("utf-8")
     reply = read_object("u", words)
     count_of(reply.get("usage"))
-    for one in choices_of("u", reply, 1):
-        read_choice("u", one).text.encode("utf-8")
+    for choice in choices_of("u", reply, 1):
+        read_choice("u", choice).text.encode("utf-8")
 
 
 @target(_json({"model": "agent", "messages": _CHAT[:1], "temperature": 0.5, "n": 2}), allowed=(BadRequest, UserError))

@@ -1,7 +1,7 @@
-"""Whatever reads bytes of others takes time that grows with them, and no faster: twice as much, at most 2.5 times.
+"""Parsers of untrusted bytes take time that grows no faster than their input: at twice the size, at most 2.5 times.
 
-Each parser is given what such code stumbles over, at two sizes, four times apart: nests, openers without an end, names
-and numbers without an end, lines, blanks, and what makes one part of a reader look again at what another has read.
+Each parser reads texts that are often slow, at two sizes, four times apart: nests, openers without an end, names
+and numbers without an end, lines, blanks, and texts that one part of a parser reads again after another part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fuzz_targets import _task
-from fuzzing import run_one
+from fuzzing import run_target
 
 from sweetrl.backend import Backend
 from sweetrl.backend.leaks import find_leak
@@ -33,15 +33,15 @@ from sweetrl.types import Task, Trajectory
 SMALL, TIMES = 16_384, 4
 GROWTH = 2.5**2  # for four times the size
 UNSEEN = 0.002  # seconds: too little to measure
-ENOUGH = 2.0  # seconds of looking at one shape, and at least four looks
+ENOUGH = 2.0  # seconds of measuring a shape, and at least four measurements
 
 Shape = Callable[[int], str]
 
 
 def of(*parts: str, before: str = "", after: str = "") -> Shape:
     """`parts` in turn, again and again."""
-    whole = "".join(parts)
-    return lambda n: before + whole * (n // len(whole)) + after
+    pattern = "".join(parts)
+    return lambda n: before + pattern * (n // len(pattern)) + after
 
 
 def halves(first: str, second: str) -> Shape:
@@ -54,7 +54,7 @@ def within(before: str, shapes: dict[str, Shape], after: str) -> dict[str, Shape
 
 
 def numbered(form: str, between: str = ",", opened: str = "", closed: str = "") -> Shape:
-    """`form` with one number after the other in the place of #."""
+    """`form` again and again, with the numbers from 0 in the place of #."""
     return lambda n: opened + between.join(form.replace("#", str(i)) for i in range(n // (len(form) + 4))) + closed
 
 
@@ -77,7 +77,7 @@ JSON: dict[str, Shape] = {
     "texts": of('"x",', before="[", after='"x"]'),
     "blanks": of(" ", after="1"),
 }
-SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Which?"}]
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Which?"}]
 FENCES: dict[str, Shape] = {
     "line ends in a fence": of("\n", before="```python\n", after="```"),
     "blank lines in a fence": of(" \n", before="```python\n", after="def f(): pass\n```"),
@@ -181,16 +181,16 @@ DESIGNS: dict[str, Shape] = {
     "open titles": of("<h1", before='<html><body class="">', after="</body></html>"),
     "open bodies": of('<body class="">', before="</body><h1>x</h1>"),
 }
-ASKED = Task("t", "Write f.", "def f(x):\n    return 7 * x if x else 'none'", (("a", "f(1)"),))
-TASK, TALK = json.dumps(_task()), json.dumps(SAID)
+TASK = Task("t", "Write f.", "def f(x):\n    return 7 * x if x else 'none'", (("a", "f(1)"),))
+TASK_JSON, CHAT_JSON = json.dumps(_task()), json.dumps(CHAT)
 
 
 def parsed(name: str) -> Callable[[str], object]:
     """A parser that `make fuzz` tries, too."""
-    return lambda text: run_one(name, text.encode("utf-8", "surrogatepass"))
+    return lambda text: run_target(name, text.encode("utf-8", "surrogatepass"))
 
 
-# Who reads, and what. A parser whose input has several parts of others' choosing is here with each of them.
+# Each parser and its shapes. A parser whose input has several untrusted parts is here once for each of them.
 CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "a frame": (parsed("frame"), FRAMES),
     "a frame's value": (parsed("frame"), within('{"v":', JSON, "}")),
@@ -206,9 +206,9 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
         parsed("tasks"),
         within('{"problem_description":"x","ground_truth":"x","test_cases":', JSON, "}"),
     ),
-    "dialogues": (parsed("trajectories"), within(f'{{"task":{TASK},"answer":"x","dialogue_history":', JSON, "}")),
+    "dialogues": (parsed("trajectories"), within(f'{{"task":{TASK_JSON},"answer":"x","dialogue_history":', JSON, "}")),
     "a log": (parsed("logs"), within('{"reward":1,"messages":', JSON, "}")),
-    "a log's notes": (parsed("logs"), within(f'{{"reward":1,"messages":{TALK},"metadata":', JSON, "}")),
+    "a log's notes": (parsed("logs"), within(f'{{"reward":1,"messages":{CHAT_JSON},"metadata":', JSON, "}")),
     "a recording": (
         parsed("recording"),
         JSON | {"rows": of('{"speaker":"s","dialogue":"d","task":"t","reply":"r"}\n')},
@@ -221,9 +221,9 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "parameters": (parsed("parameters"), YAML),
     "a pause": (parsed("rest"), {"digits": of("9"), "a date": of("Fri, "), "brackets": of("("), "blanks": of(" ")}),
     "words on the screen": (parsed("screen"), FENCES | {"escapes": of("\x1b[2J"), "marks": of("\u202e")}),
-    "what a user says of code": (lambda text: find_leak(ASKED, text), QUOTES),
-    "what a user quotes": (lambda text: find_quote(ASKED, text), QUOTES),
-    "what a user says of a page": (lambda text: Frontend().find_leak(ASKED, text), QUOTES | PAGES),
+    "what a user says of code": (lambda text: find_leak(TASK, text), QUOTES),
+    "what a user quotes": (lambda text: find_quote(TASK, text), QUOTES),
+    "what a user says of a page": (lambda text: Frontend().find_leak(TASK, text), QUOTES | PAGES),
     "what a user's model says": (spoken, FENCES | {"thoughts": of("<think>"), "ends of thoughts": of("</think>")}),
     "what a message shows": (Backend().display, FENCES),
     "what a page's message shows": (Frontend().display, FENCES),
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
 
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
-    """A collection of all that other tests have left may fall into a measurement."""
+    """The collection of other tests' garbage may fall into a measurement."""
     gc.collect()
     gc.disable()
     yield
@@ -264,12 +264,12 @@ def seconds(read: Callable[[str], object], text: str) -> float:
 @pytest.mark.parametrize("name", CASES)
 def test_time_grows_with_the_input_and_no_faster(name: str) -> None:
     read, shapes = CASES[name]
-    seconds(read, "x")  # what is imported late
+    seconds(read, "x")  # imports modules that are imported late
     slow = {}
     for shape, make in shapes.items():
         small, large = make(SMALL), make(TIMES * SMALL)
         least, most = [], []
-        # Whoever else is at work here makes some looks longer, and none shorter: what is soon over is looked at often.
+        # Other processes make some measurements longer, and none shorter: a short one is repeated often.
         while len(most) < 4 or sum(most) < ENOUGH:
             most.append(seconds(read, large))
             if min(most) < UNSEEN:
@@ -283,7 +283,7 @@ def test_time_grows_with_the_input_and_no_faster(name: str) -> None:
 
 
 def test_quadratic_work_would_be_seen() -> None:
-    """The measure itself: what looks at all that came before."""
+    """The measurement itself, of a parser that reads all its earlier text again."""
     shape = of("x")
     assert len(shape(SMALL)) == SMALL
 
