@@ -36,30 +36,30 @@ def results(rate: float, seed: int, tasks: int = 200, **values: Any) -> list[Res
     return [result(f"t{n}", chance.random() < rate, held_out=n % 5 == 0, **values) for n in range(tasks)]
 
 
-def said(*claims: Claim, digest: str = "x") -> dict[str, Any]:
+def record_of(*claims: Claim, digest: str = "x") -> dict[str, Any]:
     """What is kept of a file of claims."""
-    return {"sha256": digest, "claims": [one.model_dump(mode="json") for one in claims]}
+    return {"sha256": digest, "claims": [claim.model_dump(mode="json") for claim in claims]}
 
 
 def measured(
     name: str, rates: Mapping[int, float], condition: Condition = CHOSEN, tasks: int = 200, claims: Sequence[Claim] = ()
 ) -> Measured:
     """A variant with success rates by seed, under one condition."""
-    found = {seed: {condition: results(rate, seed, tasks)} for seed, rate in rates.items()}
-    return of(name, found, {"rank": {"seconds": 2.0, "metrics": {}}}, claims)
+    by_seed = {seed: {condition: results(rate, seed, tasks)} for seed, rate in rates.items()}
+    return measured_results(name, by_seed, {"rank": {"seconds": 2.0, "metrics": {}}}, claims)
 
 
-def of(
+def measured_results(
     name: str,
-    found: Mapping[int, Mapping[Condition, Sequence[Result]]],
+    by_seed: Mapping[int, Mapping[Condition, Sequence[Result]]],
     stages: Mapping[str, Any] | None = None,
     claims: Sequence[Claim] = (),
 ) -> Measured:
     """A variant with results by seed and condition; the chosen temperature is 0.5."""
     outcomes = {}
-    for seed, some in found.items():
-        files = {f"{condition}": (condition, rows) for condition, rows in some.items()}
-        listed = [
+    for seed, by_condition in by_seed.items():
+        files = {f"{condition}": (condition, rows) for condition, rows in by_condition.items()}
+        records = [
             {
                 "file": file,
                 "temperature": 0.5 if condition.temperature == "chosen" else float(condition.temperature),
@@ -68,7 +68,8 @@ def of(
             }
             for file, (condition, _) in files.items()
         ]
-        summary = {"measured": listed, "chosen": 0.5, "validation": {}, "claims": said(*claims), "stages": stages or {}}
+        summary = {"measured": records, "chosen": 0.5, "validation": {}, "stages": stages or {}}
+        summary["claims"] = record_of(*claims)
         outcomes[seed] = Outcome(summary, {"stages": {}}, {file: rows for file, (_, rows) in files.items()})
     return Measured(VARIANTS[name], outcomes)
 
@@ -83,7 +84,7 @@ def profile_folder(root: Path, name: str = "small") -> Path:
     first, *_ = (ROOT / "reproduce" / name / "tuning.yaml").read_text(encoding="utf-8").splitlines()
     (folder / "tuning.yaml").write_text(f"{first}\n", encoding="utf-8")
     values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    few = {one: [7] for one in ("large_seeds", "online_seeds", "best_of_n_seeds") if values.get(one)}
+    few = {name: [7] for name in ("large_seeds", "online_seeds", "best_of_n_seeds") if values.get(name)}
     own = {**values, "seeds": [7, 8, 9], **few, "fewer_seeds": {"count": 3, "variants": []}}
     own |= {
         "choose": {"grid": [0.0, 0.5, 1.0], "tasks": 100},
@@ -109,41 +110,41 @@ def keep(
     **summary: Any,
 ) -> None:
     """Write what `variant` and `measure` leave behind; `files` are results by "TEMPERATURE" or "TEMPERATURE-USER"."""
-    one = VARIANTS[name]
+    variant = VARIANTS[name]
     if training is not None:
-        write_json(folder / one.folder / name / str(seed) / SUMMARY, training)
+        write_json(folder / variant.folder / name / str(seed) / SUMMARY, training)
     place = folder / MEASURED / name / str(seed)
-    listed = []
-    for key, found in files.items():
+    records = []
+    for key, rows in files.items():
         temperature, _, persona = key.partition("-")
-        write_results(place / f"t{key}.parquet", found)
-        listed.append(
+        write_results(place / f"t{key}.parquet", rows)
+        records.append(
             {"file": f"t{key}.parquet", "temperature": float(temperature), "persona": persona, "reply_tokens": 8.5}
         )
-    tried = {
+    validation = {
         f"{at:g}": {"success": 0.5 - abs(at - chosen) / 4, "reward": 0.6, "questions": 3.0, "tasks": 100}
         for at in (0, 0.5, 1)
     }
     stages = {"evaluate": {"seconds": 60.0, "metrics": {}}}
-    known = {
+    origin = {
         "variant": name,
         "seed": seed,
         "origin": ORIGIN,
-        **(Profile(folder).mark(one, seed) if (folder / "params.yaml").exists() else {}),
+        **(Profile(folder).mark(variant, seed) if (folder / "params.yaml").exists() else {}),
     }
-    kept = {"chosen": chosen, "validation": tried, "measured": listed, "stages": stages, "claims": said()}
-    write_json(place / SUMMARY, {**known, **kept, **summary})
+    kept = {"chosen": chosen, "validation": validation, "measured": records, "stages": stages}
+    write_json(place / SUMMARY, {**origin, **kept, "claims": record_of(), **summary})
 
 
-def written() -> dict[str, Any]:
-    """Write the report of the profile in the current folder; what results.json says, of which results.md is made."""
+def write_report() -> dict[str, Any]:
+    """Write the report of the profile in the current folder; return results.json, of which results.md is made."""
     report.write(Profile())
-    found: dict[str, Any] = read_json(Path("results.json"))
-    assert report.markdown(found) == Path("results.md").read_text(encoding="utf-8")
-    return found
+    recorded: dict[str, Any] = read_json(Path("results.json"))
+    assert report.markdown(recorded) == Path("results.md").read_text(encoding="utf-8")
+    return recorded
 
 
 def read_variant(name: str, seeds: Sequence[int], folder: Path = Path()) -> Measured:
     """What `keep` has written, on several seeds."""
-    found = {seed: measured_outcome(VARIANTS[name], seed, folder) for seed in seeds}
-    return Measured(VARIANTS[name], {seed: one for seed, one in found.items() if one})
+    outcomes = {seed: measured_outcome(VARIANTS[name], seed, folder) for seed in seeds}
+    return Measured(VARIANTS[name], {seed: outcome for seed, outcome in outcomes.items() if outcome})

@@ -1,4 +1,4 @@
-"""Claims: written down before, judged after, and none forgotten."""
+"""Claims: written before the measurement, judged after it, and none left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweetrl.reproduce.hierarchical import Hierarchical
 from sweetrl.reproduce.outcomes import Measured
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import COLD, ROOT, WARM, measured, of, result, said
+from tests.reproduce.made import COLD, ROOT, WARM, measured, measured_results, record_of, result
 
 SWEET = Claim(claim="SWEET-RL is above Multi-Turn DPO", better="sweet", worse="multi-turn-dpo")
 DPO = Claim(claim="Multi-Turn DPO is above RFT", better="multi-turn-dpo", worse="rft")
@@ -24,33 +24,33 @@ RFT = Claim(claim="RFT is above zero-shot", better="rft", worse="zero-shot")
 SEEDS = (7, 8, 9)
 
 
-def found(*claims: Claim) -> dict[str, Measured]:
+def variants(*claims: Claim) -> dict[str, Measured]:
     rates = {"sweet": 0.9, "multi-turn-dpo": 0.5, "rft": 0.95, "zero-shot": 0.95}
     return {name: measured(name, dict.fromkeys(SEEDS, rate), claims=claims) for name, rate in rates.items()}
 
 
 def test_claims_are_confirmed_refuted_or_open() -> None:
-    rows = judged([SWEET, DPO, RFT], found(SWEET, DPO, RFT), 0.95, 500)
-    assert [one["verdict"] for one in rows] == ["confirmed", "refuted", "open"]
-    assert [one["written"] for one in rows] == ["before"] * 3
-    gaps = [one["difference"] for one in rows]
-    assert [one["p_adjusted"] for one in rows] == holm([gap["p_value"] for gap in gaps])
+    rows = judged([SWEET, DPO, RFT], variants(SWEET, DPO, RFT), 0.95, 500)
+    assert [row["verdict"] for row in rows] == ["confirmed", "refuted", "open"]
+    assert [row["written"] for row in rows] == ["before"] * 3
+    gaps = [row["difference"] for row in rows]
+    assert [row["p_adjusted"] for row in rows] == holm([gap["p_value"] for gap in gaps])
     assert all(gap["groups"] == 3 and gap["n"] == 600 for gap in gaps)
 
 
 def test_a_claim_is_about_one_temperature_and_one_kind_of_task() -> None:
-    def told(name: str, cold: bool) -> Measured:
-        some = {
+    def variant(name: str, cold: bool) -> Measured:
+        by_condition = {
             COLD: [result(f"t{n}", cold, held_out=n < 5) for n in range(30)],
             WARM: [result(f"t{n}", cold or n >= 5, held_out=n < 5) for n in range(30)],
         }
-        return of(name, dict.fromkeys(SEEDS, some))
+        return measured_results(name, dict.fromkeys(SEEDS, by_condition))
 
-    both = {"sweet": told("sweet", True), "multi-turn-dpo": told("multi-turn-dpo", False)}
+    both = {"sweet": variant("sweet", True), "multi-turn-dpo": variant("multi-turn-dpo", False)}
     places = [{"temperature": 0}, {"temperature": 1}, {"temperature": 1, "held_out": True}]
-    some = [Claim.model_validate({**SWEET.model_dump(), **place}) for place in places]
-    assert [one.at for one in some] == ["0", "1", "1"]
-    gaps = [one["difference"] for one in judged(some, both, 0.95, 200)]
+    claims = [Claim.model_validate({**SWEET.model_dump(), **place}) for place in places]
+    assert [claim.at for claim in claims] == ["0", "1", "1"]
+    gaps = [row["difference"] for row in judged(claims, both, 0.95, 200)]
     assert [(gap["value"], gap["n"]) for gap in gaps] == [
         (1.0, 90),
         (pytest.approx(1 / 6), 90),
@@ -59,30 +59,31 @@ def test_a_claim_is_about_one_temperature_and_one_kind_of_task() -> None:
 
 
 def test_what_was_not_measured_counts_among_all_claims() -> None:
-    without = {name: one for name, one in found(SWEET, RFT).items() if name != "zero-shot"}
+    without = variants(SWEET, RFT)
+    del without["zero-shot"]
     rows = judged([SWEET, RFT], without, 0.95, 500)
-    assert [one["verdict"] for one in rows] == ["confirmed", "not measured"]
+    assert [row["verdict"] for row in rows] == ["confirmed", "not measured"]
     assert rows[0]["p_adjusted"] == pytest.approx(2 * rows[0]["difference"]["p_value"])
     assert rows[1]["difference"] is None and rows[1]["p_adjusted"] is None
 
 
 def test_a_claim_that_was_not_there_before_says_so() -> None:
-    rows = judged([SWEET, DPO], found(SWEET), 0.95, 500)
-    assert [one["written"] for one in rows] == ["before", "after"]
-    late = found(SWEET)
+    rows = judged([SWEET, DPO], variants(SWEET), 0.95, 500)
+    assert [row["written"] for row in rows] == ["before", "after"]
+    late = variants(SWEET)
     before = late["sweet"].outcomes
-    last = replace(before[8], summary={**before[8].summary, "claims": said()})
+    last = replace(before[8], summary={**before[8].summary, "claims": record_of()})
     late["sweet"] = replace(late["sweet"], outcomes={**before, 8: last})
     assert judged([SWEET], late, 0.95, 500)[0]["written"] == "after", "one seed had been measured before it stood there"
     assert judged([SWEET], {}, 0.95, 500)[0]["written"] == ""
     reworded = Claim.model_validate(SWEET.model_dump() | {"claim": "other words"})
-    (row,) = judged([reworded], found(SWEET), 0.95, 500)
+    (row,) = judged([reworded], variants(SWEET), 0.95, 500)
     assert (row["written"], row["claim"]) == ("before", "other words")
 
 
 def test_a_claim_that_is_taken_out_is_judged_all_the_same() -> None:
-    rows = judged([SWEET], found(SWEET, DPO), 0.95, 500)
-    assert [(one["claim"], one["withdrawn"], one["verdict"]) for one in rows] == [
+    rows = judged([SWEET], variants(SWEET, DPO), 0.95, 500)
+    assert [(row["claim"], row["withdrawn"], row["verdict"]) for row in rows] == [
         (SWEET.claim, False, "confirmed"),
         (DPO.claim, True, "refuted"),
     ]
@@ -104,16 +105,16 @@ def test_the_record_holds_what_the_file_says(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     assert read_claims(path, ["0"]) == []
     path.write_text(yaml.safe_dump([SWEET.model_dump(), DPO.model_dump() | {"temperature": 0}]), encoding="utf-8")
-    some = read_claims(path, ["0", "1"])
-    assert [(one.at, one.measure, one.held_out) for one in some] == [
+    claims = read_claims(path, ["0", "1"])
+    assert [(claim.at, claim.measure, claim.held_out) for claim in claims] == [
         ("chosen", "success", False),
         ("0", "success", False),
     ]
-    kept = record(path, some)
+    kept = record(path, claims)
     assert len(kept["sha256"]) == 64
-    assert [Claim.model_validate(one) for one in kept["claims"]] == some
+    assert [Claim.model_validate(values) for values in kept["claims"]] == claims
     path.write_text(path.read_text(encoding="utf-8") + "# more\n", encoding="utf-8")
-    assert record(path, some)["sha256"] != kept["sha256"]
+    assert record(path, claims)["sha256"] != kept["sha256"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_the_record_holds_what_the_file_says(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_claim_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_claim_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=says):
@@ -141,19 +142,19 @@ def test_what_is_no_claim_is_one_sentence(tmp_path: Path, text: str, says: str) 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml")))
 def test_the_claims_of_a_profile_are_about_what_it_measures(name: str) -> None:
     profile = Profile(ROOT / "reproduce" / name)
-    known = {one.name for one in profile.variants}
+    names = {variant.name for variant in profile.variants}
     assert profile.claims
-    for one in profile.claims:
-        assert {one.better, one.worse} <= known, one.claim
-        assert one.measure in {profile.domain.measure, "reward"}
+    for claim in profile.claims:
+        assert {claim.better, claim.worse} <= names, claim.claim
+        assert claim.measure in {profile.domain.measure, "reward"}
 
 
 def test_the_guide_shows_files_that_are_taken(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    plan, claim, grid = re.findall(r"^```text\n(.*?)^```", guide, re.S | re.M)
-    (tmp_path / "claims.yaml").write_text(claim, encoding="utf-8")
-    said = yaml.safe_load(plan)
-    (one,) = read_claims(tmp_path / "claims.yaml", ["0", "1"], said["personas"])
-    assert (one.better, one.at, one.held_out, one.persona) == ("sweet", "chosen", True, "terse")
+    plan, claims, grid = re.findall(r"^```text\n(.*?)^```", guide, re.S | re.M)
+    (tmp_path / "claims.yaml").write_text(claims, encoding="utf-8")
+    parameters = yaml.safe_load(plan)
+    (claim,) = read_claims(tmp_path / "claims.yaml", ["0", "1"], parameters["personas"])
+    assert (claim.better, claim.at, claim.held_out, claim.persona) == ("sweet", "chosen", True, "terse")
     assert yaml.safe_load(grid)["tuning"].keys() <= VARIANTS.keys()
-    assert set(said) | {"tuning"} <= set(Profile(ROOT / "reproduce" / "small").values)
+    assert set(parameters) | {"tuning"} <= set(Profile(ROOT / "reproduce" / "small").values)

@@ -1,4 +1,4 @@
-"""Outcomes that git keeps: rows stay when what was trained is gone, and only while they are those of the settings."""
+"""Outcomes that git keeps: rows stay when the trained policies are gone, but only while the settings are the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweetrl.reproduce import report
 from sweetrl.reproduce.outcomes import OUTCOMES, Measured, measured_outcome, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results, written
+from tests.reproduce.made import COLD, ROOT, edit, keep, profile_folder, results, write_report
 
 
 @pytest.fixture
@@ -30,14 +30,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_report_is_the_same_without_what_was_trained(folder: Path) -> None:
-    before = written()
+    before = write_report()
     files = {path: path.read_bytes() for path in (OUTCOMES, Path("results.md"))}
     for name in ("measured", "variants", "online"):
         shutil.rmtree(name, ignore_errors=True)
-    after = written()
-    assert {key: one for key, one in after.items() if key != "hours"} == {
-        key: one for key, one in before.items() if key != "hours"
-    }
+    after = write_report()
+    del before["hours"], after["hours"]
+    assert after == before
     assert {path: path.read_bytes() for path in files} == files
     assert after["origins"] == [
         {"date": "2026-01-02", "commit": "0123456789ab", "processor": "a processor", "policies": 2}
@@ -46,51 +45,52 @@ def test_a_report_is_the_same_without_what_was_trained(folder: Path) -> None:
     assert "Policies measured on 2026-01-02, a processor, at 0123456789ab: 2." in text
 
 
-def test_rows_are_added_on_another_machine_and_new_ones_take_the_place_of_old_ones(folder: Path) -> None:
-    before = written()
+def test_rows_are_added_on_another_machine_and_new_rows_replace_old_rows(folder: Path) -> None:
+    before = write_report()
     shutil.rmtree("measured")
     other = {"date": "2026-02-03", "commit": "ba9876543210", "processor": "another"}
     keep(folder, "rft", 7, {"0": results(0.5, 7), "1": results(0.3, 7)}, chosen=0.0, origin=other)
     keep(folder, "sweet", 7, {"0": results(0.9, 7), "1": results(0.3, 7)}, chosen=0.0, origin=other)
-    after = written()
+    after = write_report()
     assert set(after["rows"]) == {"zero-shot", "rft", "sweet"}
     assert after["rows"]["zero-shot"]["at"]["0"]["success"] == before["rows"]["zero-shot"]["at"]["0"]["success"]
     assert after["rows"]["sweet"]["at"]["0"]["success"]["value"] > 0.8
-    assert [(one["processor"], one["policies"]) for one in after["origins"]] == [("a processor", 1), ("another", 2)]
+    origins = {origin["processor"]: origin["policies"] for origin in after["origins"]}
+    assert origins == {"a processor": 1, "another": 2}
 
 
 def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder: Path) -> None:
-    written()
+    write_report()
     shutil.rmtree("measured")
     # The first is of SWEET-RL; the untrained agent has none.
     changes = {"policy.epochs": 9.0, "evaluate.resamples": 900}
     edit(Path("params.yaml"), settings=Profile().values["settings"] | changes)
-    found = written()
-    assert (list(found["rows"]), found["stale"]) == (["zero-shot"], ["sweet 7"])
+    recorded = write_report()
+    assert (list(recorded["rows"]), recorded["stale"]) == (["zero-shot"], ["sweet 7"])
     assert "Measured with other settings, and left out: sweet 7." in Path("results.md").read_text(encoding="utf-8")
     assert set(read_outcomes(OUTCOMES)) == {("zero-shot", 7), ("sweet", 7)}
     keep(folder, "sweet", 7, {"0": results(0.9, 7), "1": results(0.3, 7)}, chosen=0.0)
-    assert written()["stale"] == [], "measured anew"
+    assert write_report()["stale"] == [], "measured anew"
 
 
 @pytest.mark.parametrize("changes", [{"settings": {"evaluate.tasks": 150}}, {"choose": {"grid": [0.0, 0.5]}}])
 def test_rows_of_other_tasks_or_temperatures_are_left_out(folder: Path, changes: dict[str, dict[str, Any]]) -> None:
-    kept = [measured_outcome(VARIANTS[name], 7) for name in ("zero-shot", "sweet")]
-    assert all(one and Profile().still(one) for one in kept)
+    outcomes = [measured_outcome(VARIANTS[name], 7) for name in ("zero-shot", "sweet")]
+    assert all(outcome and Profile().still(outcome) for outcome in outcomes)
     edit(Path("params.yaml"), **{key: Profile().values[key] | value for key, value in changes.items()})
-    assert not any(one and Profile().still(one) for one in kept)
+    assert not any(outcome and Profile().still(outcome) for outcome in outcomes)
 
 
-def test_another_base_makes_rows_stale_and_one_that_is_not_here_does_not(folder: Path) -> None:
+def test_another_base_makes_rows_stale_and_a_missing_base_does_not(folder: Path) -> None:
     base = folder / "../../models/base"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}", encoding="utf-8")
     keep(folder, "sweet", 7, {"0": results(0.6, 7), "1": results(0.4, 7)}, chosen=0.0)
     shutil.rmtree("measured/zero-shot")
-    assert written()["stale"] == []
+    assert write_report()["stale"] == []
     shutil.rmtree("measured")
     shutil.rmtree(base)
-    assert written()["stale"] == []
+    assert write_report()["stale"] == []
     base.mkdir()
     (base / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match="no variant has been run yet"):
@@ -98,13 +98,13 @@ def test_another_base_makes_rows_stale_and_one_that_is_not_here_does_not(folder:
 
 
 def test_outcomes_are_read_as_they_were_written(folder: Path, tmp_path: Path) -> None:
-    written()
-    found = read_outcomes(OUTCOMES)
+    write_report()
+    outcomes = read_outcomes(OUTCOMES)
     copy = tmp_path / "copy.parquet"
-    write_outcomes(copy, dict(reversed(found.items())))
+    write_outcomes(copy, dict(reversed(outcomes.items())))
     assert copy.read_bytes() == OUTCOMES.read_bytes()
-    assert found["sweet", 7].results["t1.parquet"][0] == results(0.4, 7, premature=None)[0]
-    assert found["sweet", 7].training["dialogues"] == 40
+    assert outcomes["sweet", 7].results["t1.parquet"][0] == results(0.4, 7, premature=None)[0]
+    assert outcomes["sweet", 7].training["dialogues"] == 40
 
 
 def test_a_file_that_holds_no_outcomes_is_named(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,14 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import percent
-from sweetrl.io import write_json
+from sweetrl.io import read_json, write_json
 from sweetrl.reproduce import comparisons, report
 from sweetrl.reproduce.claims import read_claims, sha256
 from sweetrl.reproduce.comparisons import PICKING, SEED_DATA
 from sweetrl.reproduce.outcomes import row_of
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, results, said, written
+from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, record_of, results, write_report
 
 PROFILES = ("small", "frontend", "smollm2-quarter")
 RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.json").exists()]
@@ -30,9 +29,9 @@ RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.j
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A profile in which nothing has been run; the current folder."""
-    found = profile_folder(tmp_path, getattr(request, "param", "small"))
-    monkeypatch.chdir(found)
-    return found
+    folder = profile_folder(tmp_path, getattr(request, "param", "small"))
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def table(text: str, title: str) -> list[list[str]]:
@@ -60,24 +59,24 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(folder: Path, caps
             "seconds": {"seconds": 2700.0},
         }
         write_json(folder / "best-of-n" / name / "7.json", kept)
-    found = written()
-    many = len(Profile().variants)
-    assert f"2 of {many} rows; results.json, results.md, report.html, figures/" in capsys.readouterr().out
-    assert set(found["rows"]) == {"zero-shot", "sweet"}
-    assert "rft 7" in found["missing"]
-    assert "sweet 7" not in found["missing"]
-    assert "Best-of-N with oracle 7" in found["missing"]
-    assert "Best-of-N with random 7" not in found["missing"]
+    recorded = write_report()
+    count = len(Profile().variants)
+    assert f"2 of {count} rows; results.json, results.md, report.html, figures/" in capsys.readouterr().out
+    assert set(recorded["rows"]) == {"zero-shot", "sweet"}
+    assert "rft 7" in recorded["missing"]
+    assert "sweet 7" not in recorded["missing"]
+    assert "Best-of-N with oracle 7" in recorded["missing"]
+    assert "Best-of-N with random 7" not in recorded["missing"]
     text = Path("results.md").read_text(encoding="utf-8")
     head, zero, sweet = table(text, "Table 2")
     assert head[1:4] == ["success, T = 0", "success, T = 1", "success, chosen T"]
-    rates = [found["rows"]["sweet"]["at"][name]["success"]["value"] for name in ("0", "1", "chosen")]
+    rates = [recorded["rows"]["sweet"]["at"][name]["success"]["value"] for name in ("0", "1", "chosen")]
     assert rates[0] > rates[2] > rates[1]
     assert [cell.split(" [")[0] for cell in sweet[1:4]] == [percent(rate) for rate in rates]
-    assert sweet[4:7] == ["", "", ""], "SWEET-RL is compared with itself by nobody"
+    assert sweet[4:7] == ["", "", ""], "SWEET-RL is not compared with itself"
     assert all(cell.startswith("−") for cell in zero[4:7])
     assert table(text, "Temperatures")[1][-1] == "0.5"
-    gaps = {name: gap["value"] for name, gap in found["best_of_n_gaps"]["7"].items()}
+    gaps = {name: gap["value"] for name, gap in recorded["best_of_n_gaps"]["7"].items()}
     assert gaps == pytest.approx({"random": 3 / 8, "random with prior": 1 / 8, "sweet with prior": -2 / 8})
     assert "| SWEET-RL with prior | 20.0" in text
     assert "| random ranking | 20.0\u00a0% [10.0\u00a0%, 30.0\u00a0%] | +37.5 [" in text
@@ -94,15 +93,15 @@ def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(folder: Path, monke
     drawn: dict[str, Any] = {}
 
     def curves(series: Any, axis: str, name: str, *more: Any, **options: Any) -> str:
-        drawn[name] = {label: [(x, one["value"]) for x, one in points] for label, points in series.items()}
+        drawn[name] = {label: [(x, rate["value"]) for x, rate in points] for label, points in series.items()}
         return "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
     monkeypatch.setattr(comparisons.figures, "curves", curves)
-    found = {name: row["at"]["0"]["success"]["value"] for name, row in written()["rows"].items()}
+    success = {name: row["at"]["0"]["success"]["value"] for name, row in write_report()["rows"].items()}
     assert drawn["amounts"] == {
-        "SWEET-RL": [(10, found["sweet-tenth"]), (33, found["sweet-third"]), (100, found["sweet"])],
-        "Rejection Fine-Tuning": [(33, found["rft-third"])],
-        "zero-shot": [(share, found["zero-shot"]) for share in (10, 33, 100)],
+        "SWEET-RL": [(10, success["sweet-tenth"]), (33, success["sweet-third"]), (100, success["sweet"])],
+        "Rejection Fine-Tuning": [(33, success["rft-third"])],
+        "zero-shot": [(share, success["zero-shot"]) for share in (10, 33, 100)],
     }
     assert (folder / "figures" / "amounts.svg").exists()
 
@@ -118,7 +117,7 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(folder: Path) -> N
     run = {"variant": "sweet", "seed": 5, "settings": settings, "tasks": 9, "digest": "d"}
     at = {"0": {"success": 0.4, "reward": 0.5}, "1": {"success": 0.3, "reward": 0.5}}
     (folder / "tuning.yaml").write_text(yaml.safe_dump([{**run, "at": at}], sort_keys=False), encoding="utf-8")
-    written()
+    write_report()
     text = Path("results.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]+\]\(figures/([a-z0-9-]+)\.svg\)", text)
     expected = {"table-2", "controls", "held-out-domains", "other-users", "claims"}
@@ -131,7 +130,7 @@ def test_pictures_come_first_and_are_files_that_stay_the_same(folder: Path) -> N
     ]
     head, *rows = table(text, "Table 2")
     others = head.index("success with other users, T = 0")
-    terse = [one.success for one in results(0.4, 7)]
+    terse = [result.success for result in results(0.4, 7)]
     assert {row[others] for row in rows} == {f"terse {percent(sum(terse) / len(terse))}"}
     drawn = {path.name: path.read_bytes() for path in Path("figures").iterdir()}
     for name, content in drawn.items():
@@ -148,15 +147,15 @@ def test_claims_are_those_of_the_file_and_say_when_they_were_written(folder: Pat
     path = folder / "claims.yaml"
     first = {"claim": "SWEET-RL is above the base", "better": "sweet", "worse": "zero-shot", "temperature": 0}
     path.write_text(yaml.safe_dump([first]), encoding="utf-8")
-    kept = said(*read_claims(path, ["0", "1"]), digest=sha256(path))
+    kept = record_of(*read_claims(path, ["0", "1"]), digest=sha256(path))
     for name, rate in (("zero-shot", 0.2), ("sweet", 0.7)):
         for seed in (7, 8, 9):
             keep(folder, name, seed, {"0": results(rate, seed), "1": results(0.4, seed)}, chosen=0.0, claims=kept)
-    assert "claims.yaml is as it was when each of the 6 policies" in written()["claims_file"]
+    assert "claims.yaml is as it was when each of the 6 policies" in write_report()["claims_file"]
     second = {"claim": "the same at 1", "better": "sweet", "worse": "zero-shot", "temperature": 1}
     path.write_text(yaml.safe_dump([first, second]), encoding="utf-8")
-    found = written()
-    assert "claims.yaml has been changed since 6 of the 6 policies" in found["claims_file"]
+    recorded = write_report()
+    assert "claims.yaml has been changed since 6 of the 6 policies" in recorded["claims_file"]
     rows = table(Path("results.md").read_text(encoding="utf-8"), "Claims")
     assert [row[-2:] for row in rows[1:]] == [["before", "confirmed"], ["after", "open"]]
     assert rows[1][1:2] + rows[1][4:5] == ["T = 0, success", "3"]
@@ -166,25 +165,25 @@ def test_claims_are_those_of_the_file_and_say_when_they_were_written(folder: Pat
 
 
 def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(folder: Path) -> None:
-    ways = {
+    stages = {
         "sweet": {"train-policy": {"pairs": 9.0}},
         "sweet-iterations": {"iterate": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
         "grpo": {"train-policy": {"final/success": 0.3}},
         "large-sweet": {},
         "large-rft": {},
     }
-    for name, metrics in ways.items():
-        training = {"stages": {stage: {"seconds": 1.0, "metrics": found} for stage, found in metrics.items()}}
+    for name, metrics in stages.items():
+        training = {"stages": {stage: {"seconds": 1.0, "metrics": values} for stage, values in metrics.items()}}
         training |= {"dialogues": 6000} if VARIANTS[name].table == "Online" else {}
-        some = results(0.9 if name == "large-rft" else 0.4, 7)
-        keep(folder, name, 7, {"0": some, "1": some}, chosen=1.0, training=training)
-    found = written()
-    assert found["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
-    assert found["rows"]["grpo"]["on_the_way"] == [0.3]
-    gap = found["rows"]["large-rft"]["at"]["0"]["difference"]["success"]
+        rows = results(0.9 if name == "large-rft" else 0.4, 7)
+        keep(folder, name, 7, {"0": rows, "1": rows}, chosen=1.0, training=training)
+    recorded = write_report()
+    assert recorded["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
+    assert recorded["rows"]["grpo"]["on_the_way"] == [0.3]
+    gap = recorded["rows"]["large-rft"]["at"]["0"]["difference"]["success"]
     assert gap["value"] > 0.3, "against SWEET-RL on the same base"
-    assert "dialogues" not in found["rows"]["sweet"]
-    assert "large-zero-shot 7" in found["missing"] and "large-zero-shot 8" not in found["missing"]
+    assert "dialogues" not in recorded["rows"]["sweet"]
+    assert "large-zero-shot 7" in recorded["missing"] and "large-zero-shot 8" not in recorded["missing"]
     text = Path("results.md").read_text(encoding="utf-8")
     assert f"| SWEET-RL, three iterations | 6,000 | {percent(0.4)}, {percent(0.5)} |" in text
     assert text.index("### Table 4") < text.index("### Online")
@@ -197,21 +196,21 @@ def test_the_profile_of_pages_compares_likeness(folder: Path) -> None:
     for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
         pages = [
             replace(
-                one,
+                result,
                 reward=mean + 0.01 * (n % 7 - 3),
                 success=False,
                 questions=int(n == 3),
                 irrelevant=None,
                 held_out=False,
             )
-            for n, one in enumerate(results(0.5, 7, 50))
+            for n, result in enumerate(results(0.5, 7, 50))
         ]
         metrics = {"ranked/better_over_worse": 0.75} if name == "sweet" else {}
         training = {"stages": {"rank": {"seconds": 1.0, "metrics": metrics}}}
         keep(folder, name, 7, {"0": pages, "1": pages}, chosen=0.0, training=training)
-    found = written()
-    assert (found["measure"], found["labels"]["reward"]) == ("reward", "likeness to the reference (layout)")
-    verdicts = {one["claim"]: one["verdict"] for one in found["claims"]}
+    recorded = write_report()
+    assert (recorded["measure"], recorded["labels"]["reward"]) == ("reward", "likeness to the reference (layout)")
+    verdicts = {claim["claim"]: claim["verdict"] for claim in recorded["claims"]}
     assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
     text = Path("results.md").read_text(encoding="utf-8")
     assert "| likeness to the reference (layout), T = 0 |" in text
@@ -229,56 +228,50 @@ def test_the_profile_of_pages_compares_likeness(folder: Path) -> None:
 # What was measured and is in git
 
 
-def recorded(profile: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "reproduce" / profile / "results.json").read_text(encoding="utf-8"))
-    return found
-
-
 def sections(text: str) -> dict[str, list[str]]:
-    """What stands under each heading of the third level, line by line."""
-    found = {}
+    """The lines under each heading of the third level."""
+    lines = {}
     for part in re.split(r"^### ", text, flags=re.M)[1:]:
         heading, _, body = part.partition("\n")
-        found[heading] = [line for line in body.splitlines() if line]
-    return found
+        lines[heading] = [line for line in body.splitlines() if line]
+    return lines
 
 
 @pytest.mark.parametrize("profile", RECORDED)
 def test_the_guide_shows_what_was_measured(profile: str) -> None:
-    """Some of the tables, each whole, and some of the pictures: nothing that results.md does not have."""
+    """Some of the tables, each complete, and some of the pictures: nothing that results.md does not have."""
     guide = (ROOT / "docs" / "records" / "results.md").read_text(encoding="utf-8")
     shown = guide.split(f"<!-- tables: reproduce/{profile}/results.md -->\n")[1].split("<!-- end of tables -->")[0]
     text = (ROOT / "reproduce" / profile / "results.md").read_text(encoding="utf-8")
     kept = sections(text.replace("](figures/", f"](../../reproduce/{profile}/figures/"))
-    found = sections(shown)
-    pictures = found.pop("Pictures", [])
+    tables = sections(shown)
+    pictures = tables.pop("Pictures", [])
     assert set(pictures) <= set(kept.get("Pictures", []))
-    assert "Table 2" in found and (pictures or "Pictures" not in kept)
-    assert found.items() <= kept.items()
+    assert "Table 2" in tables and (pictures or "Pictures" not in kept)
+    assert tables.items() <= kept.items()
 
 
 @pytest.mark.parametrize("profile", RECORDED)
 def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
     """The keys, rows and labels of the recorded results are those that the code writes."""
-    found = recorded(profile)
-    if found.get("format") != report.FORMAT:
+    recorded: dict[str, Any] = read_json(ROOT / "reproduce" / profile / "results.json")
+    if recorded.get("format") != report.FORMAT:
         pytest.skip(f"measured by an earlier version: run `make reproduce PROFILE={profile}` again")
     kept = (ROOT / "reproduce" / profile / "results.md").read_text(encoding="utf-8")
-    assert report.markdown(found) == kept
-    figures = {figure.name for part in report.parts(found) for figure in part.figures}
+    assert report.markdown(recorded) == kept
+    figures = {figure.name for part in report.parts(recorded) for figure in part.figures}
     folder = ROOT / "reproduce" / profile / "figures"
     assert figures == {path.relative_to(folder).as_posix()[:-4] for path in folder.rglob("*.*")}, (
         "a report empties the folder: what else lies there would be gone"
     )
     today = row_of(measured("sweet", {7: 0.5}), None, [CHOSEN], 0.95, 10)
-    for name, row in found["rows"].items():
+    for name, row in recorded["rows"].items():
         assert set(row) - {"dialogues", "on_the_way"} == set(today), name
         variant = VARIANTS[row["variant"]]
         assert (name, row["label"], row["table"]) == (variant.name, variant.label, variant.table)
-    assert {one["claim"] for one in found["claims"] if not one["withdrawn"]} == {
-        one.claim for one in Profile(ROOT / "reproduce" / profile).claims
-    }
-    assert set(found["hours"]) <= {SEED_DATA, PICKING, *(one.table for one in VARIANTS.values())}
+    claims = {claim["claim"] for claim in recorded["claims"] if not claim["withdrawn"]}
+    assert claims == {claim.claim for claim in Profile(ROOT / "reproduce" / profile).claims}
+    assert set(recorded["hours"]) <= {SEED_DATA, PICKING, *(variant.table for variant in VARIANTS.values())}
 
 
 @pytest.mark.parametrize("folder", ["colbench"], indirect=True)
@@ -286,6 +279,6 @@ def test_where_one_temperature_is_measured_none_was_chosen(folder: Path) -> None
     edit(folder / "params.yaml", choose={"grid": [0.0], "tasks": 100})
     for name, rate in (("zero-shot", 0.3), ("sweet", 0.5)):
         keep(folder, name, 7, {"0": results(rate, 7)}, chosen=0.0)
-    found = written()
-    assert found["temperatures"] == ["0"]
+    recorded = write_report()
+    assert recorded["temperatures"] == ["0"]
     assert "chosen T" not in Path("results.md").read_text(encoding="utf-8")
