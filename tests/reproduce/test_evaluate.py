@@ -28,14 +28,14 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    made = TransformersEngine.__init__
+    load = TransformersEngine.__init__
     LOADED.clear()
 
-    def noted(self: Any, *args: Any, **more: Any) -> None:
+    def recorded(self: Any, *args: Any, **options: Any) -> None:
         LOADED.append(args[1])
-        made(self, *args, **more)
+        load(self, *args, **options)
 
-    monkeypatch.setattr(TransformersEngine, "__init__", noted)
+    monkeypatch.setattr(TransformersEngine, "__init__", recorded)
     write_task_table(VALIDATION_TASKS, generate("train", 3, seed=2))
     write_task_table(TEST_TASKS, generate("test", 4, seed=1))
     return parse_settings(
@@ -54,52 +54,49 @@ def plan(
     persona_temperatures: Sequence[float] = (0.0,),
     opening: str = "",
 ) -> None:
-    said = {"temperatures": temperatures, "personas": personas, "persona_temperatures": persona_temperatures}
-    write_json(PLAN, {**said, "choose": {"grid": [0.0, 0.5, 1.0], "tasks": tasks}, "opening": opening})
+    measured = {"temperatures": temperatures, "personas": personas, "persona_temperatures": persona_temperatures}
+    write_json(PLAN, {**measured, "choose": {"grid": [0.0, 0.5, 1.0], "tasks": tasks}, "opening": opening})
 
 
 def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Settings) -> None:
     plan()
     evaluate(settings)
     assert LOADED == [None], "the base, once"
-    found = read_json(OUT / "summary.json")
-    assert set(found["validation"]) == {"0", "0.5", "1"}
-    assert all(one["tasks"] == 3 for one in found["validation"].values())
-    best = choose({float(name): one["success"] for name, one in found["validation"].items()})
-    assert found["chosen"] == best
-    wanted = sorted({0.0, 1.0, best})
-    assert [one["temperature"] for one in found["measured"]] == wanted
-    assert {path.name for path in OUT.iterdir()} == {"summary.json", *(f"t{at:g}.parquet" for at in wanted)}
+    summary = read_json(OUT / "summary.json")
+    assert set(summary["validation"]) == {"0", "0.5", "1"}
+    assert all(rates["tasks"] == 3 for rates in summary["validation"].values())
+    best = choose({float(name): rates["success"] for name, rates in summary["validation"].items()})
+    assert summary["chosen"] == best
+    expected = sorted({0.0, 1.0, best})
+    assert [record["temperature"] for record in summary["measured"]] == expected
+    assert {path.name for path in OUT.iterdir()} == {"summary.json", *(f"t{at:g}.parquet" for at in expected)}
     cold, warm = (read_results(OUT / f"t{at}.parquet") for at in (0, 1))
-    assert [one.task_id for one in cold] == [one.task_id for one in warm]
-    assert len(cold) == 3 and {one.policy for one in cold} == {"trained"}
-    assert all(0 < one["reply_tokens"] <= 8 for one in found["measured"])
+    assert [result.task_id for result in cold] == [result.task_id for result in warm]
+    assert len(cold) == 3 and {result.policy for result in cold} == {"trained"}
+    assert all(0 < record["reply_tokens"] <= 8 for record in summary["measured"])
 
 
 def test_other_users_are_met_at_temperatures_of_their_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[tuple[str, float, str, str]] = []
+    runs: list[tuple[str, float, str, str]] = []
     play = Player.play
 
-    def noted(self: Player, name: str, tasks: Any, temperature: float, persona: str = "") -> Any:
+    def recorded(self: Player, name: str, tasks: Any, temperature: float, persona: str = "") -> Any:
         with self.at(temperature, persona) as environment:
             manner = environment.domain.settings.simulator.persona
-            met.append(
-                (name, environment.context(self.agent).sampling().temperature, manner, environment.simulator.name)
-            )
+            sampling = environment.context(self.agent).sampling()
+            runs.append((name, sampling.temperature, manner, environment.simulator.name))
         return play(self, name, tasks, temperature, persona)
 
-    monkeypatch.setattr(Player, "play", noted)
+    monkeypatch.setattr(Player, "play", recorded)
     plan(temperatures=[0.0], personas=["terse"], persona_temperatures=[0.5])
     evaluate(settings)
-    found = read_json(OUT / "summary.json")
-    chosen = found["chosen"]
-    own = [one for one in met if not one[0].startswith("validation")]
-    temperatures = sorted({0.0, chosen})
-    assert own == [
+    summary = read_json(OUT / "summary.json")
+    temperatures = sorted({0.0, summary["chosen"]})
+    assert [run for run in runs if not run[0].startswith("validation")] == [
         *((f"t{at:g}", at, "plain", "scripted") for at in temperatures),
         ("t0.5-terse", 0.5, "terse", "scripted:terse"),
     ]
-    assert [one["persona"] for one in found["measured"]] == [""] * len(temperatures) + ["terse"]
+    assert [record["persona"] for record in summary["measured"]] == [""] * len(temperatures) + ["terse"]
     assert LOADED == [None]
 
 
@@ -113,7 +110,7 @@ def test_without_temperatures_no_test_task_is_touched(settings: Settings) -> Non
 def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(personas=["terse"], persona_temperatures=[0.0, 1.0])
     evaluate(settings)
-    whole = content(OUT)
+    uninterrupted = content(OUT)
     for path in OUT.iterdir():
         path.unlink()
     play, played = Player.play, []
@@ -131,10 +128,10 @@ def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: 
     assert {path.name for path in Path(".scratch").glob("evaluate-*/dialogues/*")} == set(played), "it goes on there"
     monkeypatch.setattr(Player, "play", play)
     evaluate(settings)
-    assert content(OUT) == whole
+    assert content(OUT) == uninterrupted
 
 
-def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> None:
+def test_the_trained_policy_is_measured(settings: Settings) -> None:
     from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     model = attach_adapter(load_base(ModelSettings(base=settings.model.base))[0], LoraSettings(rank=2), 1)
@@ -147,10 +144,10 @@ def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> N
 def test_a_control_is_made_to_answer_in_its_last_turn(settings: Settings) -> None:
     plan(temperatures=[0.0], opening="I WANT TO ANSWER:\n")
     evaluate(settings)
-    assert {one.outcome for one in read_results(OUT / "t0.parquet")} == {"answered"}
+    assert {result.outcome for result in read_results(OUT / "t0.parquet")} == {"answered"}
     plan(temperatures=[0.0])
     evaluate(settings)
-    assert {one.outcome for one in read_results(OUT / "t0.parquet")} == {"max_turns_reached"}
+    assert {result.outcome for result in read_results(OUT / "t0.parquet")} == {"max_turns_reached"}
 
 
 def test_too_few_validation_tasks_are_one_sentence(settings: Settings) -> None:
@@ -165,6 +162,6 @@ def test_of_equal_temperatures_the_lowest_is_chosen() -> None:
 
 
 def test_rates_are_of_what_was_scored() -> None:
-    some = [result("a", True), result("b", False), result("c", False, reward=None)]
-    assert rates(some) == {"tasks": 2, "success": 0.5, "reward": 0.5, "questions": 4.0}
+    attempted = [result("a", True), result("b", False), result("c", False, reward=None)]
+    assert rates(attempted) == {"tasks": 2, "success": 0.5, "reward": 0.5, "questions": 4.0}
     assert rates([])["success"] == 0.0

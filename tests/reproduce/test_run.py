@@ -1,4 +1,4 @@
-"""The parts of a reproduction with stages that only pretend: what is trained, measured, tuned, and where it lies."""
+"""The parts of a reproduction with simulated stages: what is trained, measured and tuned, and where it lies."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ LEAST = "profile: x\nseeds: [7]\nvariants: [rft]\ntemperatures: [0]\nchoose: {}\
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A profile with a base and one seed's data; the current folder."""
-    found = profile_folder(tmp_path)
+    folder = profile_folder(tmp_path)
     (tmp_path / "models" / "base").mkdir(parents=True)
     (tmp_path / "models" / "base" / "weights").write_text("w", encoding="utf-8")
     for name in ("tasks", "trajectories"):
-        (found / "seed-data" / "7" / name).mkdir(parents=True)
-    (found / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("tasks", encoding="utf-8")
-    (found / "seed-data" / "7" / "pairs.parquet").write_text("pairs", encoding="utf-8")
-    monkeypatch.chdir(found)
-    return found
+        (folder / "seed-data" / "7" / name).mkdir(parents=True)
+    (folder / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("tasks", encoding="utf-8")
+    (folder / "seed-data" / "7" / "pairs.parquet").write_text("pairs", encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @contextmanager
 def dying_at(stage: str, after: int = 0) -> Iterator[None]:
-    """Whoever runs stages dies where it comes to `stage`, which may run `after` times before."""
+    """The run is interrupted at `stage`, after `after` earlier runs of that stage."""
     go_on: Callable[..., None] = run._stage
     times = count()
 
@@ -85,13 +85,13 @@ def dying_at(stage: str, after: int = 0) -> Iterator[None]:
 
 
 def pretend(place: Path) -> None:
-    """What the measuring stage leaves: colder is better, and so is a higher learning rate of RFT."""
+    """What the measuring stage leaves behind: colder is better, and so is a higher learning rate of RFT."""
     from sweetrl.evaluation.metrics import write_results
 
     plan = read_json(place / PLAN)
     rate = yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8"))["rft"]["learning_rate"]
     count = plan["choose"]["tasks"]
-    tried = {
+    validation = {
         f"{at:g}": {"success": 0.5 - at / 4 + 10 * rate, "reward": 0.6, "questions": 3.0, "tasks": count}
         for at in plan["choose"]["grid"]
     }
@@ -100,9 +100,9 @@ def pretend(place: Path) -> None:
         {"file": f"t{at:g}{persona}.parquet", "temperature": at, "persona": persona, "reply_tokens": 9.0}
         for at, persona in files
     ]
-    for one in measured:
-        write_results(place / OUT / one["file"], results(0.5, 7, 20))
-    write_json(place / OUT / "summary.json", {"validation": tried, "chosen": 0.0, "measured": measured})
+    for record in measured:
+        write_results(place / OUT / record["file"], results(0.5, 7, 20))
+    write_json(place / OUT / "summary.json", {"validation": validation, "chosen": 0.0, "measured": measured})
 
 
 def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Calls) -> None:
@@ -111,17 +111,16 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     kept = folder / "variants" / "sweet" / "7"
     assert {path.name for path in kept.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}
     stages = read_json(kept / "summary.json")["stages"]
-    assert {name: one["seconds"] for name, one in stages.items()} == {"train-critic": 3, "rank": 3, "train-policy": 3}
+    assert {name: facts["seconds"] for name, facts in stages.items()} == dict.fromkeys(STAGES, 3)
     calls.clear()
     run.measure(Profile(), "sweet", 7)
     assert calls == [("measured-sweet-7", "evaluate")]
     summary = read_json(folder / "measured" / "sweet" / "7" / "summary.json")
-    assert {one["persona"] for one in summary["measured"]} == {"", *Profile().personas}, (
-        "SWEET-RL meets the others, too"
-    )
-    found = read_variant("sweet", [7])
-    assert set(found.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
-    assert found.outcomes[7].summary["chosen"] == 0.0
+    personas = {record["persona"] for record in summary["measured"]}
+    assert personas == {"", *Profile().personas}, "SWEET-RL meets the others, too"
+    sweet = read_variant("sweet", [7])
+    assert set(sweet.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
+    assert sweet.outcomes[7].summary["chosen"] == 0.0
     assert not any((folder / ".work").iterdir())
 
 
@@ -130,23 +129,23 @@ def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> No
     edit(folder / "params.yaml", variant_settings={"no-privileged": {"critic.learning_rate": 0.25}})
     run.train_variant(Profile(), "no-privileged", 7)
     run.measure(Profile(), "no-privileged", 7)
-    one = Profile().variant("no-privileged")
-    assert one.settings == {**plain.variant("no-privileged").settings, "critic.learning_rate": 0.25}
+    variant = Profile().variant("no-privileged")
+    assert variant.settings == {**plain.variant("no-privileged").settings, "critic.learning_rate": 0.25}
     kept = read_json(folder / "measured" / "no-privileged" / "7" / "summary.json")
-    assert kept["settings"] == Profile().mark(one, 7)["settings"]
+    assert kept["settings"] == Profile().mark(variant, 7)["settings"]
     assert kept["settings"] != plain.mark(plain.variant("no-privileged"), 7)["settings"], "kept outcomes notice it"
     assert Profile().variant("sweet") == plain.variant("sweet")
 
 
 def played(task: str, attempt: int, reward: float) -> Trajectory:
-    described = Task(task, f"Request {task}", f"program {task}", (("test1", "f()"),), f"facts {task}")
-    turns = (Message("user", described.problem_description), Message("assistant", f"{task} {attempt}"))
-    return Trajectory(described, attempt, turns, reward=reward)
+    request = Message("user", f"Request {task}")
+    described = Task(task, request.content, f"program {task}", (("test1", "f()"),), f"facts {task}")
+    return Trajectory(described, attempt, (request, Message("assistant", f"{task} {attempt}")), reward=reward)
 
 
 @pytest.mark.parametrize("name", ["sweet", "other-c", "no-rewards", "sweet-third"])
 def test_a_control_learns_from_what_it_says(folder: Path, calls: Calls, name: str) -> None:
-    """Another task's c beside the own facts, tests and rewards; or pairs of rewards that were dealt out anew."""
+    """Another task's c with its own facts, tests and rewards; or pairs by rewards that were shuffled."""
     dialogues = [played(f"t{task}", attempt, float(attempt == 1)) for task in range(12) for attempt in range(4)]
     TrajectoryStore(folder / "seed-data" / "7" / "trajectories").write_shard(0, dialogues)
     real, _ = trajectory_pairs(dialogues, "all")
@@ -163,14 +162,14 @@ def test_a_control_learns_from_what_it_says(folder: Path, calls: Calls, name: st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_stage", look)
         run.train_variant(Profile(), name, 7)
-    ((found, pairs),) = seen
+    ((copies, pairs),) = seen
     count = 16 if name == "sweet-third" else 48
-    others = {each.task.id: each.task.ground_truth for each in found}
+    programs = {copy.task.id: copy.task.ground_truth for copy in copies}
     if name == "other-c":
-        assert sorted(others.values()) == sorted(f"program {task}" for task in others)
-        assert all(program != f"program {task}" for task, program in others.items())
-        found = [replace(each, task=replace(each.task, ground_truth=f"program {each.task.id}")) for each in found]
-    assert found == dialogues[:count], "all else is as it was"
+        assert sorted(programs.values()) == sorted(f"program {task}" for task in programs)
+        assert all(program != f"program {task}" for task, program in programs.items())
+        copies = [replace(copy, task=replace(copy.task, ground_truth=f"program {copy.task.id}")) for copy in copies]
+    assert copies == dialogues[:count], "all else is as it was"
     if name != "no-rewards":
         assert pairs == real[: len(real) * count // 48]
         return
@@ -183,7 +182,7 @@ def test_a_control_learns_from_what_it_says(folder: Path, calls: Calls, name: st
 def test_a_killed_variant_does_not_go_on_with_other_inputs(
     folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    """Its critic would be that of the old ones, and its policy that of the new."""
+    """Its critic would be of the old inputs, and its policy of the new ones."""
     with dying_at("rank"):
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
@@ -208,13 +207,13 @@ def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, c
     edit(project, method="rft", iterations=3)
     assert {name: Profile().mark(Profile().variant(name), 7) for name in kept} == kept
     run.train_variant(Profile(), "sweet", 7)
-    found = read_json(folder / "variants" / "sweet" / "7" / "parameters.json")["parameters"]
-    assert (found["method"], found["iterations"]) == ("sweet", 1)
+    parameters = read_json(folder / "variants" / "sweet" / "7" / "parameters.json")["parameters"]
+    assert (parameters["method"], parameters["iterations"]) == ("sweet", 1)
     assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
 
 
 def test_a_policy_of_other_settings_is_not_measured_as_one_of_these(folder: Path, calls: Calls) -> None:
-    """DVC trains again what it sees: a part that is run by hand measured the old policy and called it the new."""
+    """DVC trains again what has changed, but a part run by hand measured the old policy as if it were the new one."""
     run.train_variant(Profile(), "rft", 7)
     project = folder.parents[1] / "params.yaml"
     values = yaml.safe_load(project.read_text(encoding="utf-8"))
@@ -239,8 +238,7 @@ def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) ->
     run.train_variant(Profile(), "answered-turns", 7)
     run.measure(Profile(), "answered-turns", 7)
     summary = read_json(folder / "measured" / "answered-turns" / "7" / "summary.json")
-    personas = {one["persona"] for one in summary["measured"]}
-    assert personas == {""}
+    assert {record["persona"] for record in summary["measured"]} == {""}
 
 
 def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Calls) -> None:
@@ -253,14 +251,14 @@ def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Ca
     run.measure(Profile(), "zero-shot", 7)
     kept = read_json(folder / "measured" / "zero-shot" / "7" / "summary.json")["claims"]
     assert kept["sha256"] == before, "those from before the kill"
-    assert "late" not in [one["claim"] for one in kept["claims"]] and len(kept["claims"]) > 2
+    assert "late" not in [claim["claim"] for claim in kept["claims"]] and len(kept["claims"]) > 2
     (folder / "claims.yaml").write_text("- {claim: x, better: y, worse: rft}", encoding="utf-8")
     with pytest.raises(UserError, match="claim 1: there is no variant `y`"):
         run.measure(Profile(), "zero-shot", 7)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("params.yaml", "a: [", r"params\.yaml: line 1: this is not YAML"),
         ("params.yaml", "profile: x", r"params\.yaml: `seeds` is missing; reproduce/small/params\.yaml shows"),
@@ -270,9 +268,9 @@ def test_claims_are_kept_from_before_the_first_test_task(folder: Path, calls: Ca
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
     ],
 )
-def test_a_file_of_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
+def test_a_broken_file_of_a_profile_is_one_sentence(folder: Path, file: str, text: str, message: str) -> None:
     (folder / file).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         _ = Profile().claims
 
 
@@ -282,7 +280,7 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     program.run(["tune", "rft", "7"])
     assert [stage for _, stage in calls] == ["train-policy", "evaluate"] * 2
     runs = read_tuning(folder / "tuning.yaml")
-    assert [(one["variant"], one["seed"], one["settings"]) for one in runs] == [
+    assert [(run["variant"], run["seed"], run["settings"]) for run in runs] == [
         ("rft", 7, {}),
         ("rft", 7, {"rft.learning_rate": 4.0e-03}),
     ]
@@ -297,7 +295,7 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     assert len(read_tuning(folder / "tuning.yaml")) == 4, "other tasks are other runs"
     edit(folder / "params.yaml", tuning_tasks=60)
     program.run(["tune", "rft", "7"])
-    assert [one["tasks"] for one in read_tuning(folder / "tuning.yaml")[4:]] == [60, 60]
+    assert [run["tasks"] for run in read_tuning(folder / "tuning.yaml")[4:]] == [60, 60]
     assert not any((folder / ".work").iterdir())
 
 
@@ -316,7 +314,7 @@ def test_tuning_trains_a_critic_once_for_settings_of_later_stages(folder: Path, 
     ranks_too, everything = ["rank", "train-policy"], ["train-critic", "rank", "train-policy"]
     runs = [everything, ["train-policy"], ranks_too, ["train-policy"], everything]
     assert [name for _, name in calls] == [name for names in runs for name in [*names, "evaluate"]]
-    assert [one["settings"] for one in read_tuning(folder / "tuning.yaml")] == Profile().values["tuning"]["sweet"]
+    assert [run["settings"] for run in read_tuning(folder / "tuning.yaml")] == Profile().values["tuning"]["sweet"]
     assert not any((folder / ".work").iterdir())
 
 
@@ -353,24 +351,23 @@ def test_budgets_are_counted_by_method() -> None:
         at = {"0": {"success": value, "reward": 0.0}, "1": {"success": value / 2, "reward": 0.0}}
         return {"variant": variant, "seed": 7, "settings": settings, "at": at, "digest": "d"}
 
-    found = budgets(
-        [tried("sweet", 0.2, a=1), tried("rft", 0.9), tried("sweet", 0.6, a=2), tried("sweet", 0.3)], "success"
-    )
-    assert [(one["variant"], one["runs"]) for one in found] == [("rft", 1), ("sweet", 3)]
-    cold = found[1]["at"]["0"]
+    runs = [tried("sweet", 0.2, a=1), tried("rft", 0.9), tried("sweet", 0.6, a=2), tried("sweet", 0.3)]
+    rft, sweet = budgets(runs, "success")
+    assert (rft["variant"], rft["runs"], sweet["variant"], sweet["runs"]) == ("rft", 1, "sweet", 3)
+    cold = sweet["at"]["0"]
     assert (cold["best"], cold["median"], cold["settings"], cold["values"]) == (0.6, 0.3, {"a": 2}, [0.2, 0.3, 0.6])
-    assert found[1]["at"]["1"]["best"] == 0.3
+    assert sweet["at"]["1"]["best"] == 0.3
 
 
 def test_a_profiles_base_is_a_pretrained_model_after_its_warm_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder of its own, in which a killed run is gone on with; the project's model is not touched."""
-    found = profile_folder(tmp_path, "smollm2")
+    """It is made in a folder of its own, where a killed run goes on; the project's model is not touched."""
+    profile = profile_folder(tmp_path, "smollm2")
     pretrained = tmp_path / "models" / "smollm2"
     pretrained.mkdir(parents=True)
     (pretrained / "weights").write_text("w", encoding="utf-8")
-    monkeypatch.chdir(found)
+    monkeypatch.chdir(profile)
     seen: list[str] = []
 
     def stage(place: Path, name: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
@@ -386,8 +383,8 @@ def test_a_profiles_base_is_a_pretrained_model_after_its_warm_start(
         program.run(["warm-start"])
     program.run(["warm-start"])
     assert seen == ["warm-start", "warm-start"]
-    assert read_json(found / "models" / "smollm2-warm" / "config.json") == {"new": True}
-    assert not (found / ".work" / "warm-start").exists() and [one.name for one in pretrained.iterdir()] == ["weights"]
-    # What is built on it is given that folder, and not one of the project.
+    assert read_json(profile / "models" / "smollm2-warm" / "config.json") == {"new": True}
+    assert not (profile / ".work" / "warm-start").exists() and [*pretrained.iterdir()] == [pretrained / "weights"]
+    # The parts that begin from it get that folder, and not one of the project.
     folder = run.workspace(Profile(), "part", Profile().tree(31))
-    assert (folder / "models" / "smollm2-warm").resolve() == (found / "models" / "smollm2-warm").resolve()
+    assert (folder / "models" / "smollm2-warm").resolve() == (profile / "models" / "smollm2-warm").resolve()

@@ -1,4 +1,4 @@
-"""The variants of the reproduction: every row's settings exist, and the profiles name rows that there are."""
+"""The variants of the reproduction: every row's settings exist, and the profiles name rows that exist."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_filter_that_knows_no_refusal_imitates_every_question_and_successes(
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> None:
     values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
-    for part in (one for one in VARIANT_LISTS if one in values):
+    for part in values.keys() & VARIANT_LISTS:
         assert {variant_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
         assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
     named = {name for part in VARIANT_LISTS for name in values.get(part, [])}
@@ -116,15 +116,15 @@ def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_star
         stages: dict[str, Any] = yaml.safe_load((ROOT / "reproduce" / name / "dvc.yaml").read_text())["stages"]
         return stages
 
-    whole, quarter, small = read("smollm2"), read("smollm2-quarter"), read("small")
-    converted = [*whole.pop("smollm2")["outs"][0]]
-    assert whole == quarter
-    assert whole["warm-start"]["deps"][0] == converted[0] == "../../models/smollm2"
+    smollm2, quarter, small = read("smollm2"), read("smollm2-quarter"), read("small")
+    converted = [*smollm2.pop("smollm2")["outs"][0]]
+    assert smollm2 == quarter
+    assert smollm2["warm-start"]["deps"][0] == converted[0] == "../../models/smollm2"
     for name in ("seed-data", "variant", "measure"):
-        own = [dep for dep in whole[name]["deps"] if dep not in converted]  # of which the row `pretrained` is measured
+        own = [dep for dep in smollm2[name]["deps"] if dep not in converted]  # the row `pretrained` is measured of it
         assert own == [dep.replace("../../models/base", "models/smollm2-warm") for dep in small[name]["deps"]]
-        assert {**whole[name], "deps": ()} == {**small[name], "deps": ()}
-    outs = whole["warm-start"]["outs"]
+        assert {**smollm2[name], "deps": ()} == {**small[name], "deps": ()}
+    outs = smollm2["warm-start"]["outs"]
     for name in ("smollm2", "smollm2-quarter"):
         tree = run.Profile(ROOT / "reproduce" / name).settings
         assert [tree["model"]["base"]] == outs and f"../../{tree['warm_start']['base']}" == converted[0]
@@ -137,8 +137,9 @@ def test_what_a_profile_sets_for_a_variant_makes_dvc_train_and_measure_it_again(
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     assert "variant_settings" in yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
     for name in {"variant", "measure", "large", "measure-large", "online", "measure-online"} & stages.keys():
-        (project_keys,) = (one["../../params.yaml"] for one in stages[name]["params"] if isinstance(one, dict))
-        assert {"settings", "variant_settings"} <= {one for one in stages[name]["params"] if isinstance(one, str)}
+        parameters = stages[name]["params"]
+        (project_keys,) = (keys["../../params.yaml"] for keys in parameters if isinstance(keys, dict))
+        assert "settings" in parameters and "variant_settings" in parameters
         assert name.startswith("measure") or "preset" in project_keys, name
 
 
@@ -147,7 +148,7 @@ def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile
     folder = ROOT / "reproduce" / profile
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     made = {"../../models/smollm2"}  # by `make smollm2`
-    made |= {"../../models/qwen2.5-coder-0.5b", "../../data/colbench"} if profile == "colbench" else set()  # one's own
+    made |= {"../../models/qwen2.5-coder-0.5b", "../../data/colbench"} if profile == "colbench" else set()  # user's
     named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../") and dep not in made]
     assert named and all((folder / dep).exists() for dep in named)
     assert all((folder / file).exists() for file in ("claims.yaml", "tuning.yaml"))
@@ -157,7 +158,7 @@ def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile
 
 
 def test_dvc_at_the_root_knows_no_reproduction_and_sources_have_one_hash_in_both_projects() -> None:
-    """`dvc status` there speaks of the main job alone; reproduce/ is a DVC project that reaches src/ by a link."""
+    """`dvc status` at the root is about the main job alone; reproduce/ is a DVC project that links to src/."""
     from dvc.repo import Repo
 
     hashes = []
@@ -176,7 +177,7 @@ def test_dvc_at_the_root_knows_no_reproduction_and_sources_have_one_hash_in_both
 
 
 def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None:
-    """`make smollm2` writes it; whoever pulls models/smollm2 gets what the code of this commit makes."""
+    """`make smollm2` writes it; a pull of models/smollm2 gives what the code of this commit makes."""
     folder = ROOT / "reproduce" / "smollm2"
     for dep in yaml.safe_load((folder / "dvc.lock").read_text(encoding="utf-8"))["stages"]["smollm2"]["deps"]:
         assert md5((folder / dep["path"]).read_bytes(), usedforsecurity=False).hexdigest() == dep["md5"], dep["path"]
@@ -192,14 +193,14 @@ def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None
 def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, sizes: tuple[Any, ...]
 ) -> None:
-    """What is trained then begins from it; one that ships takes the place of the old one."""
+    """Trainings begin from it; a base that ships replaces the old one."""
     folder = profile_folder(tmp_path, name)
     out = folder / place
 
     def stage(workspace: Path, stage: str, *rest: Any) -> None:
         settings = parse_settings(yaml.safe_load((workspace / "params.yaml").read_text(encoding="utf-8")))
-        how = settings.pretrain
-        assert (stage, how.vocabulary, how.informed, settings.model.threads) == ("pretrain", *sizes)
+        pretrain = settings.pretrain
+        assert (stage, pretrain.vocabulary, pretrain.informed, settings.model.threads) == ("pretrain", *sizes)
         (workspace / "models" / out.name).mkdir(parents=True)
         (workspace / "models" / out.name / "recipe.json").write_text("new")
 
@@ -218,10 +219,10 @@ def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
 @pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter", "uninformed"])
 def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal_budgets(name: str) -> None:
     profile = run.Profile(ROOT / "reproduce" / name)
-    sweet, without = (settings_of(profile.tree(31), profile.variant(one)) for one in ("sweet", "no-privileged"))
+    sweet, without = (settings_of(profile.tree(31), profile.variant(row)) for row in ("sweet", "no-privileged"))
     assert sweet.critic.privileged and not without.critic.privileged
     seen = without.critic.model_copy(update={"privileged": True})
-    assert without.model_copy(update={"critic": seen}) == sweet, "c is all that tells these rows apart"
+    assert without.model_copy(update={"critic": seen}) == sweet, "these rows differ in c alone"
     tuning = profile.values["tuning"]
     assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
     if name != "uninformed":

@@ -1,7 +1,8 @@
-"""Parts side by side: in an order that their needs allow, each once, and what fails is named and not built upon."""
+"""Parallel parts: in an order that their needs allow, each once; a part that fails is named and not built upon."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from sweetrl.reproduce.run import Profile
 from tests.signals import until
 
 ROOT = Path(__file__).resolve().parents[2]
-# Stands for DVC: writes down when each target began and ended; fails for those in the file `broken`.
+# A substitute for DVC: records when each target begins and ends; fails for those in the file `broken`.
 DVC = """
 import pathlib, sys, time
 target = sys.argv[-1].removeprefix("dvc.yaml:")
@@ -53,31 +54,29 @@ def calls(profile: Profile) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml")))
 def test_every_stage_of_dvc_yaml_is_a_part(name: str) -> None:
-    """What dvc.yaml expands to, but what is frozen or has a word of its own, and the report, which needs all others."""
+    """What dvc.yaml expands to, except frozen stages, those with their own command, and the report, which needs all."""
     profile = Profile(ROOT / "reproduce" / name)
     stages: dict[str, Any] = yaml.safe_load((profile.folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     expected = set()
-    for stage, said in stages.items():
-        if stage == "report" or said.get("frozen") or not said["cmd"].startswith("python -m sweetrl.reproduce"):
+    for stage, spec in stages.items():
+        if stage == "report" or spec.get("frozen") or not spec["cmd"].startswith("python -m sweetrl.reproduce"):
             continue
-        matrix = [profile.values[value.strip("${}")] for value in said.get("matrix", {}).values()]
-        names: list[list[str]] = [[]]
-        for values in matrix:
-            names = [[*before, str(value)] for before in names for value in values]
-        expected |= {"@".join([stage, "-".join(each)]) if each else stage for each in names}
-    found = workers.parts(profile)
+        matrix = [profile.values[value.strip("${}")] for value in spec.get("matrix", {}).values()]
+        for values in itertools.product(*matrix):
+            expected.add("@".join([stage, "-".join(map(str, values))]) if values else stage)
+    parts = workers.parts(profile)
     fewer = profile.values.get("fewer_seeds", {"count": 0, "variants": []})
-    assert set(found) <= expected
-    left_out = [name.partition("@")[2].rpartition("-")[0] for name in expected - set(found)]
+    assert set(parts) <= expected
+    left_out = [name.partition("@")[2].rpartition("-")[0] for name in expected - set(parts)]
     assert sorted(set(left_out)) == sorted(fewer["variants"]), "only what has fewer seeds is not run on all of them"
-    assert all(needs <= expected for needs in found.values())
+    assert all(needs <= expected for needs in parts.values())
 
 
 def test_rows_can_be_run_by_name(profile: Profile) -> None:
-    found = workers.parts(profile, ["other-c", "zero-shot", "grpo-distillation"])
+    parts = workers.parts(profile, ["other-c", "zero-shot", "grpo-distillation"])
     seeds = set(profile.seeds)
-    assert {part for part in found if part.startswith("seed-data")} == {f"seed-data@{seed}" for seed in seeds}
-    assert {part.rpartition("-")[0] for part in found} == {
+    assert {part for part in parts if part.startswith("seed-data")} == {f"seed-data@{seed}" for seed in seeds}
+    assert {part.rpartition("-")[0] for part in parts} == {
         *("seed", "variant@other-c", "measure@other-c", "variant@zero-shot", "measure@zero-shot"),
         *("online@grpo-distillation", "measure-online@grpo-distillation"),
     }
@@ -116,7 +115,7 @@ def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> N
 
 
 def test_a_killed_reproduction_leaves_nothing_running(profile: Profile) -> None:
-    """Its parts went on, and the next `make reproduce` found what they make locked, and failed without a word."""
+    """Its parts went on, and the next `make reproduce` failed without a message, because they held DVC's locks."""
     part = "from sweetrl.reproduce import __main__ as part; part.run = lambda arguments: __import__('time').sleep(60)"
     text = f"""
 import os, pathlib, subprocess, sys
@@ -133,7 +132,7 @@ child.wait()
 
     until(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
     until(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
-    found = [int(pid) for path in profile.folder.glob("pids-*") for pid in path.read_text().split()]
+    pids = [int(pid) for path in profile.folder.glob("pids-*") for pid in path.read_text().split()]
     time.sleep(1.0)
     starter.kill()
     starter.wait()
@@ -144,4 +143,4 @@ child.wait()
         except psutil.NoSuchProcess:
             return False
 
-    until(lambda: not any(map(runs, found)), f"{found} have not ended")
+    until(lambda: not any(map(runs, pids)), f"{pids} have not ended")
