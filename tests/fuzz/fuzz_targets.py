@@ -89,7 +89,7 @@ def _table() -> bytes:
 
 
 def _json(*values: Any) -> bytes:
-    return "\n".join(json.dumps(each) for each in values).encode()
+    return "\n".join(json.dumps(value) for value in values).encode()
 
 
 # What pyarrow raises of a damaged table; the process that reads it says so.

@@ -297,7 +297,7 @@ class English:
         if not name or name.startswith("__"):
             raise Unsayable("a call")
         given = [self.value(argument) for argument in node.args]
-        given += [f"{words_of(each.arg)} {self.value(each.value)}" for each in node.keywords if each.arg]
+        given += [f"{words_of(keyword.arg)} {self.value(keyword.value)}" for keyword in node.keywords if keyword.arg]
         if not plain and self.value(node.func.value) != "the self":  # type: ignore[attr-defined]
             given.insert(0, self.value(node.func.value))  # type: ignore[attr-defined]
         return f"what {words_of(name)} gives" + (f" for {listing(given)}" if given else "")
@@ -331,7 +331,7 @@ class English:
             body = key.body
             if isinstance(body, ast.Tuple):
                 with self.named({argument.arg: "it" for argument in key.args.args}):
-                    return " and then ".join(self.value(each) for each in body.elts)
+                    return " and then ".join(self.value(part) for part in body.elts)
             return self.value(key)
         if isinstance(key, ast.Call) and ast.unparse(key.func).endswith("itemgetter"):
             return " and then ".join(f"its {self.value(argument)}" for argument in key.args)

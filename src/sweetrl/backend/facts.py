@@ -154,7 +154,7 @@ class Describer:
 
     def _target(self, target: ast.expr) -> str:
         if isinstance(target, ast.Tuple):
-            return listing([self._target(each) for each in target.elts])
+            return listing([self._target(part) for part in target.elts])
         return self.english.value(target)
 
     def _table(self, target: ast.Name, made: ast.expr, context: tuple[str, ...]) -> None:
@@ -164,7 +164,7 @@ class Describer:
         if isinstance(made, ast.Dict):
             items, verb = self.english.entries(made), "have"
         else:
-            items, verb = [self.english.value(each) for each in made.elts], "are"  # type: ignore[attr-defined]
+            items, verb = [self.english.value(item) for item in made.elts], "are"  # type: ignore[attr-defined]
         if not items:
             question = f"What is in {what} to begin with?"
             self.add("start", f"there is nothing in {what} to begin with", question, target, context=context)
@@ -186,7 +186,7 @@ class Describer:
     def _simple(self, node: ast.stmt, context: tuple[str, ...]) -> None:
         text = self.clause(node)
         if text:
-            subject = next((the(each.id) for each in ast.walk(node) if isinstance(each, ast.Name)), "the result")
+            subject = next((the(name.id) for name in ast.walk(node) if isinstance(name, ast.Name)), "the result")
             self.add("computation", text, f"What happens to {subject}?", node, context=context)
 
     _augassign = _simple
@@ -213,7 +213,7 @@ class Describer:
                     self.add("return", f"{name} in the result is {self.english.value(value)}", question, key, value)
             return
         question = f"What should be returned {context[-1]}?" if context else "What should be returned in the end?"
-        if any(isinstance(each, ast.Return) for before in self.before for each in ast.walk(before)):
+        if any(isinstance(part, ast.Return) for before in self.before for part in ast.walk(before)):
             context = (*context, "in all other cases")
         self.add("return", self.clause(node), _without_case(question), node, context=context)
 
@@ -241,7 +241,7 @@ class Describer:
         if isinstance(node, ast.Continue):
             return "that one is skipped"
         if isinstance(node, ast.Delete):
-            return f"{listing([value(each) for each in node.targets])} is removed"
+            return f"{listing([value(target) for target in node.targets])} is removed"
         if isinstance(node, ast.Pass):
             return "nothing happens"
         if isinstance(node, ast.Expr):
@@ -263,10 +263,10 @@ class Describer:
         value = self.english.value
         name = called(call)
         if name == "print":
-            return f"it prints {listing([value(each) for each in call.args])}" if call.args else "it prints a line"
+            return f"it prints {listing([value(arg) for arg in call.args])}" if call.args else "it prints a line"
         if isinstance(call.func, ast.Attribute):
             owner = value(call.func.value)
-            given = listing([value(each) for each in call.args])
+            given = listing([value(arg) for arg in call.args])
             forms = {"append": f"{given} is added to {owner}", "add": f"{given} is added to {owner}",
                      "extend": f"all of {given} is added to {owner}", "update": f"{owner} takes over {given}",
                      "remove": f"{given} is removed from {owner}", "discard": f"{given} is removed from {owner}",
@@ -375,7 +375,7 @@ def _defaults(function: _Function) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def _targets(node: ast.AST) -> list[str]:
