@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
+from functools import partial
+
 import pytest
 
 from sweetrl.backend import Backend
@@ -126,3 +132,28 @@ def test_a_default_without_words_costs_no_other_sentence() -> None:
         "If n is not given, 3 is used.",
         "It should return x multiplied by n.",
     ]
+
+
+def test_a_slice_in_a_tuple_index_costs_no_other_sentence() -> None:
+    facts = described("def f(x, n=3):\n    if n > 9:\n        return x[:, 0]\n    return x * n")
+    assert "If n is not given, 3 is used." in [fact.text for fact in facts]
+
+
+def test_scores_do_not_depend_on_the_order_of_a_set() -> None:
+    facts = described(
+        "def f(price, hours, weight, night, customers):\n"
+        "    if price > 100 and hours < 5 and weight >= 3:\n"
+        "        return price * hours - weight\n"
+        "    if night and weight > 20 and customers < 4:\n"
+        "        return price * 2 + weight / customers\n"
+        "    if hours > 12 and not night and price < 7:\n"
+        "        return hours * customers + price * weight\n"
+        "    return price + hours + weight"
+    )
+    question = "What happens to the price when hours, weight, night and customers are high, and what should I multiply?"
+    code = (
+        "import pickle, sys; from sweetrl.colbench.described import scored;"
+        f"print(list(scored({question!r}, '', pickle.load(sys.stdin.buffer)).values()))"
+    )
+    run = partial(subprocess.check_output, [sys.executable, "-c", code], input=pickle.dumps(facts))
+    assert len({run(env=os.environ | {"PYTHONHASHSEED": str(seed)}) for seed in range(4)}) == 1

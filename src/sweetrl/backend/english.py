@@ -96,7 +96,7 @@ class English:
     def _subscript(self, node: ast.Subscript) -> str:
         place: Any = node.slice
         if isinstance(place, ast.Slice):
-            return self._slice(node.value, place)
+            return self._stretch(node.value, place)
         number = place.value if isinstance(place, ast.Constant) else None
         if isinstance(place, ast.UnaryOp) and ast.unparse(place) == "-1":
             return self._of("last item", node.value)
@@ -106,7 +106,7 @@ class English:
             return self._of(self.value(place), node.value)
         return f"the entry of {self.value(node.value)} for {self.value(place)}"
 
-    def _slice(self, owner: ast.expr, cut: ast.Slice) -> str:
+    def _stretch(self, owner: ast.expr, cut: ast.Slice) -> str:
         whose = self.value(owner)
         if cut.step is not None:
             if cut.lower is None and cut.upper is None and ast.unparse(cut.step) == "-1":

@@ -192,6 +192,6 @@ def scored(question: str, request: str, facts: Sequence[Fact]) -> dict[Fact, flo
     scores = {}
     for fact, own in words.items():
         hit = fact.kind in kinds or ("return" in kinds and "should return" in fact.text)
-        shared = sum(weights[each] for each in in_question & own) / (1 + FOREIGN * foreign)
+        shared = math.fsum(weights[each] for each in in_question & own) / (1 + FOREIGN * foreign)
         scores[fact] = shared + BY_KIND * (hit and bool(shared or not foreign))
     return scores
