@@ -158,18 +158,17 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
         return form.format(*(100 * estimate[key] for key in ("value", "low", "high")))
 
     change = "{:+.1f} [{:+.1f}, {:+.1f}]"
-    names = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged")
+    names = ("zero-shot", "rft", "multi-turn-dpo", "answered-turns", "sweet", "no-privileged")
     cells = {name: [cell(name, each) for each in measured] for name in names}
-    figures = [f"| {' | '.join(cells[name])} | {small['rows'][name]['paper'][1]} % |" for name in names]
+    paper = {name: small["rows"][name]["paper"][1] for name in names}
+    figures = [f"| {' | '.join(cells[name])} | {f'{paper[name]} %' if paper[name] else '-'} |" for name in names]
     for each in measured:
         counts = sorted({len(each["rows"][name]["seeds"]) for name in names if name in each["rows"]})
         figures += [f"({each['tasks_for_each_seed']} tasks, {' or '.join(map(str, counts))} seeds)"]
     figures += [f"{cell('privileged-ratio')}, {cell('privileged-ratio', form=change)} points"]
-    figures.append(cell("sweet", at="1"))
-    figures += [cell(name, untaught, form=change) for name in ("no-privileged", "other-c", "answered-turns")]
-    figures += [
-        cell(name, controls, form=change) for name in ("other-c", "conditioned", "no-privileged", "answered-turns")
-    ]
+    figures += [cell("sweet", at="1"), cell("conditioned")]
+    figures += [cell(name, untaught, form=change) for name in ("no-privileged", "other-c")]
+    figures += [cell(name, controls, form=change) for name in ("other-c", "no-privileged")]
     figures += [cell(name, controls) for name in ("sweet", "no-rewards")]
     figures += [cell(name, vague) for name in ("sweet", "median-centred", "median-centred-other-c")]
     for figure in figures:
