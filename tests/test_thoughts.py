@@ -147,7 +147,7 @@ def test_a_served_agent_tells_its_thoughts_apart_and_they_come_back(marks: tuple
     shown = {"role": "assistant", "content": QUERY}
     follow = ChatRequest((user, shown, user), Sampling(8), 0, False, False, 2, True, name or "")
     assert name and recorder.turn(follow, [raw], "agent", config.split) == name, "what the client was shown is known"
-    parsed = parse_log({"messages": recorder.open[name]["said"], "reward": 1.0}, "log", DOMAIN)
+    parsed = parse_log({"messages": recorder.open[name]["messages"], "reward": 1.0}, "log", DOMAIN)
     assert parsed.messages[1].content == QUERY
     assert parsed.turns[0].raw == f"{OWN[0]}\n{SECRET}\n{OWN[1]}\n\n{QUERY}", "with the marks of the model that learns"
 
