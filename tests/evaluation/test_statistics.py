@@ -49,6 +49,15 @@ def test_bootstrap_of_equal_values_is_a_point_and_of_one_value_an_error():
         bootstrap_mean([1.0])
 
 
+def test_values_that_differ_by_rounding_alone_are_equal():
+    """Each task has one question less, at a price of 0.03: BCa would make an interval of NaN of the differences."""
+    rewards = np.random.default_rng(1).integers(0, 11, 80) / 10
+    before, after = rewards - 0.03 * 6, rewards - 0.03 * 5
+    assert np.ptp(after - before) > 0.0
+    gain = paired_difference(before, after)
+    assert gain.low == gain.high == gain.value == pytest.approx(0.03)
+
+
 def test_pairing_removes_the_difference_between_tasks():
     generator = np.random.default_rng(2)
     hardness = generator.uniform(0, 0.9, 200)

@@ -18,6 +18,7 @@ from typing import Any
 from sweetrl.errors import UserError
 
 BATCH_CELLS = 4_000_000  # resampled values held in memory at a time (32 MB)
+ROUNDING = 1e-12  # of the greatest value (at least of 1): values that differ by no more are equal
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def bootstrap_mean(
 ) -> Estimate:
     """Return the mean of `values` (one value a task) with a BCa bootstrap interval over tasks.
 
-    Equal values have a mean that cannot be resampled into anything else: the interval is that point. Fewer than two
-    values have no interval and raise a UserError.
+    Equal values have a mean that cannot be resampled into anything else: the interval is that point; so it is where
+    they differ by rounding only, of which BCa makes NaN. Fewer than two values have no interval and raise a UserError.
     """
     import numpy as np
     from scipy.stats import bootstrap
@@ -62,7 +63,7 @@ def bootstrap_mean(
     if not np.isfinite(data).all():
         raise ValueError("the values hold a NaN or an infinity")
     mean = float(data.mean())
-    if np.ptp(data) == 0.0:
+    if np.ptp(data) <= ROUNDING * max(1.0, float(np.abs(data).max())):
         return Estimate(mean, mean, mean, data.size, confidence)
     result = bootstrap(
         (data,),
