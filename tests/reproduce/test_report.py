@@ -188,7 +188,27 @@ def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(folder: Pat
     assert f"| SWEET-RL, three iterations | 6,000 | {percent(0.4)}, {percent(0.5)} |" in text
     assert text.index("### Table 4") < text.index("### Online")
     assert "minus larger base, SWEET-RL, T = 0" in table(text, "Table 4")[0]
+    head, *held_out = table(text, "Held-out domains")
+    place = head.index("minus SWEET-RL, T = 0")
+    gaps = {row[0]: row[place] for row in held_out}
+    assert gaps["GRPO, on-policy"] and gaps["larger base, Rejection Fine-Tuning"] == "", "that one is minus another row"
     assert "open" in next(row[-1] for row in table(text, "Claims") if row[0].startswith("beyond the paper: further"))
+
+
+@pytest.mark.parametrize("folder", ["smollm2"], indirect=True)
+def test_a_row_that_is_compared_with_nothing_names_no_column(folder: Path) -> None:
+    seed = Profile().seeds[0]
+    for name, rate in (("zero-shot", 0.3), ("pretrained", 0.1), ("sweet", 0.6)):
+        rows = results(rate, seed)
+        keep(folder, name, seed, {f"{at:g}": rows for at in Profile().temperatures})
+    write_report()
+    head, *rows = table(Path("results.md").read_text(encoding="utf-8"), "Table 2")
+    place = head.index("minus SWEET-RL, T = 0")
+    assert {row[0]: bool(row[place]) for row in rows} == {
+        "zero-shot": True,
+        "the pretrained model, before its warm start": False,
+        "SWEET-RL": False,
+    }
 
 
 @pytest.mark.parametrize("folder", ["frontend"], indirect=True)

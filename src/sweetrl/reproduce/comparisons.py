@@ -163,7 +163,8 @@ def _amounts(results: Results, rows: Sequence[Row]) -> list[Figure]:
 
 def _table(results: Results, rows: Sequence[Row]) -> Table:
     measure, temperatures = results["measure"], results["temperatures"]
-    own = {VARIANTS[row["variant"]].against for row in rows} - {"sweet"}
+    # A row that is compared with nothing is against itself.
+    own = {VARIANTS[row["variant"]].against for row in rows if differences(row["at"])} - {"sweet"}
     below = VARIANTS[min(own, default="sweet")].label
     paper = "paper_pages" if measure == "reward" else "paper"
     met = [name for name in temperatures if any(name in rates for row in rows for rates in row["personas"].values())]
@@ -214,10 +215,15 @@ def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     if not by_label:
         return
     title, label = "Held-out domains", results["labels"][measure]
+    others = {row["label"] for row in rows if VARIANTS[row["variant"]].against != "sweet"}  # minus another row
     never = "domains that training never saw"
     figure = _bars(results, title, f"{title}: {label} on tasks of {never}", f"{label}, {never}", by_label)
     body = [
-        [name, *cells(at, temperatures, (measure, interval)), *cells(differences(at), temperatures, (measure, gap))]
+        [
+            name,
+            *cells(at, temperatures, (measure, interval)),
+            *cells({} if name in others else differences(at), temperatures, (measure, gap)),
+        ]
         for name, at in by_label.items()
     ]
     tasks = max(rates[measure]["n"] for at in by_label.values() for rates in at.values() if rates[measure])
