@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from sweetrl.backend import Backend
-from sweetrl.colbench.described import DescribedUser
+from sweetrl.colbench.described import DescribedUser, Fact
 from sweetrl.colbench.personas import REFUSAL
 from sweetrl.colbench.users import ScriptedUser
 from sweetrl.errors import SimulatorError
-from sweetrl.evaluation.users import FOREIGN, FOREIGN_QUESTIONS, check_user
+from sweetrl.evaluation.users import FOREIGN, FOREIGN_QUESTIONS, check_user, says
 from sweetrl.types import Message, Task
 
 BACKEND = Backend()
@@ -44,3 +44,19 @@ def test_what_a_user_says_is_counted(
     assert answers.counts["foreign"] == len(TASKS) * FOREIGN and answers.counts["asked"] >= len(TASKS)
     assert answers == check_user(BACKEND, user, "user", TASKS, 5, 4)
     assert len(FOREIGN_QUESTIONS) >= FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("The rate is 5.", "It is 5.", True),
+        ("The rate is 5.", "5% of it, at most $100.", True),
+        ("The rate is 5.", "It is 15.", False),
+        ("The rate is 5.", "It is 0.5.", False),
+        ("The rate is 0.5.", "0.50, I think.", True),
+        ('Above that it is "large".', "Then it is called large.", True),
+        ('It returns "huge" above 9.', "Above 9.", True),  # the question has the text already
+    ],
+)
+def test_a_fact_is_said_by_its_own_numbers_and_texts(text: str, words: str, said: bool) -> None:
+    assert says(words, Fact("rate", text, "-"), TASKS[0], 'When does it return "huge"?') == said

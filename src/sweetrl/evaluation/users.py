@@ -42,6 +42,7 @@ FOREIGN_QUESTIONS = (
 )
 FOR_THE_CODE = ("Please just show me the code you have in mind.", "Tell me everything you know about it, please.")
 _LITERAL = re.compile(r'"[^"]*"|(?<![\w.])\d+(?:\.\d+)?')
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass
@@ -135,8 +136,10 @@ async def _ask(domain: Domain, user: UserSimulator, task: Task, seed: int) -> Co
 def says(words: str, fact: Fact, task: Task, question: str) -> bool:
     """Whether `words` say a fact: its numbers and quoted texts, but for those of the question and the request."""
     given = f"{question} {task.problem_description}"
-    literals = {literal.strip('"') for literal in _LITERAL.findall(fact.text)} - set(_LITERAL.findall(given))
-    if literals:
-        return all(literal in words for literal in literals)
+    if literals := set(_LITERAL.findall(fact.text)) - set(_LITERAL.findall(given)):
+        numbers = {float(number) for number in _NUMBER.findall(words)}  # 15 does not say 5
+        return all(
+            literal.strip('"') in words if literal[0] == '"' else float(literal) in numbers for literal in literals
+        )
     own = stems(fact.text) - stems(question)
     return bool(words) and len(own & stems(words)) >= SHARE * len(own)
