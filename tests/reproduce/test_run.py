@@ -200,6 +200,20 @@ def test_a_killed_variant_does_not_go_on_with_other_inputs(
     assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
 
 
+def test_a_killed_best_of_n_does_not_go_on_with_other_settings(folder: Path, calls: Calls) -> None:
+    """Its finished batches lie in the folder's .scratch, whose name does not know how a variant's critic rates."""
+    for weight in (0.02, 0.5):
+        edit(folder / "params.yaml", variant_settings={"sweet": {"policy.advantage_temperature": weight}})
+        with dying_at("best-of-n"), pytest.raises(KeyboardInterrupt):
+            run.best_of_n(Profile(), "sweet", 7)
+        begun = folder / ".work" / "best-of-n-sweet-7" / ".scratch"
+        assert not begun.exists()
+        begun.mkdir()
+    with dying_at("best-of-n"), pytest.raises(KeyboardInterrupt):
+        run.best_of_n(Profile(), "sweet", 7)
+    assert begun.exists(), "with the same settings it goes on"
+
+
 def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, calls: Calls) -> None:
     """With `method: rft` in the project's params.yaml the row SWEET-RL was rejection fine-tuning."""
     project = folder.parents[1] / "params.yaml"

@@ -315,16 +315,16 @@ def run_plan(profile: Profile, folder: Path, plan: Mapping[str, Any], seed: int,
 
 def best_of_n(profile: Profile, name: str, seed: int) -> None:
     """Let the critic of a variant pick replies at N = 1, 2, 4, ... -> best-of-n/<variant>/<seed>.json."""
-    folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
-    link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     own = profile.variant(name).settings.items()
     decisive = ("critic.", "rank.", "policy.advantage_temperature")
-    changes = {key: value for key, value in own if key.startswith(decisive)}
+    tree = profile.tree(seed, {key: value for key, value in own if key.startswith(decisive)})
+    folder = workspace(profile, f"best-of-n-{name}-{seed}", tree)
+    link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)
     if trained.exists():  # the controls have none
         link(trained, folder / "critics" / name)
-    (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
+    (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     _stage(folder, "best-of-n", profile, seed, f"best-of-n {name}", "sweetrl.reproduce.picking")
     out = picked(name, seed)
     write_json(out, read_json(folder / "reports" / "best-of-n.json") | {"seconds": _facts(folder, "best-of-n")})
