@@ -21,10 +21,12 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
 from sweetrl.lm.adapters import load_base, load_trained, save_trained, stack_adapters, trainable
 from sweetrl.lm.data import PreferenceData, Row
+from sweetrl.lm.full import train_all
 from sweetrl.lm.memory import Shape
 from sweetrl.lm.passes import Layout
-from sweetrl.lm.reference import row_logprobs
+from sweetrl.lm.reference import _key, row_logprobs
 from sweetrl.models.check import is_full
+from sweetrl.models.load import load_weights
 from sweetrl.sweet.trainer import CriticTrainer
 from sweetrl.types import Prompt, Sampling
 from tests.lm.slowly import killed_at
@@ -184,3 +186,12 @@ def test_the_plan_is_what_autograd_keeps(tiny_model: Path, dtype: str) -> None:
     assert counted[1] - counted[0] == pytest.approx(shape.kept, rel=0.05)
     assert shape == Shape.planned(model, shape.size, 0)
     assert "trained" in shape.plan(10.0, 8, 100)
+
+
+def test_log_probs_of_another_precision_are_others(tiny_model: Path, rows: tuple[Row, ...]) -> None:
+    """A base that is stored in half precision begins with equal float32 weights, whatever its layers compute in."""
+    keys = {
+        _key(train_all(load_weights(tiny_model, "bfloat16"), dtype), rows, Layout(None), False)
+        for dtype in ("float32", "bfloat16")
+    }
+    assert len(keys) == 2, "the kept log-probs of one would be taken for the other's"

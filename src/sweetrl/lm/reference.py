@@ -17,7 +17,7 @@ from sweetrl.console.progress import Meter
 from sweetrl.io import atomic_path
 from sweetrl.lm.data import Row
 from sweetrl.lm.distributed import all_gather, is_sharded, process_rank_and_count
-from sweetrl.lm.head import without_adapter
+from sweetrl.lm.head import COMPUTES_IN, base_of, without_adapter
 from sweetrl.lm.memory import no_room
 from sweetrl.lm.passes import Layout, reply_logprobs, to_device
 from sweetrl.lm.rows import Listed, reply_tokens_of, unnamed_file
@@ -183,8 +183,9 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
     """Digest of what the values are a function of: weights that matter, how they are computed, tokens and spans."""
     import torch
 
-    device = next(model.parameters()).device.type
-    digest = hashlib.sha256(repr((layout, adapter, device, torch.get_num_threads(), torch.__version__)).encode())
+    device, dtype = next(model.parameters()).device.type, getattr(base_of(model), COMPUTES_IN, None)
+    how = (layout, adapter, device, dtype, torch.get_num_threads(), torch.__version__)
+    digest = hashlib.sha256(repr(how).encode())
     digest_weights(digest, model, adapter)
     for row in rows:
         digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
