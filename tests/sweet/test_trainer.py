@@ -75,6 +75,21 @@ def test_the_critic_learns_its_pairs_and_says_how(
     assert (tmp_path / f"checkpoint-{steps}" / "complete").exists()
 
 
+def test_a_turn_that_no_reply_of_a_batch_is_at_has_no_mean() -> None:
+    """Stage 2: two replies to the state at the third turn say nothing of the first and the second."""
+    import torch
+
+    from sweetrl.lm.data import MicroBatch, collate_pairs
+    from sweetrl.sweet.trainer import PreferenceTrainer
+
+    rows = [Row((1, 2, 3, token), ((3, 4),)) for token in (4, 5)]
+    batch = collate_pairs(PreferenceData(rows, [(0, 1)], turns=(2, 2)), MicroBatch(((0, 1),)), None)
+    trainer: Any = None
+    metrics = PreferenceTrainer.value_metrics(trainer, torch.tensor([0.5, -0.25]), batch)
+    by_turn = {name: float(value) for name, value in metrics.items() if "/turn_" in name}
+    assert by_turn == {"advantage/chosen/turn_03": 0.5, "advantage/rejected/turn_03": -0.25}
+
+
 def test_a_long_training_keeps_means_over_a_few_steps(
     tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,8 +261,9 @@ def collate_pairs(
     `lay_out` makes a batch of rows; by default they are padded (collate).
     Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "replay" [A]},
     the last three being row numbers in the batch, and "label" [R] where the data have labels. "tokens" is how many the
-    rows have, "turns" how many turns the longest dialogue has of "chosen", "rejected" and "all" rows; "chosen_turns",
-    "rejected_turns" are the numbers of their turns; "share" says that these are all pairs and all replay of a step.
+    rows have, "turns" how many turns the longest dialogue has, and which of them (from 0) "chosen" and "rejected" rows
+    have; "chosen_turns", "rejected_turns" are the places of these rows' turns in the columns; "share" says that these
+    are all pairs and all replay of a step.
     """
     import torch
 
@@ -280,7 +281,7 @@ def collate_pairs(
     columns, result["turns"], result["share"] = result["rows"], {}, (1.0, 1.0)
     for name in ("chosen", "rejected"):  # here, before the batch is on a device, whose counts would be waited for
         own = torch.isin(columns["turn_row"], result[name]).nonzero()[:, 0]
-        result[f"{name}_turns"], result["turns"][name] = own, int(columns["turn_index"][own].max()) + 1
+        result[f"{name}_turns"], result["turns"][name] = own, columns["turn_index"][own].unique().tolist()
     result["turns"]["all"], result["tokens"] = int(columns["turn_index"].max()) + 1, int(columns["tokens"].sum())
     if data.labels:
         result["label"] = torch.tensor([data.labels[index] for index in order])

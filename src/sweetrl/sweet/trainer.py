@@ -336,8 +336,9 @@ class PreferenceTrainer(Trainer):
                 result[f"advantage/{name}"] = values[own].mean()
                 result[f"reply_length/{name}"] = lengths[own].mean()
                 if batch["turns"]["all"] > 1:
-                    means = segment_mean(values[own], rows["turn_index"][own], batch["turns"][name])
-                    result |= {f"advantage/{name}/turn_{turn + 1:02d}": mean for turn, mean in enumerate(means)}
+                    present = batch["turns"][name]  # in stage 2 single turns of dialogues
+                    means = segment_mean(values[own], rows["turn_index"][own], present[-1] + 1)
+                    result |= {f"advantage/{name}/turn_{turn + 1:02d}": means[turn] for turn in present}
         return result
 
 
