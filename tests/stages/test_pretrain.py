@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import TrainerState
 
 from sweetrl.backend import Backend
 from sweetrl.colbench.domain import Domain
@@ -66,6 +67,10 @@ def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkey
     assert not {task.ground_truth for task in fresh} & {task.ground_truth for task in trained}
 
 
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/forms.py: some 2,000 contents, so that no seed has one that another has not."""
     monkeypatch.chdir(tmp_path)
@@ -75,6 +80,10 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
     settings = parse_settings(
         {"suite": "examples.forms:Forms", "model": {"device": "cpu", "threads": 1}, "pretrain": sizes}
     )
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TrainerState, "save_to_json", killed)
+        module.pretrain(settings)
+    assert any(Path(".scratch").rglob("checkpoint-4")), "half of a checkpoint, from which nothing can go on"
     module.pretrain(settings)
     recipe = read_json(Path("models/base/recipe.json"))
     assert recipe["settings"] == settings.pretrain.model_dump(mode="json")

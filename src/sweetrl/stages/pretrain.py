@@ -63,6 +63,8 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
+    from sweetrl.sweet.arguments import Checkpoints, last_checkpoint
+
     how, max_turns = settings.pretrain, settings.agent.max_turns
     domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
@@ -136,10 +138,11 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
             ),
             train_dataset=data,
             data_collator=collator,
-            callbacks=[Copying()],
+            callbacks=[Copying(), Checkpoints()],
         )
         report_to(trainer, settings.tracking, "pretrain")
-        trainer.train(resume_from_checkpoint=any((scratch / "checkpoints").glob("checkpoint-*")) or None)
+        last = last_checkpoint(scratch / "checkpoints")
+        trainer.train(resume_from_checkpoint=str(last) if last is not None else None)
         for entry in trainer.state.log_history:
             if "loss" in entry:
                 run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=int(entry["step"]))
