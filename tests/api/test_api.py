@@ -148,6 +148,14 @@ def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain
     assert all(not turn.token_ids for dialogue in evaluation.dialogues["one"] for turn in dialogue.turns)
 
 
+def test_an_evaluation_has_its_own_temperature_and_collecting_the_agents(fake_server: Any) -> None:
+    env = sweetrl.domain("backend", agent={"temperature": 0.9}, evaluate={"temperature": 0.2})
+    for name, temperature in (("collect", 0.9), ("evaluate", 0.2)):
+        with fake_server() as server:
+            getattr(sweetrl, name)(env, sweetrl.Policy.server(server.url, model="m"), 2, seed=7)
+        assert {body["temperature"] for body in server.bodies} == {temperature}, name
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

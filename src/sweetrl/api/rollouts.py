@@ -138,8 +138,8 @@ def evaluate(
     """Let each of `policies` attempt every task once, with the same seeds, and compare them.
 
     `tasks` are tasks, or how many of the domain's own test tasks. Two policies in a list are called `base` and
-    `trained`, and compared task by task. `out` is a folder for the dialogues, in which the same call goes on; each
-    policy's lie in a folder of its name there.
+    `trained`, and compared task by task. They are sampled at `evaluate.temperature`, if the settings say one. `out` is
+    a folder for the dialogues, in which the same call goes on; each policy's lie in a folder of its name there.
     """
     if isinstance(policies, Policy):
         policies = [policies]
@@ -148,8 +148,8 @@ def evaluate(
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
-    env = _seeded(env, seed)
-    how = settings_of(env).evaluate
+    settings = settings_of(_seeded(env, seed))
+    env, how = env.configured(settings.model_copy(update={"agent": settings.evaluated_agent})), settings.evaluate
     chosen = tasks_of(env, tasks, how.tasks, "test")
     if out is not None:
         claim(Path(out), dialogues_call(env, list(policies.values()), chosen, 1, how.batch, how.batch))
