@@ -148,6 +148,16 @@ def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain
     assert all(not turn.token_ids for dialogue in evaluation.dialogues["one"] for turn in dialogue.turns)
 
 
+def test_policies_that_have_exchanged_their_names_are_another_call(
+    env: sweetrl.Domain, fake_server: Any, tmp_path: Path
+) -> None:
+    with fake_server() as server:
+        large, small = (sweetrl.Policy.server(server.url, model=model) for model in ("large", "small"))
+        sweetrl.evaluate(env, {"base": large, "trained": small}, 2, seed=7, out=tmp_path / "out")
+        with pytest.raises(sweetrl.UserError, match="the dialogues of another call are here"):
+            sweetrl.evaluate(env, {"trained": large, "base": small}, 2, seed=7, out=tmp_path / "out")
+
+
 def test_an_evaluation_has_its_own_temperature_and_collecting_the_agents(fake_server: Any) -> None:
     env = sweetrl.domain("backend", agent={"temperature": 0.9}, evaluate={"temperature": 0.2})
     for name, temperature in (("collect", 0.9), ("evaluate", 0.2)):

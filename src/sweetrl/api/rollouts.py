@@ -152,7 +152,8 @@ def evaluate(
     env, how = env.configured(settings.model_copy(update={"agent": settings.evaluated_agent})), settings.evaluate
     chosen = tasks_of(env, tasks, how.tasks, "test")
     if out is not None:
-        claim(Path(out), dialogues_call(env, list(policies.values()), chosen, 1, how.batch, how.batch))
+        call = dialogues_call(env, list(policies.values()), chosen, 1, how.batch, how.batch)
+        claim(Path(out), digest(call, list(policies)))
     stores = {
         name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / folder_name(name))
         for name in policies
