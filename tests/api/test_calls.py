@@ -12,6 +12,7 @@ import pytest
 
 import sweetrl
 from sweetrl.api.calls import dialogues_call, unfinished
+from sweetrl.api.learning import settings_for
 from sweetrl.api.rollouts import folder_name
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
@@ -119,6 +120,19 @@ def test_pairs_are_given_or_chosen(monkeypatch: pytest.MonkeyPatch, pairs: Any, 
     with pytest.raises(KeyboardInterrupt):
         sweetrl.train_critic(sweetrl.domain("backend"), sweetrl.Policy.load("base"), attempts, pairs)
     assert len(jobs[0].inputs.pairs()) == number
+
+
+def test_a_part_of_a_section_in_a_section_leaves_its_other_settings(tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    params.write_text("policy: {lora: {rank: 4, alpha: 8}}\nsimulator: {server: {model: large}}\n")
+    user = {"server": {"temperature": 0.5}}
+    env = sweetrl.domain(params=params, policy={"lora": {"alpha": 2}}, simulator=user)
+    assert env.settings.simulator.server.model == "large" and env.settings.simulator.server.temperature == 0.5
+    for learnt in (
+        env.settings.policy,
+        settings_for(env, sweetrl.Policy(), None, policy={"lora": {"alpha": 2}}).policy,
+    ):
+        assert (learnt.lora.rank, learnt.lora.alpha) == (4, 2)
 
 
 def test_policies_have_folders_of_their_own() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweetrl.api.calls import settings_of, training_call, unfinished
 from sweetrl.colbench.domain import Domain
-from sweetrl.config.settings import Settings, TrainerSettings, section
+from sweetrl.config.settings import Settings, TrainerSettings, overlaid, section
 from sweetrl.console.progress import StepProgress
 from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
@@ -221,7 +221,7 @@ def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: An
     for name, values in changes.items():
         before = getattr(settings, name)
         if isinstance(values, dict) and not isinstance(before, dict):
-            update[name] = section(type(before), before.model_dump() | values, name)
+            update[name] = section(type(before), overlaid(before.model_dump(), values), name)
         else:
             update[name] = values
     return settings.model_copy(update=update)

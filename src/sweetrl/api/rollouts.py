@@ -16,7 +16,7 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import load_settings, parse_settings
+from sweetrl.config.settings import load_settings, overlaid, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.progress import Meter
 from sweetrl.engines.policy import Policy
@@ -77,9 +77,7 @@ def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> 
     if params is not None:
         load_settings(params)  # says what is wrong in the file
         tree = read_yaml(Path(params)) or {}
-    for key, value in changes.items():
-        section = tree.get(key)
-        tree[key] = {**section, **value} if isinstance(section, dict) and isinstance(value, dict) else value
+    tree = overlaid(tree, changes)
     if name:
         tree["suite"] = name
     return load_domain(parse_settings(tree, "sweetrl.domain"))
