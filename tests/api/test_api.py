@@ -13,6 +13,7 @@ from sweetrl.methods.baselines import Rft
 from sweetrl.types import TrajectoryPair
 
 ROOT = Path(__file__).resolve().parents[2]
+ADAPTED = sweetrl.Policy.load(ROOT / "models/base", adapter="sft")
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,8 @@ def test_an_evaluation_has_its_own_temperature_and_collecting_the_agents(fake_se
         (lambda: sweetrl.train("swet", sweetrl.domain("backend"), sweetrl.Policy()), "swet"),
         (lambda: sweetrl.train("sweet", sweetrl.domain("backend"), sweetrl.Policy(), dialogues=[]), "`ranking`"),
         (lambda: sweetrl.train("rft", sweetrl.domain("backend"), sweetrl.Policy(), clip=1), "clip"),
+        (lambda: sweetrl.train("rft", sweetrl.domain("backend"), ADAPTED, dialogues=[]), "train: the policy has the"),
+        (lambda: sweetrl.rank(sweetrl.domain("backend"), ADAPTED, "random", []), "rank: the policy has the"),
         (lambda: sweetrl.collect(sweetrl.domain("backend"), sweetrl.Policy(), tasks=[]), "there are no tasks"),
         (lambda: sweetrl.play(sweetrl.domain("backend"), sweetrl.Policy.load("models/none")), "models/none"),
     ],

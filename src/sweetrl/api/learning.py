@@ -104,13 +104,14 @@ def rank(
 ) -> Ranking:
     """Sample candidate replies at the turns of a share of `dialogues`, let `critic` rank them, draw pairs of them.
 
-    The replies are those of `policy`, in this process or at its servers.
+    The replies are those of `policy`, a base without an adapter, in this process or at its servers.
 
     `critic` is a trained one, anything with its `rate`, or one that needs no training: `privileged-ratio`,
     `rollout-value`, `judge`, `random` or `oracle` (docs/concepts.md). `options` are settings of section `rank`; `out`
     is a folder to write the ranking to.
     """
     kind = critic if isinstance(critic, str) else "trained"
+    _check_base(policy, "rank")
     settings = settings_for(env, policy, seed, rank={**options, "critic": kind})
     given, folder = None if isinstance(critic, str) else critic, None if out is None else Path(out)
     return rank_replies(env.configured(settings), given, _readable_again(dialogues), out=folder)
@@ -156,7 +157,7 @@ def train(
     out: str | Path | None = None,
     **options: Any,
 ) -> Policy:
-    """Train `policy` by `method` (a name, a dotted path, or a Method); return it with the trained adapter.
+    """Train `policy`, a base, by `method` (a name, a dotted path, or a Method); return it with the trained adapter.
 
     Methods learn from different things: `sweet` from a `ranking`, `multi-turn-dpo` from `dialogues` and their `pairs`
     (by default as `critic.pairs` says), `rft` from `dialogues`, `grpo` from `tasks`. `options` are the method's own
@@ -164,6 +165,7 @@ def train(
     was.
     """
     chosen = find_method(method) if isinstance(method, str) else method
+    _check_base(policy, "train")
     own = {"method_options": {}, chosen.section or "method_options": options}
     settings = settings_for(env, policy, seed, method=chosen.name, **own)
     configured = env.configured(settings)
@@ -209,6 +211,15 @@ def own_settings(method: Method, settings: Settings) -> TrainerSettings:
 def _readable_again(dialogues: Iterable[Trajectory]) -> Iterable[Trajectory]:
     """What can be read more than once: a generator as a list, a store as it is."""
     return list(dialogues) if iter(dialogues) is dialogues else dialogues
+
+
+def _check_base(policy: Policy, call: str) -> None:
+    """UserError where `policy` has an adapter: what samples and is trained is its base, as if there were none."""
+    if policy.adapter is not None:
+        raise UserError(
+            f"{call}: the policy has the adapter {policy.adapter}, and this begins from a base; make one model of both "
+            "(`sweetrl export ADAPTER --out FOLDER --merge`) and load that, or give the base alone."
+        )
 
 
 def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: Any) -> Settings:
