@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -175,6 +176,31 @@ def test_an_address_with_a_password_is_refused_without_saying_it() -> None:
     with pytest.raises(UserError, match="the address of host:80 holds a name or a password") as caught:
         make_engine("http://me:secret@host:80/v1")
     assert "secret" not in str(caught.value)
+
+
+def test_a_port_that_does_not_exist_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"one of the addresses cannot be read \(Port out of range 0-65535\); fix it"):
+        make_engine("http://localhost:80000/v1")
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_a_server_that_has_moved_is_not_followed_and_named_at_once(status: int) -> None:
+    place = {"Location": "https://elsewhere/v1/chat/completions"}
+    server = Server(once(b"<html>Moved</html>"), status, place)
+    assert "sends requests on to https://elsewhere/v1/chat/completions; name that server" in fails(server)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ALL_PROXY", "socks5://127.0.0.1:1080"), ("ALL_PROXY", "socks://127.0.0.1:1080"), ("SSL_CERT_FILE", "/no/file")],
+)
+def test_what_the_environment_names_and_httpx_does_not_take_is_one_sentence(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # an extra of httpx
+    monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv(name, value)
+    assert "the environment names cannot be used" in fails(Server(once(choice("Hello."))))
 
 
 def test_an_error_steers_no_terminal() -> None:

@@ -200,7 +200,8 @@ class RemoteEngine:
         """Send one request; return status, text and headers of the reply.
 
         Text is UTF-8 whatever the server calls it (as JSON has to be); bytes that are not become U+FFFD.
-        TransientError if the reply is cut off, EngineError if it has more than `limit` bytes or is compressed.
+        TransientError if the reply is cut off, EngineError if it has more than `limit` bytes or is compressed,
+        UserError where the server has moved: the key goes to no address that nobody has named.
         """
         import httpx
 
@@ -210,6 +211,11 @@ class RemoteEngine:
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
                     # A few bytes could become any number of them.
                     raise EngineError(f"{server.url}: the reply is compressed, which was not asked for")
+                if response.has_redirect_location:
+                    target = one_line(hide_key(self.key, response.headers["location"]))
+                    raise UserError(
+                        f"{server.url}: the server sends requests on to {target}; name that server in `urls`."
+                    )
                 async for chunk in response.aiter_raw():
                     content += chunk
                     if len(content) > limit:
@@ -230,12 +236,18 @@ class RemoteEngine:
 
         if self._http is None:
             key, timeout = self.key, self.settings.timeout_seconds
-            self._http = httpx.AsyncClient(
-                timeout=httpx.Timeout(timeout, connect=min(15.0, timeout)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.settings.concurrency),
-                headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
-                mounts=dict.fromkeys(_HERE),
-            )
+            try:
+                self._http = httpx.AsyncClient(
+                    timeout=httpx.Timeout(timeout, connect=min(15.0, timeout)),
+                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.settings.concurrency),
+                    headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
+                    mounts=dict.fromkeys(_HERE),
+                )
+            except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+                raise UserError(
+                    f"a proxy or the certificates that the environment names cannot be used ({one_line(str(error))}); "
+                    "set ALL_PROXY, HTTP_PROXY, HTTPS_PROXY and SSL_CERT_FILE to what httpx takes, or unset them."
+                ) from error
         return self._http
 
     async def _json(self, server: Server, path: str, body: Any, sampling: Sampling) -> dict[str, Any]:
@@ -286,6 +298,7 @@ def check_access(urls: Sequence[str], key: str, variable: str) -> None:
     for url in urls:
         try:
             _, at, host = urlsplit(url).netloc.rpartition("@")
+            _ = urlsplit(url).port  # ValueError beyond 65535
         except ValueError as error:
             raise UserError(f"`urls`: one of the addresses cannot be read ({error}); fix it.") from error
         if at:
