@@ -17,6 +17,7 @@ from sweetrl.api.rollouts import folder_name
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
+from sweetrl.models.check import FULL
 from sweetrl.sweet.training import TrainingJob
 from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
 
@@ -69,6 +70,17 @@ def test_rows_computed_together_decide_the_bytes_of_an_engine_in_this_process_al
 
     assert name("transformers", 8) != name("transformers", 16)
     assert name("openai", 8) == name("openai", 16)
+
+
+def test_full_weights_that_were_trained_are_known_by_their_content(settings: Settings) -> None:
+    policy = sweetrl.Policy(settings.model, settings.engine, Path("full"))
+    calls = set[str]()
+    for weights in (b"trained", b"trained longer"):
+        Path("full").mkdir(exist_ok=True)
+        (Path("full") / FULL).write_text("{}")
+        (Path("full") / "model.safetensors").write_bytes(weights)
+        calls.add(dialogues_call(load_domain(settings), [policy], [TASK], 1, 8, 8))
+    assert len(calls | {call(settings)}) == 3
 
 
 def test_a_changed_plug_in_makes_another_call(settings: Settings, tmp_path: Path, own_code: Any) -> None:

@@ -53,7 +53,7 @@ def dialogues_call(
     for policy in policies:
         settings = settings_of(env).model_copy(update={"model": policy.model, "engine": policy.engine})
         tree = _tree(settings)
-        adapter = policy.adapter and adapter_name(policy.adapter)
+        adapter = policy.adapter and (dvc_hash(policy.adapter) if policy.full else adapter_name(policy.adapter))
         # Of an engine in this process, how many rows it computes together changes the last digits of log-probabilities.
         together = batch if policy.engine.kind == "transformers" else None
         agents.append([{name: tree[name] for name in DECIDING}, adapter, together, _contents(settings)])
