@@ -27,3 +27,12 @@ def test_what_could_not_be_seen_is_reported() -> None:
     first, now = (rng.random(200) < 0.5).astype(float), (rng.random(200) < 0.5).astype(float)
     same = looked(first, now)
     assert "is not shown to have changed" in same.sentence and "or more is seen with a chance of 80 %" in same.sentence
+
+
+def test_a_fall_that_the_interval_does_not_show_is_no_rise() -> None:
+    """Most tasks a little worse and one much better: p is below the limit, and the interval reaches beyond 0."""
+    now = np.full(41, 0.45)
+    now[0] = 1.0
+    fall = looked(np.full(41, 0.5), now)
+    assert fall.difference < 0.0 and fall.p_value < fall.alpha and not fall.drifted
+    assert "is not shown to have changed" in fall.sentence

@@ -57,7 +57,7 @@ def look(
         sentence = f"{same} (look {number}): nothing to do."
     elif drifted:
         sentence = f"the champion has got worse: {numbers}. Retrain now: `python -m flows.retrain`."
-    elif p_value < alpha:
+    elif p_value < alpha and difference.low > 0.0:
         sentence = f"the champion has got better without training: {numbers}. Look at what has changed around it."
     else:
         seen = detectable_difference(len(tasks), spread, alpha, rules.power)
