@@ -316,7 +316,8 @@ def merge(home: Path, branch: str, onto: str = "", publish: Callable[[str], bool
     ahead = not contains(home, "HEAD", branch)
     if ahead:
         brought = git(home, "diff", "--name-only", "HEAD", branch).stdout.split()
-        if edited := git(home, "status", "--porcelain", "--", *brought).stdout.splitlines():
+        edited = git(home, "status", "--porcelain", "--", *brought).stdout.splitlines()
+        if brought and edited:  # without a path, git's answer is about all files
             raise NotMerged(f"{home / edited[0][3:]} has uncommitted changes: commit or undo them")
     if not publish(head(home, branch if ahead else "HEAD")):
         return False

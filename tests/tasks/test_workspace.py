@@ -197,3 +197,14 @@ def test_what_git_refuses_is_reported_in_all_its_words(tmp_path: Path) -> None:
     (home / ".git/index.lock").touch()
     with pytest.raises(workspace.NotMerged, match=r"index\.lock': File exists.*remove the file manually"):
         workspace.merge(home, "ahead")
+
+
+def test_a_commit_without_files_is_taken_over_whatever_lies_beside_it(toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such commits start a server's checks anew; before, any file that git does not have kept them out."""
+    monkeypatch.setattr(workspace, "dvc", lambda root, *arguments: "")
+    git(toy.root, "switch", "-qc", "theirs")
+    git(toy.root, "commit", "-q", "--allow-empty", "-m", "Check again")
+    git(toy.root, "switch", "-q", "main")
+    (toy.root / "notes.txt").write_text("mine")
+    assert workspace.merge(toy.root, "theirs", "main")
+    assert git(toy.root, "log", "-1", "--format=%s") == "Check again"
