@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,15 +20,17 @@ from typing import TYPE_CHECKING
 
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.gate.drift import Look, look
 from sweetrl.io import digest, private_folder, write_text
+from sweetrl.models.check import is_full
 from sweetrl.paths import GATE_REPORT, POLICY, RESULTS, ROOT_VARIABLE, SCRATCH, TEST_TASKS
 from sweetrl.stages.launch import link, link_named
 from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
+from sweetrl.tracking.chat_agent import AgentConfig, find_base
 from sweetrl.tracking.registry import (
     CHALLENGER,
     CHAMPION,
@@ -39,6 +42,7 @@ from sweetrl.tracking.registry import (
     read_rewards,
 )
 from tasks.pipeline import run_command, stage_environment
+from tasks.workspace import change_parameters
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -162,8 +166,9 @@ def evaluate_version(
 ) -> dict[str, float]:
     """Evaluate a registered version on the current held-out tasks, store the result with it, return its rewards.
 
-    The evaluate stage runs in a temporary folder in which models/policy is the version's adapter: today's tasks, seeds
-    and code (your own too: of a version only the weights count), and none of the project's results is touched.
+    The evaluate stage runs in a temporary folder in which models/policy is the version's adapter, on the base that it
+    was trained on: today's tasks, seeds and code (your own too: of a version only the weights count), and none of the
+    project's results is touched. A base that cannot be had is a UserError.
     """
     for needed in (TEST_TASKS, Path("params.yaml")):
         if not (root / needed).exists():
@@ -175,13 +180,28 @@ def evaluate_version(
             if (root / path).exists() and not path.is_absolute():
                 link(root / path, folder / path)
         link_named(settings, folder, root)
-        adapter = registry.download(version, "artifacts/policy", folder / ".download")
-        link(adapter, folder / POLICY)
+        link(registry.download(version, "artifacts/policy", folder / ".download"), folder / POLICY)
+        if base := _own_base(registry, version, settings, root, folder):
+            change_parameters(folder, {"model.base": base})
         # No run of the pipeline: what it measures is stored with the version.
         env = stage_environment(root, {"SWEETRL_TRACKING": "off", ROOT_VARIABLE: str(root)})
         run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
         registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, root, folder))
         return read_rewards(folder / RESULTS)
+
+
+def _own_base(registry: Registry, version: ModelVersion, settings: Settings, root: Path, folder: Path) -> str:
+    """Return where the base is that the adapter in `folder` was trained on; "" where today's will do."""
+    base, content = (version.tags.get(tag, "") for tag in ("base", "base_hash"))
+    here = root / settings.model.base
+    now = dvc_hash(here) if here.is_dir() else ""
+    if not base or is_full(folder / POLICY) or (content == now and (now or base == settings.model.base)):
+        return ""
+    bundled = None
+    with suppress(UserError):  # a large one is not stored with it
+        bundled = registry.download(version, "artifacts/base", folder / ".download")
+    place = find_base(AgentConfig(base, content, version.tags.get("base_revision", "")), bundled)
+    return str(Path(place).resolve()) if Path(place).is_dir() else place
 
 
 def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -> Look:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from flows import promote
-from sweetrl.config.settings import GateSettings, Settings, parse_settings
+from sweetrl.config.settings import GateSettings, Settings, load_settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.stages.registration import register_policy
+from sweetrl.stages.registration import evaluation_tags, register_policy
 from sweetrl.tracking import comparisons, registry
 from sweetrl.tracking.comparisons import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
@@ -157,6 +157,47 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     assert result.promoted and result.champion == second
     registry = Registry(project.settings.tracking, project.root)
     assert set(comparisons.measured(registry, registry.get(first)).rewards.values()) == {0.0}
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored with it", "a large base"])
+def test_a_version_is_measured_again_on_the_base_that_it_was_trained_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Before, its adapter was put on whatever base lies here now: a champion seemed to be worse than it is."""
+
+    def save_all(path: Path, scratch: Path, adapter: Path, base: Path | None, config: object) -> None:
+        save(path, scratch, adapter, base, config)
+        if base is not None:
+            shutil.copytree(base, path / "artifacts/base")
+
+    def evaluation(stage: str, command: list[str], folder: Path, *rest: object) -> None:
+        measured.append((folder / load_settings(folder / "params.yaml").model.base / "config.json").read_text())
+        write_rewards(folder, rewards(0.2, 1))
+
+    measured: list[str] = []
+    monkeypatch.setattr(registry, "_save", save_all)
+    monkeypatch.setattr(promotion, "run_command", evaluation)
+    if not stored:
+        project.settings = parse_settings({"evaluate": {"resamples": 2000}, "tracking": {"base_mib": 0}})
+    base = project.root / "models/base/config.json"
+    base.parent.mkdir(parents=True)
+    base.write_text("the first base")
+    first = project.champion("first", rewards(0.5, 1))
+    watch(project.settings, project.root, quiet)
+    base.write_text("another base")
+    if stored:
+        watch(project.settings, project.root, quiet)
+    else:
+        with pytest.raises(UserError, match=r"^models/base: the adapter's base is another .*SWEETRL_BASE_MODEL"):
+            watch(project.settings, project.root, quiet)
+        before = project.root / "before"
+        before.mkdir()
+        (before / "config.json").write_text("the first base")
+        monkeypatch.setenv("SWEETRL_BASE_MODEL", str(before))
+        watch(project.settings, project.root, quiet)
+    assert measured == ["the first base"] * 2
+    stored_registry = Registry(project.settings.tracking, project.root)
+    assert comparisons.measured(stored_registry, stored_registry.get(first)).rewards == rewards(0.2, 1)
 
 
 OWN = """
