@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -249,6 +250,11 @@ def model_id(version: ModelVersion) -> str:
     return str(version.source).removeprefix("models:/")
 
 
+def logged_name(model: str) -> str:
+    """Return the name of the logged models behind the registered `model`; MLflow takes no `.` and `%` there."""
+    return re.sub("[.%]", "-", model)
+
+
 def trained_rows(path: Path) -> list[dict[str, Any]]:
     """Read what became of the trained policy on each task from a per-task result file; lost dialogues are left out."""
     from pyarrow import parquet
@@ -335,10 +341,8 @@ def log_version(
         bundled = base if base.is_dir() and size <= tracking.base_mib * MIB and not full else None
         _save(path, Path(folder), root / POLICY, bundled, config)
         left = client.search_logged_models([store.experiment_id], f"tags.{STORED} = '{same[STORED]}'")
-        logged = (
-            left[0]
-            if left
-            else client.create_logged_model(store.experiment_id, name, source_run, same, model_type="agent")
+        logged = next(iter(left), None) or client.create_logged_model(
+            store.experiment_id, logged_name(name), source_run, same, model_type="agent"
         )
         client.log_model_artifacts(logged.model_id, str(path))
         records = Path(folder) / "lineage"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.tracking.comparisons import entries
-from sweetrl.tracking.registry import GATE, Registry
+from sweetrl.tracking.registry import GATE, Registry, logged_name
 from sweetrl.tracking.runs import RETRAINING_TAG
 from sweetrl.tracking.store import Store, allowing
 
@@ -95,7 +95,7 @@ def unused_models(registry: Registry, kept: Collection[str], since: float) -> li
     return [
         model
         for model in _all(registry.client.search_logged_models, [registry.store.experiment_id])
-        if model.name == registry.name
+        if model.name == logged_name(registry.name)
         and f"models:/{model.model_id}" not in used
         and model.creation_timestamp / 1000 < since
     ]
