@@ -329,7 +329,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     # Other results of a version are another comparison, and other tasks begin anew.
     write_rewards(project.root, rewards(0.5, 20))
     version = register_policy(project.settings, project.root).version
-    registry.attach_evaluation(version, project.root, {})
+    registry.attach_evaluation(version, project.root, evaluation_tags(project.settings, project.root))
     again = judge(project.settings, project.root, version, quiet)
     assert again.decision is not None and again.decision.number == 4
     planned = plan(project.settings.gate, project.settings.tracking, 0.95, 1000, project.root)

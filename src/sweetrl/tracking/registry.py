@@ -205,7 +205,11 @@ class Registry:
             raise UserError(f"{self.name}/{version.version}: no {path} ({reason(error)}); try again.") from error
 
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
-        """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
+        """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`.
+
+        Until all of it is stored, the version has no evaluation key: who dies in the middle leaves none to compare by.
+        """
+        self.tag(version, {"evaluation_key": ""})
         keep_results(self.client, model_id(self.client.get_model_version(self.name, version)), root)
         self.tag(version, tags)
         self.describe(version)
