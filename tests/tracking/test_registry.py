@@ -108,6 +108,12 @@ def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
     )
     registry.note_gate(first, {"promote": False, "promoted": False, "against": "1", "reason": "It is worse."})
     assert described().split("\n\n") == ["**Gate:** It is worse.", table, description]
+    # What somebody has written below it on MLflow's page stays.
+    registry.client.update_model_version(registry.name, first, f"{described()}\n\nNot before Friday.\n\nAda")
+    registry.note_gate(first, {"promote": False, "promoted": False, "against": "1", "reason": "It is no better."})
+    words = ["**Gate:** It is no better.", table, description, "Not before Friday.", "Ada"]
+    assert described().split("\n\n") == words
+    registry.client.update_model_version(registry.name, first, description)
     registry.client.delete_model_version_tag(registry.name, first, "gate")
     registry.client.set_model_version_tag(registry.name, first, "evaluation", before)
 

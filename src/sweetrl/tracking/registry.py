@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the user's model has an account of its own.
 COUNTED = ("seconds", "gpu_seconds", "prompt_tokens", "cached_tokens", "generated_tokens")
+VERDICT = "**Gate:** "  # how the verdict begins in a description
 YET = " (It has yet to become champion.)"
 PROMOTION = "champion."  # tags of a version: for each time that it became champion why, when and after whom
 MIB = 2**20
@@ -182,14 +184,15 @@ class Registry:
         self.describe(version)
 
     def describe(self, version: str) -> None:
-        """Begin a version's description with its gate's verdict and results, by its tags; the last paragraph stays."""
+        """Begin a version's description with its gate's verdict and results, by its tags; what stands below stays."""
         described = self.client.get_model_version(self.name, version)
         evaluation, gate = (json.loads(described.tags.get(key, "null")) for key in ("evaluation", GATE))
-        verdict = f"**Gate:** {limits.text(gate['reason'], limits.TEXT // 2)}" if gate else ""
+        verdict = f"{VERDICT}{limits.text(gate['reason'], limits.TEXT // 2)}" if gate else ""
         if gate and gate["promote"] and not gate["promoted"]:
             verdict += YET
-        what_it_is = (described.description or "").rpartition("\n\n")[2]
-        text = "\n\n".join(filter(None, [verdict, result_table(evaluation or {}), what_it_is]))
+        paragraphs = (described.description or "").split("\n\n")
+        below = dropwhile(lambda paragraph: paragraph.startswith((VERDICT, "| ")), paragraphs)
+        text = limits.text("\n\n".join(filter(None, [verdict, result_table(evaluation or {}), *below])))
         if text != described.description:
             self.client.update_model_version(self.name, version, text)
 
@@ -310,7 +313,7 @@ def result_table(evaluation: Mapping[str, Any]) -> str:
 
 def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "", report: str = "") -> str:
     """Return the description of a pipeline run: the gate's verdict, result, version, report, those that there are."""
-    parts = [f"**Gate:** {reason}"] if reason else []
+    parts = [f"{VERDICT}{reason}"] if reason else []
     parts += [result_table(evaluation)]
     parts += [f"**Registered as** {version}"] if version else []
     parts += [f"**Report:** `{report}`, under Artifacts"] if report else []
