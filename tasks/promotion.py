@@ -76,13 +76,15 @@ def judge(settings: Settings, root: Path, version: str, line: Callable[[str], No
 
     A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first. The
     comparison is counted with the champion's version before its result is known. Nothing is promoted: that is for
-    `take_over`.
+    `take_over`. Of the champion, what a death has left behind its alias is done.
     """
     registry = Registry(settings.tracking, root)
     challenger = registry.get(version)
     version = str(challenger.version)
     before = registry.aliases().get(CHAMPION)
     if before == version:
+        with answering(registry, f"note that version {version} is the champion"):
+            registry.settle(version)
         return GateResult(version, False, version, before, f"version {version} is the champion already.")
     key = evaluation_key(settings, root)
     bring_up_to_date(registry, settings, root, challenger, key, line)
@@ -99,7 +101,8 @@ def judge(settings: Settings, root: Path, version: str, line: Callable[[str], No
         write_text(root / GATE_REPORT, render(decision, settings.gate, version, before))
         with answering(registry, f"keep the report about version {version}"):
             registry.client.log_model_artifact(model_id(challenger), str(root / GATE_REPORT), "gate")
-    _note(registry, result)
+    verdict = {"promote": result.won, "promoted": False, "against": before or "", "reason": result.reason}
+    registry.note_gate(version, verdict)
     return result
 
 
@@ -120,16 +123,10 @@ def _compare(
     return decision
 
 
-def _note(registry: Registry, result: GateResult) -> None:
-    """Write the verdict to the version: whether it is to be champion, and whether it has become so."""
-    verdict = {"promote": result.won, "promoted": result.promoted, "against": result.before or ""}
-    registry.note_gate(result.version, verdict | {"reason": result.reason})
-
-
 def settled(registration: Registration) -> bool:
     """Whether nothing is left to do for a version: it is champion, it has lost, or it has been champion."""
     if CHAMPION in registration.aliases:
-        return True
+        return CHALLENGER not in registration.aliases  # else a death behind the alias has left something to do
     verdict = json.loads(registration.tags.get(GATE, "null"))
     return verdict is not None and (not verdict["promote"] or verdict["promoted"])
 
@@ -142,9 +139,7 @@ def take_over(settings: Settings, root: Path, result: GateResult) -> GateResult:
         raise UserError(f"{registry.name}: version {champion} became champion meanwhile; `python -m flows.promote`.")
     with answering(registry, f"make version {result.version} the champion"):
         registry.promote(result.version, result.decision.reason if result.decision else result.reason)
-    result = replace(result, promoted=True, champion=result.version)
-    _note(registry, result)
-    return result
+    return replace(result, promoted=True, champion=result.version)
 
 
 def champion(settings: Settings, root: Path) -> str | None:

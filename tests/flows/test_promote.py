@@ -28,7 +28,6 @@ def lines() -> list[str]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> Project:
     """Versions 1 to 3 were champion, one after the other; 4 is registered."""
     made = registered(monkeypatch, tmp_path, [promote, promotion, restore], lines.append)
-    monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
     steps = replace(made.steps(), promote=promotion.take_over, say=lines.append)
     monkeypatch.setattr(promote, "prefect_steps", lambda: steps)
     made.client.change(

@@ -267,6 +267,7 @@ def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:
         return settled(Registration("agent", "2", False, aliases, tags))
 
     assert not is_settled() and not is_settled(("challenger",))
+    assert not is_settled(("challenger", "champion"), promote=True, promoted=True), "it died behind the alias"
     assert is_settled(("champion",)) and is_settled(("champion",), promote=True, promoted=False)
     assert is_settled(promote=False, promoted=False)
     assert not is_settled(promote=True, promoted=False), "it has won, and died before the alias"

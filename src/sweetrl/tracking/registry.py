@@ -152,13 +152,20 @@ class Registry:
         )
 
     def promote(self, version: str, reason: str) -> None:
-        """Make `version` the champion and keep why; nothing changes if it is the champion."""
+        """Make `version` the champion and keep why; where it is the champion, only `settle` it."""
         before = self.aliases().get(CHAMPION, "")
         if before != version:
             number = 1 + max((entry.number for entry in self._promotions()), default=0)
             row = {"reason": limits.text(reason, limits.REASON), "time": utc_now(), "before": before}
             self.tag(version, {f"{PROMOTION}{number}": json.dumps(row, ensure_ascii=False)})
             self.set_alias(CHAMPION, version)
+        self.settle(version)
+
+    def settle(self, version: str) -> None:
+        """Do what follows from `version` being the champion: its verdict says so, and it is no challenger any more."""
+        verdict = json.loads(self.get(version).tags.get(GATE, "null"))
+        if verdict is not None and verdict["promote"] and not verdict["promoted"]:
+            self.note_gate(version, verdict | {"promoted": True})
         self.forget_challenger(version)
 
     def tag(self, version: str, values: Mapping[str, str]) -> None:
