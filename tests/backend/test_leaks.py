@@ -48,6 +48,13 @@ def test_the_reference_word_for_word_is_a_leak() -> None:
     assert leak is not None and leak.kind == "quote"
     assert "balance - amount * 1.02" in leak.text
     assert find_leak(TASK, "It rounds balance - amount.") is None
+    for quoted in (
+        'It is "round(balance - amount * 1.02, 2)".',
+        "That's all: round(balance - amount * 1.02, 2), isn't it?",
+        "Rule #1 is round(balance - amount * 1.02, 2).",
+    ):
+        assert find_leak(TASK, quoted) is not None
+        assert find_leak(Task("t", f"I want withdraw: {quoted}", REFERENCE), quoted) is None
     request = Task("t", f"I want this:\n{REFERENCE}", REFERENCE)  # what everybody knows is no secret
     assert find_leak(request, "Well, it rounds (balance - amount * 1.02, 2), nothing else.") is None
 

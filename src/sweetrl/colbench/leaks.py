@@ -88,15 +88,19 @@ def leaks_of(
 
 def find_quote(task: Task, words: str) -> Leak | None:
     """Return a quotation of the reference in `words`, with so many marks that nobody says it by chance, or None."""
-    tokens = _tokens(words)
-    if len(tokens) < RUN:
-        return None
-    runs, allowed = _runs(task.ground_truth or task.hidden_information or ""), _runs(task.problem_description)
-    for start in range(len(tokens) - RUN + 1):
-        run = tokens[start : start + RUN]
-        if sum(not token[0].isalnum() for token in run) >= MARKS and run in runs and run not in allowed:
-            return Leak("quote", " ".join(run))
+    allowed = frozenset[tuple[str, ...]]().union(*map(_runs, _readings(task.problem_description)))
+    runs = _runs(task.ground_truth or task.hidden_information or "") - allowed
+    for tokens in map(_tokens, _readings(words)):
+        for start in range(len(tokens) - RUN + 1):
+            run = tokens[start : start + RUN]
+            if sum(not token[0].isalnum() for token in run) >= MARKS and run in runs:
+                return Leak("quote", " ".join(run))
     return None
+
+
+def _readings(text: str) -> list[str]:
+    """A text as it stands, and without signs that may hide code in it: quotes around it, apostrophes, "#1"."""
+    return list(dict.fromkeys([text, *(re.sub(f"[{signs}]", " ", text) for signs in ('"', "'#", "\"'#"))]))
 
 
 @lru_cache(maxsize=256)
