@@ -157,3 +157,19 @@ def test_scores_do_not_depend_on_the_order_of_a_set() -> None:
     )
     run = partial(subprocess.check_output, [sys.executable, "-c", code], input=pickle.dumps(facts))
     assert len({run(env=os.environ | {"PYTHONHASHSEED": str(seed)}) for seed in range(4)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("return np.array(x).sum()", "It should return what sum gives for what array gives for x."),
+        ("return np.array(x).mean()", "It should return what mean gives for what array gives for x."),
+        ("return time.count('a')", 'It should return how often "a" occurs in the time.'),
+        ("return sum(x, start=5)", "It should return what sum gives for x and start 5."),
+        ("return time.split(sep=',')", 'It should return what split gives for the time and sep ",".'),
+        ("total: int = 0\n    for each in x:\n        total += each", "The total starts at 0."),
+        ("low = 0\n    high = 1\n    for _ in x:\n        low, high = high, low + high", "The low starts at 0."),
+    ],
+)
+def test_no_argument_is_left_out_and_what_changes_only_starts(body: str, sentence: str) -> None:
+    assert sentence in [fact.text for fact in described(f"def f(x, time):\n    {body}")]

@@ -38,10 +38,13 @@ LONGEST_TEXT = 160  # characters of a fixed text that is quoted
 
 
 class English:
-    """Words for expressions of one program; `optional` are its parameters that may be left out."""
+    """Words for expressions of one program.
 
-    def __init__(self, optional: Sequence[str] = ()) -> None:
-        self.optional = set(optional)
+    `optional` are its parameters that may be left out, `variables` the names that are no module's whatever they are.
+    """
+
+    def __init__(self, optional: Sequence[str] = (), variables: Sequence[str] = ()) -> None:
+        self.optional, self.modules = set(optional), set(MODULES).difference(variables)
         self.names: dict[str, str] = {}
 
     @contextmanager
@@ -270,13 +273,13 @@ class English:
     def _call(self, node: ast.Call) -> str:
         name = called(node)
         options = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        plain = isinstance(node.func, ast.Name) or ast.unparse(node.func).split(".")[0] in MODULES
+        plain = isinstance(node.func, ast.Name) or self._in_module(node.func)
         if plain and name in EXTREMES and node.args:
             return self._extreme(name, node.args, options)
         if name in ("sorted", "sort"):
             owner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
             return f"{self.value(owner)}, {self.order(node.keywords)}"
-        if name == "sum" and plain and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
+        if name == "sum" and plain and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
             series = node.args[0]
             if isinstance(series.elt, ast.Constant) and series.elt.value == 1:
                 return f"the count, one {self.loops(series.generators)}"
@@ -287,11 +290,17 @@ class English:
             return self._compare(node)
         forms = CALLS if plain else METHODS
         form = forms.get((name, len(node.args))) or forms.get((name, -1))
-        if form is None:
+        if form is None or node.keywords:
             return self._helper(node, name, plain)
         given = [self._many(argument) for argument in node.args]
         owner = "" if plain else self.part(node.func.value)  # type: ignore[attr-defined]
         return form.format(*given, all=listing(given), own=owner)
+
+    def _in_module(self, function: ast.expr) -> bool:
+        """Whether a function is written with its module in front: not so `np.array(x).sum`, a method of a value."""
+        while isinstance(function, ast.Attribute):
+            function = function.value
+        return isinstance(function, ast.Name) and function.id in self.modules
 
     def _helper(self, node: ast.Call, name: str, plain: bool) -> str:
         if not name or name.startswith("__"):

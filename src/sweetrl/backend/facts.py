@@ -55,8 +55,10 @@ class Describer:
     def __init__(self, tree: ast.Module) -> None:
         functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
         optional = [pair for function in functions for pair in _defaults(function)]
-        self.english = English([name for name, default in optional if ast.unparse(default) not in ("True", "False")])
-        targets = [target for node in ast.walk(tree) for target in _targets(node)]
+        names = [name for name, default in optional if ast.unparse(default) not in ("True", "False")]
+        targets = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        arguments = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+        self.english = English(names, [*targets, *arguments])
         self.changing = {name for name in targets if targets.count(name) > 1}
         self.functions = len([node for node in tree.body if isinstance(node, _Function)])
         self.before: Sequence[ast.stmt] = ()
@@ -376,12 +378,6 @@ def _defaults(function: _Function) -> Iterator[tuple[str, ast.expr]]:
 
 def _names(node: ast.AST) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-
-
-def _targets(node: ast.AST) -> list[str]:
-    """The names that a statement sets."""
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _cases(node: ast.If) -> tuple[list[tuple[ast.expr, list[ast.stmt]]], list[ast.stmt]]:
