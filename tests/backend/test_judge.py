@@ -7,10 +7,10 @@ import pytest
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import OracleAgent, ScriptedAgent, read_request, write_answer
 from sweetrl.backend.suite.details import BY_NAME, KINDS
-from sweetrl.backend.suite.judge import judge_reply
+from sweetrl.backend.suite.judge import faults, judge_reply
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.users import REFUSAL
-from sweetrl.types import Message, Task
+from sweetrl.types import Message, Task, Trajectory
 
 TASKS = [*generate("train", 30, 3, 3), *generate("test", 15, 3, 3)]
 
@@ -86,6 +86,17 @@ def test_a_detail_that_the_user_refused_to_tell_is_not_told() -> None:
     answer = write_answer(request, {first: values})
     assert judge_reply(task, [*ask(task, [first]), *refused], answer) == "premature", "true to what was told"
     assert judge_reply(task, [*ask(task, [first]), *refused], write_answer(request, {})) == "mistaken"
+
+
+def test_a_question_that_was_misheard_may_be_asked_again() -> None:
+    task = next(task for task in TASKS if any(BY_NAME[name].parts == 1 for name in read_facts(task.hidden_information)))
+    name = next(name for name in read_facts(task.hidden_information) if BY_NAME[name].parts == 1)
+    request, told, words = ask(task, [name])
+    misheard = [request, told, Message("user", "What do you mean?"), told, words]
+    for dialogue, repeated in ((misheard, 0), ([*misheard, told, words], 1)):
+        questions = [message.content for message in dialogue if message.role == "assistant"]
+        row = faults(Trajectory(task, 0, tuple(dialogue), answer="", outcome="max_turns_reached"), questions, 7)
+        assert (row["repeated"], row["untold"]) == (repeated, row["details"] - 1)
 
 
 def test_the_oracle_never_does_wrong_and_the_hints_agent_only_follows_hints() -> None:

@@ -96,7 +96,8 @@ def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> 
     for question in questions:
         kinds = kinds_asked(question)
         new = set(kinds).difference(*earlier)
-        brings = brought_out(facts, answered[: len(earlier)], kinds)
+        before = answered_questions(trajectory.messages[: 2 * len(earlier) + 1])
+        brings = brought_out(facts, before, kinds)
         repeated += bool(kinds) and not brings and not new
         plausible = set(kinds) & set(request.domain.relevant)
         irrelevant += not plausible
