@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel
 
 from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
@@ -203,6 +204,18 @@ def test_settings_are_a_copys_own() -> None:
     assert isinstance(loud, Echo) and loud.settings is settings and loud.options == {"loud": True}
     assert loud.evaluation_rules() == [{"loud": True}] != ECHO.evaluation_rules()
     assert ECHO.settings.agent.max_turns != 3 and ECHO.options == {}
+
+
+def test_options_that_any_model_of_choices_does_not_have_are_refused() -> None:
+    class Choices(BaseModel):
+        depth: int = 2
+
+    class Deep(Echo):
+        choices = Choices()
+
+    assert Deep().configured(Settings.model_validate({"suite_options": {"depth": 3}})).choices == Choices(depth=3)
+    with pytest.raises(UserError, match="suite_options: unknown parameter `dpeth`; remove it"):
+        Deep().configured(Settings.model_validate({"suite_options": {"dpeth": 3}}))
 
 
 def test_a_reward_of_ones_own_has_no_bounds_and_the_plain_names() -> None:

@@ -186,6 +186,8 @@ class Domain:
             from sweetrl.config.settings import section
 
             domain.choices = section(type(self.choices), domain.options, "params.yaml: suite_options")
+            if unknown := domain.options.keys() - domain.choices.model_fields_set:  # of a model that ignores others
+                raise UserError(f"params.yaml: suite_options: unknown parameter `{min(unknown)}`; remove it.")
         return domain
 
     # Tasks and their files
