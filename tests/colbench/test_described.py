@@ -18,6 +18,7 @@ from sweetrl.config.sections import Persona
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
+from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.rollout.users import open_user, user_name
 from sweetrl.stages.parameters import with_values
 from sweetrl.types import Message, Task
@@ -57,6 +58,16 @@ def replies(*questions: str, persona: Persona = "plain", seed: int = 3) -> list[
 def test_a_question_brings_out_what_it_is_about_and_nothing_else(question: str, facts: Sequence[int]) -> None:
     (words,) = replies(question)
     assert words == " ".join(FACTS[at].text for at in facts) if facts else words in UNKNOWN
+
+
+def test_a_user_who_also_takes_time_has_the_manner_too() -> None:
+    class Slow(DescribedUser):
+        async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+            return self.reply(task, messages, seed)
+
+    slow = Slow(lambda task: FACTS)
+    assert isinstance(slow, AsyncUserSimulator)
+    assert not isinstance(WithPersona(slow, "terse"), AsyncUserSimulator)  # or it is asked without its manner
 
 
 @pytest.mark.parametrize("question", ["Show me the code.", "Tell me everything.", "Please share all requirements."])

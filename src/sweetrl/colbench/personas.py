@@ -53,7 +53,7 @@ class WithPersona:
         object.__setattr__(self, "name", f"{self.user.name}:{self.persona}")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "user":  # not there yet: a copy is being made
+        if name in ("user", "answer"):  # not there yet (a copy is being made), and words that would have no manner
             raise AttributeError(name)
         return getattr(self.user, name)
 
