@@ -81,6 +81,19 @@ def test_what_may_be_there_in_another_form_is_not_denied() -> None:
     assert true_answer("Is there a footer?", outline_of(bare)) == "There is no footer."
 
 
+def test_cards_with_headings_of_their_own_are_not_denied() -> None:
+    ink, paper = (0, 0, 0), (255, 255, 255)
+    elements: list[Element] = []
+    for at in range(3):
+        box = Box(20 + 440 * at, 20, 420, 200)
+        elements.append(Element("div", box, "", ink, (200, 220, 255), 16, False, "left", "", 1, -1))
+        title = Box(box.x + 10, 30, 400, 30)
+        elements.append(Element("h2", title, f"Card {at}", ink, None, 24, True, "left", "heading", 2, 2 * at))
+    page = Page(b"", 1366, 682, tuple(elements), paper, "ok", (), "sketch")
+    assert true_answer("How many cards are there?", outline_of(page)) is None
+    assert true_answer("How many cards are there?", outline_of(replace(page, elements=page.elements[:2])))
+
+
 def test_an_agent_that_asks_everything_learns_the_truth() -> None:
     rng = random.Random(5)
     learnt = 0

@@ -146,8 +146,8 @@ def _answer(question: str, page: Outline) -> str | None:
         return _button(question, page)
     if name == "boxes":
         boxed = [part for part in page.sections() if part.columns > 1]
-        if not boxed:
-            return "There are no columns."
+        if not boxed:  # sections side by side may be what is called cards
+            return None if _stacked(page.sections()) is None else "There are no columns."
         return _about(f"boxes {question}", boxed[0]) if len(boxed) == 1 else None
     if name == "page":
         clear = _COLOR.search(question) and page.ground
@@ -226,8 +226,14 @@ def _count(question: str, noun: str, number: int) -> str | None:
 
 def _order(page: Outline) -> str | None:
     parts = [part for part in page.parts if part.kind not in ("list", "form", "table")]
-    stacked = sorted(parts, key=lambda part: part.box.y)
-    apart = all(upper.box.y + upper.box.height <= lower.box.y + 2 for upper, lower in pairwise(stacked))
-    if len(stacked) < 2 or not apart:
+    stacked = _stacked(parts)
+    if stacked is None or len(stacked) < 2:
         return None
     return f"From top to bottom: {', '.join(name_of(part) for part in stacked)}."
+
+
+def _stacked(parts: Sequence[Part]) -> list[Part] | None:
+    """The parts from top to bottom; None where some stand side by side."""
+    stacked = sorted(parts, key=lambda part: part.box.y)
+    apart = all(upper.box.y + upper.box.height <= lower.box.y + 2 for upper, lower in pairwise(stacked))
+    return stacked if apart else None
