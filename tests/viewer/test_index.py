@@ -18,9 +18,9 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
-from sweetrl.sweet.preferences import TOKEN_RATIOS
+from sweetrl.sweet.preferences import PREFERENCES, TOKEN_RATIOS
 from sweetrl.sweet.tables import Table, write_table
-from sweetrl.types import TokenRatios, Trajectory
+from sweetrl.types import Preference, TokenRatios, Trajectory
 from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
@@ -39,6 +39,17 @@ def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
     assert [source.stage for source in sources.values()] == ["evaluate", "evaluate", "collect"]
     assert [source.method for source in sources.values()] == ["base", "trained", ""]
     assert [len(source.rankings) for source in sources.values()] == [0, 0, 1]
+
+
+def test_folders_on_another_disk_are_read_through_their_links_once(project: Path, tmp_path: Path) -> None:
+    shutil.copytree(project, other := tmp_path / "project")
+    for name in ("trajectories", "evaluation"):
+        (other / "data" / name).rename(tmp_path / name)
+        (other / "data" / name).symlink_to(tmp_path / name)
+    (other / "data/round").symlink_to(other / "data")
+    sources = find_sources(other)
+    assert [source.name for source in sources] == [source.name for source in find_sources(project)]
+    assert [len(source.rankings) for source in sources] == [0, 0, 1]
 
 
 def test_rows_say_what_the_results_of_an_evaluation_say(
@@ -103,6 +114,11 @@ def test_the_table_is_made_once_and_again_when_a_file_changes(
     again = open_catalogue(find_sources(other), Domains(settings))
     assert made == ["data/evaluation/base"] and again.count == 61
     assert again.read(20)[2] == store[20] == store.row(1, 0)
+    write_table(other / "data/preferences" / PREFERENCES, Preference, [])  # ranked again, with other pairs
+    assert again.rows(0)["pairs"][45] > 0
+    with pytest.raises(UserError, match="have changed"):
+        again.read(45)
+    assert not any(open_catalogue(find_sources(other), Domains(settings)).rows(0)["pairs"][45:])
 
 
 def test_parts_of_the_table_go_over_sources(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:

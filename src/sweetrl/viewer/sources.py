@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Kind = Literal["shards", "file", "results"]
 
 SKIPPED = {"models", "mlartifacts", "node_modules", "__pycache__", "figures", "data-docs", "wandb", "tensorboard"}
-RANKING = "candidates.parquet"
+RANKING, PAIRS = "candidates.parquet", "preferences.parquet"
 FIRST = "sweet"  # of several rankings of one source the one that the list shows
 SUMMARY = "summary.json"  # beside measured results: what each file is
 # What is read of a project's files.
@@ -83,7 +83,8 @@ class Source:
     def files(self) -> list[Path]:
         """The files that decide what the index of this source holds."""
         own = sorted(self.path.glob("shard-*.parquet")) if self.kind == "shards" else [self.path]
-        return own + [ranking.folder / RANKING for ranking in self.rankings[:1]]
+        ranked = [ranking.folder / name for ranking in self.rankings[:1] for name in (RANKING, PAIRS)]
+        return own + [path for path in ranked if path.exists()]
 
 
 def find_sources(folder: Path) -> list[Source]:
@@ -125,9 +126,14 @@ def find_sources(folder: Path) -> list[Source]:
 
 
 def _below(root: Path, folder: Path) -> Iterator[Source]:
-    for place, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+    seen = set[Path]()  # links are followed, each to a folder that has not been read: results may lie on another disk
+    for place, folders, names in os.walk(root, followlinks=True):
         here = Path(place)
+        if (real := here.resolve()) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         if any(re.fullmatch(r"shard-\d{5,}\.parquet", name) for name in names):
             yield _shards(here, folder)
             folders.clear()
