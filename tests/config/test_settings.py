@@ -91,6 +91,8 @@ def test_the_parameters_page_names_every_key() -> None:
         ("trainer: {epochs: 0}\n", "`trainer.epochs` = 0"),
         ("reward: {turn_cost: .inf}\n", "`reward.turn_cost` = inf"),
         ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
+        ("model: {device: 'cuda:1'}\n", "yaml: model.device: training moves a model from `cuda:1`"),
+        ("model: {train: full, dtype: float16}\n", "yaml: parameter `model`: `train: full` computes in"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_file_and_the_key(tmp_path: Path, text: str, expected: str) -> None:
