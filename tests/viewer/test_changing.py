@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import shutil
 import sys
@@ -25,7 +26,10 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
-from sweetrl.sweet.preferences import CANDIDATES, Table
+from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES
+from sweetrl.sweet.tables import Table, write_table
+from sweetrl.types import Preference
+from sweetrl.viewer.export import export
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import Domains
@@ -79,6 +83,19 @@ def test_an_address_far_down_the_table_opens(
         tab.until("document.querySelector('main').innerText.includes('start `sweetrl view` again')")
         assert tab.js("document.querySelector('main').hasAttribute('aria-busy')") is False
         tab.close()
+
+
+def test_names_are_right_however_many_there_are(
+    project: Path, settings: Settings, chromium: Chromium, tmp_path: Path
+) -> None:
+    """Tasks of one's own may each be a topic of its own."""
+    viewer = open_viewer(str(project), settings, tmp_path)
+    catalogue = viewer.dialogues.catalogue
+    topic = catalogue.names["topic"][catalogue.rows(0)["topic"][0]]
+    catalogue.names["topic"] = [*map(str, range(2**16)), *catalogue.names["topic"]]
+    catalogue._codes["topic"] = {word: code for code, word in enumerate(catalogue.names["topic"])}
+    with serving(viewer) as address, chromium.looking(address) as tab:
+        assert tab.js("sweetrl.data.word('topic', 0)") == topic
 
 
 def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium: Chromium, tmp_path: Path) -> None:
@@ -212,6 +229,24 @@ def test_a_file_that_cannot_be_read_is_named(project: Path, settings: Settings, 
     (broken.parent / "more.jsonl").symlink_to(tmp_path / "nothing")
     with pytest.raises(UserError, match=r"shard-00001.parquet: this file cannot be read"):
         open_viewer(str(broken), settings, tmp_path)
+
+
+def test_numbers_that_are_none_do_not_hide_a_dialogue(
+    project: Path, settings: Settings, chromium: Chromium, tmp_path: Path
+) -> None:
+    """A critic that has diverged, and rewards of somebody else."""
+    shutil.copytree(project, other := tmp_path / "project")
+    first, *rest = TrajectoryStore(other / "data/trajectories")
+    odd = replace(first, parts={"style": math.nan, "tests": 1.0})
+    TrajectoryStore(other / "data/trajectories").write_shard(0, [odd, *rest])
+    table = Table(other / "data/preferences" / PREFERENCES, Preference)
+    pairs = [replace(table.item(0), chosen_advantage=math.inf), *map(table.item, range(1, len(table)))]
+    write_table(other / "data/preferences" / PREFERENCES, Preference, pairs)
+    viewer = open_viewer(str(other), settings, tmp_path)
+    with serving(viewer) as address, chromium.looking(address + fragment(viewer.dialogues.catalogue, 48)) as tab:
+        tab.until("document.querySelector('.about')?.innerText.includes('tests\\n1')")
+        assert tab.js("document.querySelector('.pair').textContent") == "1 over 3"
+    assert export(viewer, tmp_path / "out", 0) == 64
 
 
 def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Settings, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def plain(dialogue: Trajectory, domain: Domain) -> dict[str, Any]:
         "outcome": dialogue.outcome,
         "error": dialogue.error,
         "reward": finite(dialogue.reward),
-        "parts": dict(dialogue.parts),
+        "parts": {name: finite(value) for name, value in dialogue.parts.items()},
         "success": dialogue.success,
         "answer": dialogue.answer,
         "messages": [_message(message, domain) for message in dialogue.messages],
@@ -211,7 +211,7 @@ def _state(
             }
         )
     made = [
-        [places[pair.chosen_ids], places[pair.rejected_ids], pair.chosen_advantage - pair.rejected_advantage]
+        [places[pair.chosen_ids], places[pair.rejected_ids], finite(pair.chosen_advantage - pair.rejected_advantage)]
         for pair in pairs
         if pair.chosen_ids in places and pair.rejected_ids in places
     ]

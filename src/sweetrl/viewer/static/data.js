@@ -58,7 +58,7 @@
     data.meta = given.meta || (await ask("meta"));
     const { kinds, count } = data.meta;
     for (const [name, kind] of Object.entries(kinds)) {
-      if (kind === "word") data.columns[name] = new Uint16Array(count);
+      if (kind === "word") data.columns[name] = new Uint32Array(count);
       else if (kind === "number") data.columns[name] = new Float64Array(count).fill(NaN);
       else if (kind === "truth") data.columns[name] = new Int8Array(count).fill(-1);
     }

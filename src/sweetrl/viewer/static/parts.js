@@ -82,8 +82,8 @@
     });
     const heads = ["#", "advantage", "count", "kind", "reply", "chosen", "rejected"];
     const table = sweetrl.table(heads, rows, { class: "candidates" }, "Sampled replies at this turn, best first");
-    const made = state.pairs.map((/** @type {number[]} */ [good, bad, margin]) =>
-      h("span", { class: "pair", title: `margin ${margin.toFixed(3)}` }, `${good + 1} over ${bad + 1}`),
+    const made = state.pairs.map((/** @type {any[]} */ [good, bad, margin]) =>
+      h("span", { class: "pair", title: margin !== null && `margin ${margin.toFixed(3)}` }, `${good + 1} over ${bad + 1}`),
     );
     const pairs = made.length > 0 && h("p", { class: "pairs" }, h("span", { class: "muted" }, "Pairs: "), made);
     const pairsSaid = made.length ? `, ${plural(made.length, "pair")}` : "";
