@@ -30,7 +30,7 @@ class Table(sweetrl.Domain):
 
 @pytest.fixture
 def settings(own_code: Any, tmp_path: Path) -> Settings:
-    """Settings of a project with two policies: the trained policy is as good in `food`, and worse in `price`."""
+    """Settings of a project with two policies: the trained policy is as good in `food`, and worse in `price-cut`."""
     own_code(tmp_path, OWN)
     (tmp_path / "params.yaml").write_text("suite: mine:Table\n")
     spoken = {}
@@ -42,7 +42,7 @@ def settings(own_code: Any, tmp_path: Path) -> Settings:
                 task=replace(trajectory.task, suite="mine:Table"),
                 tests=(),
                 reward=0.25 - cost * place,
-                parts={"food": 0.5, "price": -0.25 - cost * place},
+                parts={"food": 0.5, "price-cut": -0.25 - cost * place},
             )
             for place, trajectory in enumerate(made)
         ]
@@ -57,7 +57,7 @@ def settings(own_code: Any, tmp_path: Path) -> Settings:
 
 def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Path, chromium: Chromium) -> None:
     viewer = open_viewer(str(tmp_path), settings, tmp_path / "links")
-    parts = ["part of the reward: food", "part of the reward: price"]
+    parts = ["part of the reward: food", "part of the reward: price-cut"]
     assert [row[0] for row in viewer.meta()["evaluated"][:4]] == ["happiness", "guests seated", *parts]
     with serving(viewer) as address, chromium.looking(f"{address}#/overview") as tab:
         tab.until("document.querySelector('.charts')?.innerText.includes('Happiness by method')")
@@ -68,18 +68,18 @@ def test_an_own_domain_is_shown_by_its_measures(settings: Settings, tmp_path: Pa
         shows = [measured[name][5] for name in ("happiness", *parts)]
         assert shows == ["worse", "no difference is shown", "worse"]
         assert tab.js("document.querySelectorAll('td.bad').length") == 2
-        tab.js("document.querySelector('.overviewhead select').value = 'part price'; 0")
+        tab.js("document.querySelector('.overviewhead select').value = 'part price-cut'; 0")
         tab.js("document.querySelector('.overviewhead select').dispatchEvent(new Event('change')); 0")
-        tab.until("document.querySelector('.charts')?.innerText.includes('price by method')")
+        tab.until("document.querySelector('.charts')?.innerText.includes('price-cut by method')")
         points = tab.js("[...document.querySelectorAll('.dots .estimate')].map(el => el.title)")
         assert any(title.startswith("trained: -30.5\u00a0% [-32.") for title in points)
         ends = "[...document.querySelectorAll('.estimate')].map(el => Number(el.style.getPropertyValue('--low')))"
         assert all(0 <= place <= 1 for place in tab.js(ends)), "on the scale"
-        tab.to("#/dialogues?part+price=..-0.26&sort=part+food&columns=task,reward,part+price")
+        tab.to("#/dialogues?part+price-cut=..-0.26&sort=part+price-cut&columns=task,reward,part+price-cut")
         tab.until("document.querySelectorAll('.inner .row').length === 11")
-        assert "Happiness" in tab.text(".head") and "price" in tab.text(".head")
+        assert "Happiness" in tab.text(".head") and "price-cut" in tab.text(".head")
         assert "Guests seated" in tab.text("#filters")
-        assert tab.text(".inner .row .part") == "-0.26"
+        assert tab.text(".inner .row .part") == "-0.36", "the least first"
         tab.to(f"#/dialogue/data%2Fevaluation%2Fbase/{TESTS[0].id}/0")
         about = tab.until("document.querySelector('.about')?.innerText")
         assert "Happiness: food\n0.5" in about

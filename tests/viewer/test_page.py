@@ -81,6 +81,9 @@ def test_every_order(tab: Tab, rows: list[Row]) -> None:
     most = listed(tab, "#/dialogues?sort=-faults")
     sums = [sum(rows[row][name] or 0 for name in FAULTS) for row in most]
     assert sums == sorted(sums, reverse=True)
+    listed(tab, "#/dialogues")
+    tab.click("[title='Turn the order round']")
+    assert tab.js("[...sweetrl.list.rows]") == [*range(len(rows))][::-1]
 
 
 def test_searching_is_the_same_as_the_server_says(tab: Tab, viewer: Viewer) -> None:
@@ -228,6 +231,18 @@ def test_the_overview_says_what_the_rows_say(tab: Tab, rows: list[Row]) -> None:
     assert f"trained\t{shares}\t24" in table
     link = tab.js("document.querySelector('.flow a').getAttribute('href')")
     assert "first_fault=" in link and listed(tab, link)
+
+
+def test_the_overview_is_of_the_dialogues_that_the_list_shows(tab: Tab, rows: list[Row]) -> None:
+    listed(tab, "#/dialogues?stage=evaluate&turns=..2&sort=-reward")
+    few = sum(row["turns"] <= 2 for row in rows if row["stage"] == "evaluate")
+    tab.js("document.activeElement.blur(); 0")
+    tab.key("2")
+    tab.until("document.querySelector('.overview')?.innerText.includes('that the filters leave')")
+    assert f"\n{few} scored dialogues that the filters leave" in tab.text(".overviewhead")
+    tab.to("#/overview?stage=evaluate&sort=-reward")
+    tab.until("document.querySelector('.charts')?.innerText.includes(' against ')")
+    assert "trained against base" in tab.text(".charts")
 
 
 def test_the_keyboard_is_enough(tab: Tab) -> None:

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, icon, button, data, list, count } = sweetrl;
+  const { h, icon, button, data, filters, list, count } = sweetrl;
   const main = /** @type {HTMLElement} */ (document.getElementById("main"));
   /** @type {any} */
   let refresh = null; // what draws more of the page that is shown as the table grows
@@ -26,6 +26,8 @@
     const [page, ...rest] = path.split("/");
     const search = new URLSearchParams(query || "");
     const shown = page === "dialogue" ? "dialogues" : page || "dialogues";
+    const asked = filters.write(page === "dialogue" ? list.state : filters.read(search));
+    document.querySelector('[data-page="overview"]')?.setAttribute("href", `#/overview${asked && `?${asked}`}`);
     for (const link of document.querySelectorAll("#pages a")) {
       if (link.getAttribute("data-page") === shown) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
@@ -116,7 +118,7 @@
       "?": keys,
       t: theme,
       1: () => sweetrl.go("#/dialogues"),
-      2: () => sweetrl.go("#/overview"),
+      2: () => /** @type {any} */ (document.querySelector('[data-page="overview"]'))?.click(),
       u: () => click("back"),
       Escape: () => click("back"),
       j: () => (page === "dialogue" ? click("next") : list.move?.(1)),

@@ -79,7 +79,8 @@
     }
     const sort = search.get("sort") || "";
     state.down = sort.startsWith("-");
-    state.sort = SORTS.some(([key]) => key === sort.replace("-", "")) ? sort.replace("-", "") : "";
+    const order = state.down ? sort.slice(1) : sort;
+    state.sort = SORTS.some(([key]) => key === order) ? order : "";
     return state;
   }
 
@@ -97,7 +98,7 @@
     if (state.won) search.set("won", state.won);
     if (state.lost) search.set("lost", state.lost);
     if (state.columns.length) search.set("columns", state.columns.join(","));
-    if (state.sort) search.set("sort", (state.down ? "-" : "") + state.sort);
+    if (state.sort || state.down) search.set("sort", (state.down ? "-" : "") + state.sort);
     return search.toString();
   }
 

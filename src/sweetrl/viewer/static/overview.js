@@ -18,7 +18,7 @@
       sweetrl.go(`#/overview?${filters.write(state)}&measure=${encodeURIComponent(key)}`);
     const pick = sweetrl.select(data.meta.measures, measure, compare, { "aria-label": "Measure" });
     const found = state.q.trim() ? await data.search(state.q) : null;
-    const all = filters.apply({ ...state, sort: "" }, found).rows;
+    const all = filters.apply({ ...state, sort: "", down: false }, found).rows;
     const rows = [...all].filter((/** @type {number} */ row) => data.columns.scored[row] === 1);
     const stage = evaluated(rows);
     const idle = filters.idle(state);
