@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from sweetrl import __version__
 from sweetrl.cli import app as command_line
 from sweetrl.cli import main
+from sweetrl.console import logs
 from sweetrl.console.printing import note
 
 
@@ -86,6 +87,22 @@ def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.Monke
         assert (printed.out, printed.err) == ("the result\n", expected)
     kept = (tmp_path / ".scratch/logs/work.log").read_text()
     assert kept.count("an old call") == 2 and "an old name" in kept and "half done" not in kept
+
+
+def test_what_libraries_say_goes_where_nobody_else_writes_or_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in /tmp may be somebody else's, with a link to a file of ours in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with logs.own_words_only("work") as aside:
+        logging.getLogger("elsewhere").warning("an old call")
+    assert aside.path == tmp_path / "home/.cache/sweetrl/logs/work.log" and "an old call" in aside.path.read_text()
+    (tmp_path / "params.yaml").touch()
+    (tmp_path / ".scratch").touch()
+    with logs.own_words_only("work") as aside:
+        logging.getLogger("elsewhere").warning("an old call")
+    assert not aside.used, "no error of the command's"
 
 
 def test_an_interruption_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

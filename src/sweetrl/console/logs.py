@@ -9,12 +9,12 @@ import io
 import logging
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sweetrl.errors import UserError
 from sweetrl.io import private_file
 from sweetrl.paths import SCRATCH
 
@@ -67,7 +67,7 @@ class LibraryLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; where the file cannot be written, nothing is."""
         # Logging's own way to say so is a traceback for each record: of a server without files left, gigabytes of them.
-        with suppress(OSError):
+        with suppress(OSError, UserError):
             with private_file(self.path).open("a", encoding="utf-8") as file:
                 file.write(self.format(record) + "\n")
             self.used = True
@@ -84,9 +84,10 @@ def show_progress() -> None:
 def own_words_only(command: str) -> Iterator[LibraryLog]:
     """While this holds, the project's words go to stderr, and what libraries say to a file, which is named at the end.
 
-    In a project the file is .scratch/logs/<command>.log; elsewhere it lies in the system's folder for such files.
+    In a project the file is .scratch/logs/<command>.log; elsewhere it lies in the user's own cache, where nobody else
+    can put a link in its place.
     """
-    folder = FOLDER if Path("params.yaml").exists() else Path(tempfile.gettempdir()) / f"sweetrl-{os.getuid()}"
+    folder = FOLDER if Path("params.yaml").exists() else Path.home() / ".cache/sweetrl/logs"
     aside, screen = LibraryLog(folder / f"{command}.log"), logging.StreamHandler(sys.stderr)
     screen.setFormatter(logging.Formatter("%(message)s"))
     root, own = logging.getLogger(), logging.getLogger("sweetrl")
