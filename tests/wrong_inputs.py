@@ -118,6 +118,7 @@ WRONG = [
     Wrong("dialogues that are not there", "import logs.jsonl --out in", "logs.jsonl: there is no such file"),
     Wrong("a model's file that is none", "convert tasks.jsonl --to models/new", "this is no GGUF file"),
     Wrong("an output that is there", "tasks --split test --count 1 --out tasks.jsonl", "this is there already"),
+    Wrong("the folder that one stands in", "view --export .", "`--export .`: this folder is there already"),
     Wrong("a program that is not there", "sandbox run none.py --call f(1)", "none.py"),
     Wrong("a page that is not there", "browser render none.html --out p.png", "none.html: there is no such file"),
     # Agents, users and what the registry has
@@ -134,6 +135,7 @@ WRONG = [
         "none.jsonl",
     ),
     Wrong("no dialogues yet", "show t-1", "there are no dialogues here"),
+    Wrong("a folder without dialogues", "show --dialogues .", ".: there are no dialogues here"),
     Wrong("a task that is not there", "play t-9 --tasks tasks.jsonl", "no task 't-9'"),
     Wrong("an empty registry", "lineage", "no version is registered yet"),
     Wrong("a version that is no number", "lineage sweetrl-agent/last", "sweetrl-agent"),

@@ -145,6 +145,8 @@ def test_a_folder_of_somebody_else_is_left_alone(viewer: Viewer, tmp_path: Path)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="no earlier export"):
         export(viewer, tmp_path, 0)
+    with pytest.raises(UserError, match="no folder can be made here"):
+        export(viewer, tmp_path / "mine.txt/view", 0)
     assert export(viewer, tmp_path / "out", 0) == 64
     (tmp_path / "out/data/rows-9.js").write_text("old")
     assert export(viewer, tmp_path / "out", 0) == 64

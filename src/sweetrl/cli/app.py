@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,6 +26,8 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 # Options that name files of this machine.
 FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks", "--to")
+# Options that name what is to be made.
+MADE = ("--export", "--out", "--to")
 
 
 class Command(TyperCommand):
@@ -40,6 +43,8 @@ class Command(TyperCommand):
             value = str(ctx.params.get(param.name or "") or "")
             if param.opts[0] in FILES and re.match(r"[a-z0-9]+:/", value):  # a path has lost the second slash
                 raise UserError(f"{value}: this is an address, and `{param.opts[0]}` names files of this machine.")
+            if param.opts[0] in MADE and value and not Path(value).name:  # "." has no name to be written under
+                raise UserError(f"`{param.opts[0]} {value}`: this folder is there already; name one to be made.")
         return rest
 
 

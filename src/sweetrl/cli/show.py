@@ -46,16 +46,19 @@ def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Tr
 
     A folder of such folders (data/evaluation: one for each policy) is read in the order of their names.
     """
-    if not source.exists():
-        raise UserError(f"{source}: there are no dialogues here; `sweetrl run` makes some, --dialogues names others.")
-    return (dialogue for dialogue in _read(source, domain) if policy is None or policy in dialogue.policy)
-
-
-def _read(source: Path, domain: Domain) -> Iterator[Trajectory]:
+    folders: list[Path] = []
     if source.is_dir():
         inner = sorted({path.parent for path in source.glob("*/shard-*.parquet")})
-        for folder in inner if inner and not TrajectoryStore(source).shards() else [source]:
-            yield from TrajectoryStore(folder).read()
+        folders = [source] if TrajectoryStore(source).shards() else inner
+    if not folders and not source.is_file():
+        raise UserError(f"{source}: there are no dialogues here; `sweetrl run` makes some, --dialogues names others.")
+    return (dialogue for dialogue in _read(source, folders, domain) if policy is None or policy in dialogue.policy)
+
+
+def _read(source: Path, folders: Sequence[Path], domain: Domain) -> Iterator[Trajectory]:
+    for folder in folders:
+        yield from TrajectoryStore(folder).read()
+    if folders:
         return
     beside = TrajectoryStore(source.parent)
     number = next((index for index, path in beside.shards().items() if path.name == source.name), None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
-from sweetrl.io import publish
+from sweetrl.io import making_folder, publish
 from sweetrl.types import Trajectory
 from sweetrl.viewer.dialogue import can_run, pages_of
 from sweetrl.viewer.index import SHARD
@@ -35,7 +35,8 @@ def export(viewer: Viewer, out: Path, sample: int) -> int:
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / META).exists())):
         raise UserError(f"{out}: this is no earlier export; name another folder, or remove it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    with making_folder(out.parent):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
         made = Path(scratch) / "made"  # a folder of its own: a temporary one is for its owner alone
         _write(viewer, made, sample)
