@@ -238,5 +238,5 @@ clean: ## remove caches and unfinished work
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch .cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './.venv-*/*' -prune -exec rm -rf {} +
 
-clean-environment: ## remove the environment
-	rm -rf $(VENV) $(VLLM_VENV) $(INTEROP_VENVS) .venv-services
+clean-environment: ## remove the environment, and those beside it
+	rm -rf $(VENV) $(VLLM_VENV) .venv-*
