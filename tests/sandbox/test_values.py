@@ -188,6 +188,9 @@ def test_containers_keep_their_kinds() -> None:
     ordered = collections.OrderedDict
     assert not equal(tree(ordered(a=1, b=2)), tree(ordered(b=2, a=1)))
     assert equal(tree(ordered(a=1, b=2)), tree({"b": 2, "a": 1}))
+    moved_to_end = ordered(a=1, b=2)
+    moved_to_end.move_to_end("a")
+    assert equal(tree(moved_to_end), tree(ordered(b=2, a=1))) and not equal(tree(moved_to_end), tree(ordered(a=1, b=2)))
     assert equal(tree(range(0, 3)), tree(range(0, 3, 1))) and equal(tree(range(5, 5)), tree(range(0)))
     assert equal(tree(int), tree(int)) and not equal(tree(int), tree(str))
     assert equal(tree(b"x"), tree(bytearray(b"x")))
@@ -204,6 +207,9 @@ def test_arrays() -> None:
     assert equal(tree(5), tree(single)) and not equal(tree(many), tree(many))
     fixed = Rules(arrays=True)
     assert equal(tree(many), tree(many.tolist()), fixed) and not equal(tree(5), tree(single), fixed)
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = numpy.matrix([[1.0, 2.0], [3.0, 4.0]])
+    assert equal(tree(many), tree(matrix), fixed) and not equal(tree(matrix), tree([1.0, 2.0, 3.0, 4.0]), fixed)
     assert equal(tree(2.5), tree(numpy.float64(2.5))) and equal(tree(0), tree(numpy.int64(0)))
 
 

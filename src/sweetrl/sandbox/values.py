@@ -114,7 +114,7 @@ class Encoder:
                 return self._sequence(tag, base.__iter__(value), depth)
         for base, tag in _MAPPINGS:
             if subclass(kind, base):
-                return self._pairs(tag, dict.items(value), depth)
+                return self._pairs(tag, base.items(value), depth)  # an OrderedDict has an order of its own
         if kind in (_KEYS, _ITEMS, _OKEYS, _OITEMS):
             return self._sequence("s", value, depth)
         if subclass(kind, (bytes, bytearray)):
@@ -180,6 +180,6 @@ class Encoder:
             shape = [int(n) for n in nd.shape.__get__(value)]
             if math.prod(shape) > self.left:
                 raise Refused(f"the array holds more than {self.nodes} numbers")
-            flat = nd.tolist(nd.reshape(value, (-1,)))
+            flat = nd.tolist(nd.reshape(nd.view(value, nd), (-1,)))  # a matrix would stay one
             return ["nd", shape, *(self._node(item, depth + 1) for item in flat)]
         return None
