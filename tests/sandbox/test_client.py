@@ -231,6 +231,7 @@ def test_run_file(tmp_path: Path) -> None:
         ("def f():\n    import numpy as np\n    return 1", 2),
         ("import re\nfrom urllib.parse import quote", 2),
         ("__import__('numpy')", 2),
+        ("import math as m, numpy as np", 2),
     ],
 )
 def test_what_a_solution_imports_decides_who_runs_it(source: str, kind: int) -> None:
@@ -238,12 +239,28 @@ def test_what_a_solution_imports_decides_who_runs_it(source: str, kind: int) -> 
 
 
 def test_every_kind_of_zygote_gives_the_same_results() -> None:
-    body = "def f(x):\n    import sys\n    return [x, 'numpy' in sys.modules, 'typing' in sys.modules]"
+    body = "def f(x):\n    import sys\n    return [x, 'num' + 'py' in sys.modules, 'typing' in sys.modules]"
     with Sandbox(workers=1) as sandbox:
         jobs = [Job((f"{body}\n# {hint}",), ("f(1)",)) for hint in ("", "import typing", "import numpy")]
         trees = [outcome.calls[0].tree for outcome in sandbox.run(jobs * 3)]
         assert len(below(os.getpid())) >= 3
     assert trees == [["l", 1, False, False], ["l", 1, False, True], ["l", 1, True, True]] * 3
+
+
+def test_a_library_is_there_in_whatever_way_it_is_imported() -> None:
+    body = "def f(): return [bool(np.all([m.pi])), int(np.random.randint(10**9))]"
+    sources = (
+        "import numpy as np\nimport math as m",
+        "import math as m, numpy as np",
+        "import math as m, \\\n numpy as np",
+        "from importlib import import_module as load\nimport math as m\nnp = load('numpy')",
+    )
+    with Sandbox(workers=1) as sandbox:
+        outcomes = list(sandbox.run([Job((f"{source}\n{body}",), ("f()",)) for source in sources]))
+        outcomes.append(sandbox.submit(Job(("import math",), ("__import__('numpy').int64(3)",))).result())
+    first, *others = [outcome.calls[0].tree for outcome in outcomes[:-1]]
+    assert first[1] is True and others == [first] * 3
+    assert outcomes[-1].calls[0].tree == 3
 
 
 def test_jobs_that_wait_behind_a_hang_or_a_death_are_done(sandbox: Sandbox) -> None:

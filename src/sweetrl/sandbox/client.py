@@ -101,7 +101,7 @@ class Sandbox:
         if type(job.sources) is not tuple or type(job.calls) is not tuple or not job.sources:
             raise TypeError("a job has a tuple of one source or more, and a tuple of calls")
         self._start()
-        tier = self._tiers[lightest(job.sources, self._options["libraries"])]
+        tier = self._tiers[lightest((*job.sources, *job.calls), self._options["libraries"])]
         future: Future[Outcome] = Future()
         with self._lock:
             if self._closed:

@@ -2,8 +2,9 @@
 
 Every page that a zygote holds costs each of its children a little, and every module that a child must import costs it
 a lot (numpy: a hundred times a fork). So most solutions, which import next to nothing, are run by light zygotes, and
-only those whose text names one of the modules here by the others. Which one runs a solution decides how fast it is,
-and nothing else.
+only those whose text names one of the modules here by the others. Of the standard library that decides how fast a
+solution is, and nothing else. The third-party libraries can be imported by the last kind only: the folder that they lie
+in cannot be listed in a sandbox.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ def preloads(libraries: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def lightest(sources: Iterable[str], libraries: Sequence[str]) -> int:
-    """The index of the first of `preloads` that covers what `sources` seem to import."""
+    """The index of the first of `preloads` that covers what `sources` (or calls) seem to import."""
     tier = 0
     for source in sources:
         if "import" in source:
+            if any(library in source for library in libraries):  # in whatever way it is imported
+                return 2
             for statement, call in _IMPORT.findall(source):
                 for name in (statement or call).split(","):
                     top = name.strip().split(".")[0]
-                    if top in libraries or any(top == seldom.split(".")[0] for seldom in _SELDOM):
+                    if any(top == seldom.split(".")[0] for seldom in _SELDOM):
                         return 2
                     if top in _OFTEN:
                         tier = 1
