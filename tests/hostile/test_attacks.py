@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from sweetrl.errors import UserError
+from sweetrl.sandbox import Sandbox, worker
+
 HERE = Path(__file__).parent
 RUN = [sys.executable, str(HERE / "run_attacks.py")]
 # name: (layers left out, as an ordinary user, with further user namespaces refused by the kernel, layers expected)
@@ -91,3 +94,13 @@ def test_a_canary_that_gets_through_stops_the_scoring() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert "the sandbox's own attacks succeeded (more memory)" in done.stderr
+
+
+def test_a_filter_with_one_call_too_many_stops_the_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = worker._code()
+    path = Path(parts["seccomp"].co_filename)
+    text = path.read_text().replace("read:0:63", "memfd_create:319:279 keyctl:250:219 read:0:63")
+    loose = {**parts, "seccomp": compile(text, str(path), "exec", dont_inherit=True)}
+    monkeypatch.setattr(worker, "_code", lambda: loose)
+    with pytest.raises(UserError, match=r"own attacks succeeded \(keyctl, memfd_create\)"):
+        Sandbox(workers=1).layers()

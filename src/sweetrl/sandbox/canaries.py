@@ -7,6 +7,7 @@ Executed in a child of the zygote, on its own: standard library only.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -67,11 +68,7 @@ def attack(channel: socket.socket, memory: int, bait: str) -> None:
     }
     column = {"x86_64": 1, "aarch64": 2}.get(os.uname().machine, 0)
     for call in (call.split(":") for call in _CALLS if column):
-        name, number = call[0], int(call[column])
-        arguments = {"mount": (b"tmpfs", b"/", b"tmpfs", 0, 0), "ptrace": (16, zygote, 0, 0)}.get(
-            name, (0x10000000, 0, 0, 0, 0)
-        )
-        attacks[name] = lambda number=number, arguments=arguments: _call(libc, number, *arguments)  # type: ignore[misc]
+        attacks[call[0]] = lambda number=int(call[column]): _call(libc, number)  # type: ignore[misc]
     succeeded: dict[str, bool] = {}
     for name, attempt in attacks.items():
         try:
@@ -114,7 +111,12 @@ def _wide(libc: Any, descriptor: int, zygote: int) -> None:
         raise OSError
 
 
-def _call(libc: Any, number: int, *arguments: Any) -> None:
+def _call(libc: Any, number: int) -> None:
+    """Make a system call whose arguments are invalid: the filter refuses it (EPERM) before the kernel looks at them.
+
+    Any other error says that the filter lets the call through.
+    """
     libc.syscall.restype = ctypes.c_long
-    if libc.syscall(number, *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]) < 0:
-        raise OSError(ctypes.get_errno(), "refused")
+    arguments = (ctypes.c_long(value) for value in (0x10000001, 0, 0, 0, 0, 0))
+    if libc.syscall(number, *arguments) < 0 and ctypes.get_errno() == errno.EPERM:
+        raise OSError
