@@ -53,6 +53,19 @@ def test_a_job_that_cannot_be_sent_keeps_nobody_waiting_and_ends_nothing() -> No
         assert sandbox.submit(job).result().calls[0].tree == 2
 
 
+def test_a_machine_that_has_no_descriptor_left_for_the_first_zygote_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sweetrl.sandbox.worker._READY_SECONDS", 0.3)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"can start no process here \(Too many open files\): run `sweetrl doctor`"):
+            Sandbox(workers=1).layers()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_a_limit_of_a_month_is_accepted() -> None:
     with Sandbox(Limits(wall_seconds=3e6, call_seconds=3e6), workers=1) as sandbox:
         assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2

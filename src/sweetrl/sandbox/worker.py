@@ -8,6 +8,7 @@ import marshal
 import math
 import os
 import selectors
+import socket
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import lru_cache
@@ -79,6 +81,8 @@ class Worker:
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._refused: float | None = None  # since when the machine has started no process for it
+        self._sockets: tuple[socket.socket, ...] = ()
+        self._take_bait: Callable[[], object] = lambda: None
         self._launch()
 
     # -- the process -------------------------------------------------------------------------------------------------
@@ -134,7 +138,7 @@ class Worker:
         start = os.memfd_create("zygote", os.MFD_CLOEXEC)
         os.write(start, marshal.dumps((config, _code())))
         os.lseek(start, 0, os.SEEK_SET)
-        (self._control, _), (self._jobs, _) = pairs
+        self._sockets = self._control, self._jobs = pairs[0][0], pairs[1][0]
         self._jobs.setblocking(False)
         self._number = 0
         try:
@@ -229,9 +233,9 @@ class Worker:
             process.wait()
 
     def forget(self) -> None:
-        """In a forked copy of the client: let go of the socket, so that the copy does not keep the zygote alive."""
-        self._control.close()
-        self._jobs.close()
+        """In a forked copy of the client: let go of the sockets, so that the copy does not keep the zygote alive."""
+        for end in self._sockets:
+            end.close()
 
     def _replace(self) -> None:
         """The zygote is gone or useless: start another, and do again what was lost with it."""
