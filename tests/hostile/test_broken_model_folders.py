@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,14 @@ def test_a_link_out_of_a_folder_is_no_licence(tmp_path: Path) -> None:
     (base / "LICENSE.txt").unlink()
     (base / "COPYING").write_bytes(b"x" * (2**20 + 1))
     assert copy_licence(base, out) == []
+
+
+def test_a_card_that_unfolds_without_end_states_its_licence_all_the_same(tmp_path: Path) -> None:
+    from sweetrl.models.licences import base_licence
+
+    rows = [f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    for bomb in ("\n".join(["a0: &a0 {x: 1, y: 2}", *rows]), "tags: [" + "1, " * 300_000 + "]"):
+        (tmp_path / "README.md").write_text(f"---\n{bomb}\nlicense: 'mit'  # as it was\n---\n# Base\n")
+        began = time.process_time()
+        assert base_licence(tmp_path) == "mit"
+        assert time.process_time() - began < 1

@@ -27,9 +27,11 @@ def base_licence(base: Path, content: str = "") -> str:
     Where it states none, that of the shipped base whose hash is `content`; else nothing.
     """
     parts = _text(base / "README.md").split("---\n", 2)
-    if len(parts) == 3 and not parts[0].strip():
-        try:
-            card = parse_yaml(parts[1], str(base / "README.md"))
+    metadata = parts[1] if len(parts) == 3 and not parts[0].strip() else ""
+    lines = re.findall(r"^license:.{,200}", metadata, re.MULTILINE)
+    if len(lines) == 1:
+        try:  # this line alone: a few lines of YAML can stand for gigabytes
+            card = parse_yaml(lines[0], str(base / "README.md"))
         except UserError:  # somebody else's card; it may say it in the licence's text
             card = None
         if isinstance(card, dict) and isinstance(card.get("license"), str):
