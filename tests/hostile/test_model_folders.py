@@ -276,14 +276,26 @@ def test_a_tokenizer_that_blows_texts_up_is_refused(folder: Path, name: str) -> 
         *(("head_dim", 10**power) for power in (7, 8)),
         *(("num_hidden_layers", count) for count in (4000, 10**8)),
         ("num_local_experts", 10**8),
+        ("num_labels", 10**9),
+        ("attention_types", [[["global"], 10**9]]),
+        ("hybrid_override_pattern", "*" * 10**6),
+        ("layers_block_type", ["mamba"] * 10**5),
     ],
 )
-def test_a_config_that_asks_for_more_than_the_weights_hold_is_refused(folder: Path, key: str, value: int) -> None:
+def test_a_config_that_asks_for_more_than_the_weights_hold_is_refused(folder: Path, key: str, value: Any) -> None:
     change(folder / "config.json", **{key: value})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=r"config\.json: .* no model has more" if "num" in key else r"config\.json"):
         load(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 2**10
+
+
+@pytest.mark.parametrize("key", ["extra_ids", "offset"])
+def test_a_tokenizer_that_makes_tokens_without_end_is_refused(folder: Path, key: str) -> None:
+    (folder / "tokenizer.json").unlink()
+    change(folder / "tokenizer_config.json", tokenizer_class="ByT5Tokenizer", **{key: 10**10})
+    with pytest.raises(UserError, match=rf"`{key}` is 10000000000; no tokenizer has more than 65536"):
+        load(folder)
 
 
 BOMBS = {

@@ -34,7 +34,10 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 FULL = "full_weights.json"  # beside the weights of a model that was trained in all of its weights: what it began as
 TEMPLATE_BYTES = MIB // 4
 LAYERS, EXPERTS = 512, 4096  # several times what the largest models have
-COUNTED = ("layers", "n_layer", "depth", "blocks", "experts")
+COUNTED = ("layers", "n_layer", "depth", "blocks", "attention_types", "experts", "labels")
+# A layer for each item or letter.
+LISTED = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+NUMBERED, NUMBERS = ("extra_ids", "offset"), 2**16  # keys of tokenizers that make so many tokens by themselves
 KERNELS = ("attn_implementation", "attn_implementation_internal", "experts_implementation")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -44,6 +47,7 @@ def check_tokenizer(model: Path | str) -> None:
     _check_regular(Path(model))
     sizes = TOKENIZERS | CONFIGS
     contents = {name: read_object(path, sizes[name]) for name, path in _files(model, sizes)}
+    _check_counts(model, contents.get("config.json", {}))  # whoever loads a tokenizer reads the configuration, too
     try_tokenizer([path for _, path in _files(model, BIG_FILES)])
     folder = Path(model)
     for template in [folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja")]:
@@ -55,6 +59,11 @@ def check_tokenizer(model: Path | str) -> None:
     for key, kinds in (("chat_template", (str, dict, list)), ("model_max_length", (int, float))):
         if not isinstance(own.get(key), (*kinds, type(None))):
             raise UserError(f"{model}: tokenizer_config.json: `{key}` is {own[key]!r}; fetch the folder again.")
+    for key in NUMBERED:
+        if isinstance(own.get(key), int) and own[key] > NUMBERS:
+            raise UserError(
+                f"{model}: tokenizer_config.json: `{key}` is {own[key]}; no tokenizer has more than {NUMBERS}."
+            )
     if not own.get("auto_map"):
         return
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
@@ -73,11 +82,8 @@ def check_weights(model: Path | str, causal: bool = True) -> None:
     _check_regular(Path(model))
     contents = {name: read_object(path, CONFIGS[name]) for name, path in _files(model, CONFIGS)}
     config = contents.get("config.json", {})
-    for place, value in _values(config):
-        # Layers are built before weights are looked at; an attention with a slash in its name is code of the hub.
-        most = EXPERTS if place.endswith("experts") else LAYERS
-        if isinstance(value, int) and place.endswith(COUNTED) and value > most:
-            raise UserError(f"{model}: config.json: `{place}` is {value}; no model has more than {most}.")
+    _check_counts(model, config)
+    for place, value in _values(config):  # an attention with a slash in its name is code of the hub
         if isinstance(value, str) and "/" in value and any(key.endswith(KERNELS) for key in place.split(".")):
             raise UserError(
                 f"{model}: config.json: `{place}` names the kernel {value!r} of the hub, which is code; remove the key."
@@ -185,13 +191,24 @@ def _check_regular(folder: Path) -> None:
             raise UserError(f"{path}: this is no regular file; fetch the folder again.")
 
 
-def _values(config: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of everything in a configuration and the configurations within it."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _values(value, f"{place}{key}.")
-        else:
-            yield f"{place}{key}", value
+def _check_counts(model: Path | str, config: dict[str, Any]) -> None:
+    """Refuse a configuration that asks for very many layers or labels: they are built before weights are looked at."""
+    for place, value in _values(config):
+        most = EXPERTS if place.endswith(("experts", "labels")) else LAYERS
+        count = len(value) if isinstance(value, list | str) and place.endswith(LISTED) else value
+        if isinstance(count, int) and place.endswith((*COUNTED, *LISTED)) and count > most:
+            raise UserError(f"{model}: config.json: `{place}` is {count}; no model has more than {most}.")
+
+
+def _values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of everything in a configuration, in those within it, and in lists (at the list's place)."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _values(inner, f"{place}.{key}" if place else key)
+        return
+    yield place, value
+    for item in value if isinstance(value, list) else ():
+        yield from _values(item, place)
 
 
 def _own_code(model: Path | str, name: str, built_in: bool) -> None:
