@@ -115,6 +115,27 @@ def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, he
     assert "success\t60.0% (" in output
 
 
+def test_evaluate_takes_the_temperature_that_params_yaml_evaluates_at(fake_server: Any, here: Path) -> None:
+    """`collect` samples at the agent's own, which makes attempts that differ."""
+    Path("params.yaml").write_text("agent: {temperature: 0.7}\nevaluate: {temperature: 0.0}\n")
+    asked: list[float] = []
+
+    def notes(body: dict[str, Any]) -> str:
+        asked.append(body["temperature"])
+        return right(body)
+
+    with fake_server(reply=notes) as server, fake_server(reply=says) as users:
+        far = ["--url", server.url, "--model", "mine", "--user-url", users.url, "--user-model", "theirs"]
+        output = sweetrl("evaluate", "--tasks", "tasks.jsonl", *far)
+        assert set(asked) == {0.0} and "temperature\t0\n" in output
+        asked.clear()
+        sweetrl("evaluate", "--tasks", "tasks.jsonl", "--temperature", 0.5, *far)
+        assert set(asked) == {0.5}
+        asked.clear()
+        sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
+    assert set(asked) == {0.7}
+
+
 def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
     def warm(body: dict[str, Any]) -> str:
         """Right at 0.5; without a word to the user at 0."""

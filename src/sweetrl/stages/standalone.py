@@ -94,14 +94,15 @@ def evaluate_standalone(
 ) -> dict[str, Any]:
     """Attempt each task of a file once; return success, mean reward (both with intervals), questions and costs.
 
-    At several `temperatures` (by default `agent.temperature` alone) each of them attempts all tasks, with the same
-    seeds: what is returned is then the best one's, with every one's under `temperatures`, and the dialogues lie in a
-    folder for each in `out`. `report` is a file for what is returned.
+    At several `temperatures` (by default the one that the stage `evaluate` samples at) each of them attempts all tasks,
+    with the same seeds: what is returned is then the best one's, with every one's under `temperatures`, and the
+    dialogues lie in a folder for each in `out`. `report` is a file for what is returned.
     """
     for temperature in temperatures:
         if not 0.0 <= temperature < math.inf:
             raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
     settings = with_values(settings, {"collect.lost_share": settings.evaluate.lost_share})
+    settings = settings.model_copy(update={"agent": settings.evaluated_agent})
     each = [with_values(settings, {"agent.temperature": value}) for value in dict.fromkeys(temperatures)] or [settings]
     several = len(each) > 1
     if out is not None:
