@@ -167,7 +167,7 @@ def test_claims_are_those_of_the_file_and_say_when_they_were_written(folder: Pat
 def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(folder: Path) -> None:
     stages = {
         "sweet": {"train-policy": {"pairs": 9.0}},
-        "sweet-iterations": {"iterate": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
+        "sweet-iterations": {"iterate": {f"iteration_{number}/success": number / 20 for number in range(2, 12)}},
         "grpo": {"train-policy": {"final/success": 0.3}},
         "large-sweet": {},
         "large-rft": {},
@@ -178,14 +178,14 @@ def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(folder: Pat
         rows = results(0.9 if name == "large-rft" else 0.4, 7)
         keep(folder, name, 7, {"0": rows, "1": rows}, chosen=1.0, training=training)
     recorded = write_report()
-    assert recorded["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
+    assert recorded["rows"]["sweet-iterations"]["on_the_way"] == [number / 20 for number in range(2, 12)]
     assert recorded["rows"]["grpo"]["on_the_way"] == [0.3]
     gap = recorded["rows"]["large-rft"]["at"]["0"]["difference"]["success"]
     assert gap["value"] > 0.3, "against SWEET-RL on the same base"
     assert "dialogues" not in recorded["rows"]["sweet"]
     assert "large-zero-shot 7" in recorded["missing"] and "large-zero-shot 8" not in recorded["missing"]
     text = Path("results.md").read_text(encoding="utf-8")
-    assert f"| SWEET-RL, three iterations | 6,000 | {percent(0.4)}, {percent(0.5)} |" in text
+    assert f"| SWEET-RL, three iterations | 6,000 | {percent(0.1)}, {percent(0.15)}, " in text
     assert text.index("### Table 4") < text.index("### Online")
     assert "minus larger base, SWEET-RL, T = 0" in table(text, "Table 4")[0]
     head, *held_out = table(text, "Held-out domains")

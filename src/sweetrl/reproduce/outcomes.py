@@ -331,7 +331,8 @@ def _on_the_way(measured: Measured) -> list[float]:
     seeds = []
     for facts in measured.stages.values():
         metrics = _metrics(facts, "train-policy") | _metrics(facts, "iterate")
-        iterations = sorted(name for name in metrics if name.startswith("iteration_") and name.endswith("/success"))
+        iterations = [name for name in metrics if name.startswith("iteration_") and name.endswith("/success")]
+        iterations.sort(key=lambda name: int(name.removeprefix("iteration_").removesuffix("/success")))
         seeds.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
     return [statistics.fmean(values) for values in zip(*seeds, strict=False)]
 
