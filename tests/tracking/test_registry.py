@@ -13,7 +13,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import write_json
-from sweetrl.stages.registration import evaluation_key, known_registration, register_policy
+from sweetrl.stages.registration import config_of, evaluation_key, known_registration, register_policy
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, split_reference
@@ -142,6 +142,16 @@ def test_evaluations_at_different_prices_of_a_question_are_not_compared(project:
 
     assert key(0.0) == evaluation_key(settings, project)
     assert len({key(0.0), key(0.05), key(0.1)}) == 3
+
+
+def test_an_agent_that_answers_at_once_is_compared_and_registered_as_such(project: Path, settings: Settings) -> None:
+    """Evaluated by `method: single-turn` a champion looked far worse than before, on the same tasks."""
+    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"prompt": "full"})})
+    single = full.model_copy(update={"method": "single-turn"})
+    assert evaluation_key(single, project) != evaluation_key(full, project)
+    before, after = config_of(full, project), config_of(single, project)
+    assert (before.max_turns, after.max_turns) == (settings.agent.max_turns, 1)
+    assert before.system_prompt != after.system_prompt
 
 
 def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
