@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sweetrl import plugins
 from sweetrl.backend.suite import generate
 from sweetrl.colbench.files import named_by_content, trajectory_row, write_trajectories
 from sweetrl.colbench.find import load_domain
@@ -53,6 +55,21 @@ def attempts(tasks: Sequence[Task], rewards: Sequence[float | None] = (0.5, 0.5)
             messages = (Message("user", task.problem_description), Message("assistant", f"I WANT TO ANSWER:\n{answer}"))
             dialogues.append(Trajectory(task, number, messages, answer=answer, reward=reward))
     return dialogues
+
+
+def test_a_mended_reward_scores_every_dialogue(own_code: Callable[[Path, str], Path]) -> None:
+    """What a reward had scored before it failed was kept with its old rewards, beside the new ones."""
+    write_trajectories(Path("said.jsonl"), attempts(generate("test", 3, seed=1), [None]), 1)
+    Path("params.yaml").write_text("collect: {shard: 1}\nreward: {function: 'mine:worth'}\n")
+    fails = "def worth(task, dialogue, scored=[]):\n    scored.append(task)\n    return None if scored[1:] else 0.25\n"
+    own_code(Path.cwd(), fails)
+    with pytest.raises(UserError, match="it must return a number"):
+        import_("said.jsonl")
+    plugins.find.cache_clear()
+    sys.modules.pop("mine")
+    own_code(Path.cwd(), "def worth(task, dialogue):\n    return 0.75\n")
+    _, dialogues = import_("said.jsonl")
+    assert [dialogue.reward for dialogue in dialogues] == [0.75] * 3
 
 
 def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:

@@ -17,7 +17,7 @@ from itertools import islice
 from json import dumps
 from pathlib import Path
 
-from sweetrl.api.calls import settings_of, unfinished
+from sweetrl.api.calls import chosen, settings_of, unfinished
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import named_by_content, parse_trajectory
 from sweetrl.colbench.find import load_domain
@@ -31,6 +31,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, publish, write_text
 from sweetrl.methods.base import find_method
+from sweetrl.plugins import is_plugin, source_of
 from sweetrl.protocols import Scorer
 from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize
@@ -215,8 +216,10 @@ def import_standalone(
             raise UserError(f"{path}: there is no such file; name trajectory files or logs (.jsonl or .parquet).")
     tasks = [task for path in held_out for task in read_any_tasks(path, domain)]
     tree = settings.model_dump(mode="json", by_alias=True)
-    deciding = {name: tree[name] for name in ("suite", "suite_options", "agent", "reward", "similarity", "collect")}
-    key = digest([deciding, *((str(path), dvc_hash(path)) for path in [*files, *held_out])])
+    sections = ("suite", "suite_options", "agent", "reward", "browser", "similarity", "collect")
+    code = [source_of(group, name) for group, name in chosen(settings).items() if is_plugin(group, name)]
+    read = [(str(path), dvc_hash(path)) for path in [*files, *held_out, *code]]
+    key = digest([{name: tree[name] for name in sections}, *read])
     with unfinished(out, key) as scratch:
         store = TrajectoryStore(scratch)
         counts = import_dialogues(Importer(domain, files, tasks), store)
