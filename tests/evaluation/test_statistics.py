@@ -58,6 +58,15 @@ def test_values_that_differ_by_rounding_alone_are_equal():
     assert gain.low == gain.high == gain.value == pytest.approx(0.03)
 
 
+def test_rewards_that_differ_by_rounding_alone_show_no_difference():
+    """Of a reward less the price of its questions: 0.8 - 0.1 and 0.9 - 0.2 are two numbers."""
+    before, after = [0.9 - 0.2] * 20, [0.8 - 0.1] * 20
+    assert before != after
+    gain = paired_difference(before, after)
+    assert gain.low == gain.high == gain.value == 0.0
+    assert paired_p_value(before, after) == sign_flip_bound(before, after) == 1.0
+
+
 def test_pairing_removes_the_difference_between_tasks():
     generator = np.random.default_rng(2)
     hardness = generator.uniform(0, 0.9, 200)

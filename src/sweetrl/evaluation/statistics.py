@@ -86,8 +86,11 @@ def paired_difference(
 
 
 def gaps_of(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return after - before, task by task; ValueError where they differ in number."""
-    return [float(new) - float(old) for old, new in zip(before, after, strict=True)]
+    """Return after - before, task by task, 0 where they differ by rounding; ValueError where they differ in number."""
+    return [
+        0.0 if math.isclose(new, old, rel_tol=ROUNDING, abs_tol=ROUNDING) else float(new) - float(old)
+        for old, new in zip(before, after, strict=True)
+    ]
 
 
 def paired_p_value(before: Sequence[float], after: Sequence[float], resamples: int = 10_000, seed: int = 0) -> float:
