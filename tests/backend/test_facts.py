@@ -139,6 +139,11 @@ def test_a_slice_in_a_tuple_index_costs_no_other_sentence() -> None:
     assert "If n is not given, 3 is used." in [fact.text for fact in facts]
 
 
+def test_an_expression_of_hundreds_of_terms_costs_no_other_sentence() -> None:
+    facts = described(f"def f(x):\n    if {' + '.join(['x'] * 500)}:\n        return 3\n    return 1")
+    assert [fact.text for fact in facts] == ["In all other cases, it should return 1."]
+
+
 def test_scores_do_not_depend_on_the_order_of_a_set() -> None:
     facts = described(
         "def f(price, hours, weight, night, customers):\n"
@@ -167,6 +172,13 @@ def test_scores_do_not_depend_on_the_order_of_a_set() -> None:
         ("return time.count('a')", 'It should return how often "a" occurs in the time.'),
         ("return sum(x, start=5)", "It should return what sum gives for x and start 5."),
         ("return time.split(sep=',')", 'It should return what split gives for the time and sep ",".'),
+        ("return (-x) ** 2", "It should return (minus x) squared."),
+        ("return sum(x) ** 2", "It should return (the sum of x) squared."),
+        ("return abs(time - x) ** 3", "It should return the absolute value of (the time minus x) cubed."),
+        (
+            "for n in range(x, 0 + 1, -1):\n        print(n)",
+            "For each n from x up to but not including 0 plus 1 in steps of minus 1, it prints n.",
+        ),
         ("total: int = 0\n    for each in x:\n        total += each", "The total starts at 0."),
         ("low = 0\n    high = 1\n    for _ in x:\n        low, high = high, low + high", "The low starts at 0."),
     ],

@@ -138,7 +138,9 @@ class English:
             root = "the square root of {}"
             form = {"2": "{} squared", "3": "{} cubed", "0.5": root, "1 / 2": root}.get(ast.unparse(right))
             if form:
-                return form.format(self.part(left))
+                phrase = self.part(left)
+                unclear = isinstance(left, ast.UnaryOp) or (isinstance(left, ast.Call) and phrase[-1] != ")")
+                return form.format(f"({phrase})" if unclear else phrase)
         if isinstance(node.op, ast.Mod):
             return f"the remainder of {self.part(left)} divided by {self.part(right)}"
         verb = OPERATORS.get(type(node.op))
@@ -262,7 +264,8 @@ class English:
         first = "0" if len(limits) == 1 else self.value(limits[0])
         end = limits[0] if len(limits) == 1 else limits[1]
         step = f" in steps of {self.value(limits[2])}" if len(limits) == 3 else ""
-        if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and ast.unparse(end.right) == "1":
+        down = isinstance(limits[-1], ast.UnaryOp)  # steps of minus 1: there the last number is end + 1
+        if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add) and ast.unparse(end.right) == "1" and not down:
             return f"for each {name} from {first} to {self.value(end.left)}{step}"
         if isinstance(end, ast.Constant) and isinstance(end.value, int) and not step:
             return f"for each {name} from {first} to {end.value - 1}"

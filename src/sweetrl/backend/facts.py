@@ -85,7 +85,7 @@ class Describer:
                     method(statement, context)
                 elif not isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass | ast.Global | ast.Nonlocal):
                     raise Unsayable(type(statement).__name__)
-            except Unsayable:
+            except (Unsayable, RecursionError):  # nobody says an expression of hundreds of terms
                 self.unsaid.append(statement)
 
     # Functions
