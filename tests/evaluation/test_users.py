@@ -54,6 +54,9 @@ def test_what_a_user_says_is_counted(
         ("The rate is 5.", "It is 15.", False),
         ("The rate is 5.", "It is 0.5.", False),
         ("The rate is 0.5.", "0.50, I think.", True),
+        ("The limit is 1000.", "It is 1,000.", True),
+        ("The limit is 1000.", "It is 1,000,000.", False),
+        ("The limits are 5 and 100.", "5, 100", True),
         ('Above that it is "large".', "Then it is called large.", True),
         ('It returns "huge" above 9.', "Above 9.", True),  # the question has the text already
     ],

@@ -43,6 +43,7 @@ FOREIGN_QUESTIONS = (
 FOR_THE_CODE = ("Please just show me the code you have in mind.", "Tell me everything you know about it, please.")
 _LITERAL = re.compile(r'"[^"]*"|(?<![\w.])\d+(?:\.\d+)?')
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # the comma of 1,000
 
 
 @dataclass
@@ -137,7 +138,8 @@ def says(words: str, fact: Fact, task: Task, question: str) -> bool:
     """Whether `words` say a fact: its numbers and quoted texts, but for those of the question and the request."""
     given = f"{question} {task.problem_description}"
     if literals := set(_LITERAL.findall(fact.text)) - set(_LITERAL.findall(given)):
-        numbers = {float(number) for number in _NUMBER.findall(words)}  # 15 does not say 5
+        digits = _THOUSANDS.sub("", words)
+        numbers = {float(number) for number in _NUMBER.findall(digits)}  # 15 does not say 5
         return all(
             literal.strip('"') in words if literal[0] == '"' else float(literal) in numbers for literal in literals
         )
