@@ -205,3 +205,6 @@ def test_a_conversation_with_an_agent_from_outside(env: sweetrl.Domain) -> None:
         wrong = world.begin(task, seed=7)
         assert wrong.say("I WANT TO ANSWER:\n```python\npass\n```") is None
         assert wrong.outcome == "answered" and wrong.score().reward == 0.0
+        half = world.begin(task, seed=7)
+        half.say("What is the rate \ud800?")
+        assert half.messages[1].content == "What is the rate ??"

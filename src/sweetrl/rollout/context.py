@@ -115,8 +115,9 @@ class Conversation:
     def say(self, reply: str) -> str | None:
         """Take the agent's reply; return what the user says to it, or None where the dialogue ends.
 
-        Raises RuntimeError after the end.
+        Half of a surrogate pair, which no file can hold, becomes a question mark. Raises RuntimeError after the end.
         """
+        reply = reply.encode("utf-8", "replace").decode("utf-8")
         self._dialogue.take(Completion((), (), reply, "stop"))
         if not self.done:
             self._dialogue.ask()
