@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.models.check import ADAPTER_WEIGHTS
 from tests.hostile.conftest import change, load
 
 
@@ -26,11 +27,23 @@ def test_an_adapter_of_another_architecture_is_not_taken_for_the_base(tiny_model
 
     from sweetrl.models.load import load_lora, load_weights
 
-    weights = load_file(adapter / "adapter_model.safetensors")
-    for changed in ({name.replace("layers", "h"): value for name, value in weights.items()}, {}):
-        save_file(changed, adapter / "adapter_model.safetensors")
-        with pytest.raises(UserError, match=rf"the adapter lacks {len(weights)} of the tensors"):
-            load_lora(load_weights(tiny_model, "float32"), adapter)
+    weights = load_file(adapter / ADAPTER_WEIGHTS)
+    save_file({name.replace("layers", "h"): value for name, value in weights.items()}, adapter / ADAPTER_WEIGHTS)
+    with pytest.raises(UserError, match=rf"the adapter lacks {len(weights)} of the tensors"):
+        load_lora(load_weights(tiny_model, "float32"), adapter)
+
+
+@pytest.mark.parametrize("asked", [{"r": 40_000}, {"rank_pattern": {"q_proj": 40_000}}])
+def test_an_adapter_of_a_higher_rank_than_its_weights_is_refused_before_it_is_made(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    """Made first, the adapter of a few kilobytes takes gigabytes."""
+    from sweetrl.models.load import load_lora, load_weights
+
+    monkeypatch.setattr("peft.get_peft_model", lambda *_: pytest.fail("the adapter is made"))
+    change(adapter / "adapter_config.json", **asked)
+    with pytest.raises(UserError, match=r"asks for rank 40000 .*, and the weights have 2;"):
+        load_lora(load_weights(tiny_model, "float32"), adapter)
 
 
 def test_incomplete_weights_are_refused_and_not_drawn_at_random(folder: Path) -> None:

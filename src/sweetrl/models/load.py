@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError, extras
-from sweetrl.models.check import check_adapter, check_pictures, check_tokenizer, check_weights
+from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter, check_pictures, check_tokenizer, check_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -99,6 +99,7 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     check_adapter(adapter)
     with _as_user_error(adapter, "LoRA adapter for this base"), quiet_peft():
         config = LoraConfig.from_pretrained(str(adapter))
+        _check_rank(Path(adapter), max(config.r, *config.rank_pattern.values()) if config.rank_pattern else config.r)
         config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
         config.inference_mode = True
         adapted = get_peft_model(model, config)
@@ -115,6 +116,20 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
             f"({missing[0]}); it was trained on another base, or is not whole: fetch it again."
         )
     return adapted
+
+
+def _check_rank(adapter: Path, lora_rank: int) -> None:
+    """Refuse an adapter whose configuration asks for a higher rank than its weights have: all would be made first."""
+    from safetensors import safe_open
+
+    with safe_open(adapter / ADAPTER_WEIGHTS, framework="pt") as file:
+        inner = [name for name in file.keys() if "lora_A" in name or "lora_embedding_A" in name]  # noqa: SIM118
+        stored = max((file.get_slice(name).get_shape()[0] for name in inner), default=0)
+    if lora_rank > stored:
+        raise UserError(
+            f"{adapter}: adapter_config.json asks for rank {lora_rank} (`r`, `rank_pattern`), and the weights have "
+            f"{stored}; fetch the adapter again."
+        )
 
 
 def make_saveable(config: Any) -> None:
