@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import ValidateSettings
 from sweetrl.validation.quality import KEPT, line, read_history, remember, write_page
-from sweetrl.validation.suites import Rule, Table, Verdict
+from sweetrl.validation.suites import Rule, Table, Verdict, trajectories_table
 from sweetrl.validation.tables import KEYS, Rows, Summary
 
 SUMMARY = Summary("b9", 2, 4, 0, 0.5, 0.01, 0.5, 3.0, 0.1)
@@ -96,3 +97,9 @@ def test_a_line_keeps_values_and_bounds_in_sight() -> None:
     assert [y for _, y in places] == [26.0, 4.0, 15.0], "the largest value is on top"
     assert drawn.count('class="bound"') == 2 and 'class="ok"' in drawn and "0.5 now, 0.9 before" in drawn
     assert 'class="not"' in line([0.0], (None, 0.0), False), "one batch, all values equal"
+
+
+def test_a_share_that_is_allowed_is_written_as_it_is_set() -> None:
+    rules = trajectories_table(Rows(), ValidateSettings(duplicate_share=0.005, lost_share=0.07)).rules
+    says = " ".join(rule.says for rule in rules)
+    assert "at most 0.5% of the attempts may repeat" in says and "at most 7% of the dialogues may be lost" in says

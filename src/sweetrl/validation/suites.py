@@ -134,14 +134,14 @@ def trajectories_table(
         Rule("unique_seeds", UNIQUE, {"column": "seed"}, "no two sampled dialogues may share a seed", again),
         _empty(
             "duplicate",
-            f"at most {settings.duplicate_share:.0%} of the attempts may repeat another word for word "
+            f"at most {100 * settings.duplicate_share:g}% of the attempts may repeat another word for word "
             "(validate.duplicate_share)",
             "raise agent.temperature, or collect more varied tasks",
             mostly=1.0 - settings.duplicate_share,
         ),
         _empty(
             "lost",
-            f"at most {settings.lost_share:.0%} of the dialogues may be lost (validate.lost_share)",
+            f"at most {100 * settings.lost_share:g}% of the dialogues may be lost (validate.lost_share)",
             "see why in the dialogues' `error`, then collect the batch again",
             mostly=1.0 - settings.lost_share,
         ),
