@@ -160,8 +160,11 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
         ('{"a\\ud800": 1, "a\\ud800": 2}', "is there twice"),
     ],
 )
-def test_no_number_and_no_key_ends_an_import_with_a_trace(row: str, words: str) -> None:
-    Path("params.yaml").write_text('reward: {function: "math:fsum"}\n')  # whose bounds are infinite
+def test_no_number_and_no_key_ends_an_import_with_a_trace(
+    row: str, words: str, own_code: Callable[[Path, str], Path]
+) -> None:
+    own_code(Path.cwd(), "def worth(task, dialogue):\n    return 0.5\n")
+    Path("params.yaml").write_text("reward: {function: 'mine:worth'}\n")  # whose bounds are infinite
     name = write("a.jsonl", row, chat("Two?", "x"))
     with pytest.raises(UserError, match=f"line 1: .*{words}"):
         import_(name)
