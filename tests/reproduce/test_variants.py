@@ -15,6 +15,7 @@ from sweetrl.methods.base import find_method
 from sweetrl.methods.baselines import AnsweredTurns
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
+from sweetrl.reproduce.tuning import read_tuning
 from sweetrl.reproduce.variants import TABLES, VARIANTS, Variant, merged, variant_named
 from sweetrl.types import Message, Task, Trajectory
 from tests.reproduce.made import ROOT, profile_folder
@@ -216,7 +217,7 @@ def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
     assert (tmp_path / "models").exists() == (name == "frontend")
 
 
-@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter", "uninformed"])
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter"])
 def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal_budgets(name: str) -> None:
     profile = run.Profile(ROOT / "reproduce" / name)
     sweet, without = (settings_of(profile.tree(31), profile.variant(row)) for row in ("sweet", "no-privileged"))
@@ -225,5 +226,16 @@ def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal
     assert without.model_copy(update={"critic": seen}) == sweet, "these rows differ in c alone"
     tuning = profile.values["tuning"]
     assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
-    if name != "uninformed":
-        assert {"rft", "multi-turn-dpo"} <= tuning.keys() and {len(grid) for grid in tuning.values()} == {4}
+    assert {"rft", "multi-turn-dpo"} <= tuning.keys() and {len(grid) for grid in tuning.values()} == {4}
+
+
+def test_rows_on_a_base_that_was_not_taught_have_the_best_of_equally_many_runs() -> None:
+    values = run.Profile(ROOT / "reproduce/uninformed").values
+    runs = read_tuning(ROOT / "reproduce/uninformed/tuning.yaml")
+    tuning = values["tuning"]
+    assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
+    for name in ("rft", "multi-turn-dpo", "answered-turns", "sweet", "no-privileged", "conditioned"):
+        own = [run for run in runs if run["variant"] == name]
+        assert [each["settings"] for each in own] == tuning[name] and len(own) == 7
+        best = max(own, key=lambda each: each["at"]["0"]["success"])
+        assert values["variant_settings"][name] == best["settings"]
