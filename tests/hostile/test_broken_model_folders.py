@@ -31,6 +31,9 @@ def test_an_adapter_of_another_architecture_is_not_taken_for_the_base(tiny_model
     save_file({name.replace("layers", "h"): value for name, value in weights.items()}, adapter / ADAPTER_WEIGHTS)
     with pytest.raises(UserError, match=rf"the adapter lacks {len(weights)} of the tensors"):
         load_lora(load_weights(tiny_model, "float32"), adapter)
+    save_file({}, adapter / ADAPTER_WEIGHTS)
+    with pytest.raises(UserError, match=r"asks for rank 2 .*, and the weights have 0;"):
+        load_lora(load_weights(tiny_model, "float32"), adapter)
 
 
 @pytest.mark.parametrize("asked", [{"r": 40_000}, {"rank_pattern": {"q_proj": 40_000}}])

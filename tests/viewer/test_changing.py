@@ -245,7 +245,8 @@ def test_numbers_that_are_none_do_not_hide_a_dialogue(
     viewer = open_viewer(str(other), settings, tmp_path)
     with serving(viewer) as address, chromium.looking(address + fragment(viewer.dialogues.catalogue, 48)) as tab:
         tab.until("document.querySelector('.about')?.innerText.includes('tests\\n1')")
-        assert " over " in tab.js("document.querySelector('.pair').textContent")
+        made = tab.js("[...document.querySelectorAll('.pair')].map(pair => [pair.textContent, pair.title])")
+        assert made == [["1 over 4", ""], *[["1 over 3", "margin 0.500"]] * 2]  # no margin where it is infinite
     assert export(viewer, tmp_path / "out", 0) == 64
 
 

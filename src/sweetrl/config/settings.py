@@ -363,8 +363,8 @@ def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
             listed = "docs/parameters.md lists all" if kind is Settings else f"known are {names}"
             meant = did_you_mean(key, setting_keys(kind))
             raise UserError(f"{where}: unknown parameter `{key}`{meant}; {listed}.") from error
-        given = "" if isinstance(first["input"], dict) else f" = {first['input']!r}"
-        subject = f"parameter `{key}`{given}: " if key else ""  # what is wrong with keys together names them itself
+        value = "" if isinstance(first["input"], dict) else f" = {first['input']!r}"
+        subject = f"parameter `{key}`{value}: " if key else ""  # what is wrong with keys together names them itself
         raise UserError(f"{where}: {subject}{first['msg'].removeprefix('Value error, ')}.") from error
 
 
