@@ -65,7 +65,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
     assert set(values.get("fewer_seeds", {"variants": []})["variants"]) <= named
     assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
-    least = {0.0} if profile == "colbench" else {0.0, 1.0}  # there sampling takes too long
+    least = {0.0} if profile in ("colbench", "smollm2") else {0.0, 1.0}  # there sampling takes too long
     assert least <= set(values["temperatures"])
     assert {*values["temperatures"]} <= {*values["choose"]["grid"]}
     assert set(values["persona_variants"]) <= named
@@ -225,7 +225,7 @@ def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal
     seen = without.critic.model_copy(update={"privileged": True})
     assert without.model_copy(update={"critic": seen}) == sweet, "these rows differ in c alone"
     tuning = profile.values["tuning"]
-    assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
+    assert tuning["sweet"] == tuning["no-privileged"]
     assert {"rft", "multi-turn-dpo"} <= tuning.keys() and {len(grid) for grid in tuning.values()} == {4}
 
 
