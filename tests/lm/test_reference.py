@@ -136,37 +136,32 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
     assert metrics["log_ratio/chosen"] == pytest.approx(sum(scores[a].item() for a, _ in PAIRS) / len(PAIRS), abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)])
-def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [Layout("blocks"), Layout("blocks", tokens=90), Layout(None, 500)])
+@pytest.mark.parametrize("normalization", ["turn", "none"])
+def test_candidates_scored_on_a_shared_prefix(
+    adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, layout: Layout, normalization: str
+) -> None:
     """Every candidate as a dialogue of its own, against trees (whole, and split under a budget) and padded rows."""
-    from sweetrl.sweet.critic import branch_logprobs
+    from sweetrl.sweet.critic import LogRatioCritic
+    from sweetrl.types import Reply
 
     model, tolerance = adapted
     model.eval()
-    chance = random.Random(0)
-    for trunk, other in zip(rows[:4], rows[4:8], strict=True):
-        branches = [
-            [tuple(chance.randrange(10, 500) for _ in range(length)) for length in chance.sample(range(1, 20), 4)]
+    view = CriticSettings(normalization=normalization, privileged=False)  # type: ignore[arg-type]
+    critic, chance = LogRatioCritic(model, BACKEND, chat, "Help.", view, layout), random.Random(0)
+    for dialogue in trajectories[:4]:
+        trunk = encode(dialogue, chat, "Help.")
+        turns = [
+            [Reply(tuple(chance.choices(range(10, 500), k=length)), "") for length in chance.sample(range(1, 20), 4)]
             for _ in trunk.spans
         ]
-        for mean in (True, False):
-            logprobs = branch_logprobs(model, trunk, branches, layout)
-            for (start, _), replies, sides in zip(trunk.spans, branches, logprobs, strict=True):
-                for reply, (policy, base) in zip(replies, sides, strict=True):
-                    value = ((policy - base).mean() if mean else (policy - base).sum()).item()
-                    alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
-                    expected = slow_score(model, alone, "turn" if mean else "none").item()
-                    assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
-        # The official code's reference is given another context, without c.
-        turns = min(len(trunk.spans), len(other.spans))
-        logprobs = branch_logprobs(model, trunk, branches[:turns], layout, reference_trunk=other)
-        value = (logprobs[0][0][0] - logprobs[0][0][1]).mean().item()
-        (start, _), (elsewhere, _) = trunk.spans[0], other.spans[0]
-        reply = branches[0][0]
-        policy, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))
-        _, base = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
-        expected = sum(a.item() - b.item() for a, b in zip(policy[0], base[0], strict=True)) / len(reply)
-        assert math.isclose(value, expected, abs_tol=tolerance * 20)
+        (advantages,) = critic.rate([(dialogue, turns)])
+        for (start, _), replies, values in zip(trunk.spans, turns, advantages, strict=True):
+            for reply, value in zip(replies, values, strict=True):
+                ids = reply.token_ids
+                alone = Row(trunk.token_ids[:start] + ids, ((start, start + len(ids)),))
+                expected = slow_score(model, alone, normalization).item()
+                assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
 
 
 def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:

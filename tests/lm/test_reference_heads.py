@@ -10,6 +10,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.config.settings import CriticSettings
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, encode
 from sweetrl.lm.passes import Layout
 from sweetrl.types import Trajectory
@@ -103,3 +104,28 @@ def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory]
             (states,) = slow_states(model, row)
             pooled = states[-1] if kind == "value-head" else sum(states) / len(states)
             assert value == pytest.approx(slow_head(model, pooled).item(), abs=20 * tolerance)
+
+
+def test_a_head_cuts_its_passes_where_memory_is_short(
+    headed: Any, trajectories: list[Trajectory], chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from sweetrl.sweet import head_critics
+    from sweetrl.types import Reply
+
+    view = CriticSettings(parameterization="value-head", privileged=False)
+    turns = [[Reply(chat.reply(text), text) for text in ("What is the rate?", "Yes.", "No.")]]
+    critic = head_critics.HeadCritic(headed[0].eval(), Backend(), chat, "Help.", view, Layout(None))
+    expected, compute, room = critic.rate([(trajectories[0], turns)]), head_critics.turn_values, 1
+
+    def short(model: Any, rows: dict[str, Any], pooling: str) -> Any:
+        if len(rows["tokens"]) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return compute(model, rows, pooling)
+
+    monkeypatch.setattr(head_critics, "turn_values", short)
+    assert critic.rate([(trajectories[0], turns)])[0][0] == pytest.approx(expected[0][0], abs=1e-5)
+    room = 0
+    with pytest.raises(UserError, match="cannot be cut"):
+        critic.rate([(trajectories[0], turns)])

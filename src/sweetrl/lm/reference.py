@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -46,10 +46,14 @@ def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout, together
     return result
 
 
-def _computed(
-    model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch.
+def in_passes(
+    model: nn.Module,
+    rows: Sequence[Row],
+    layout: Layout,
+    micro_batches: Iterable[Sequence[int]],
+    compute: Callable[[Any, dict[str, Any]], Tensor],
+) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """Yield the indices of each micro-batch's rows and what `compute` makes of model and batch, on the CPU.
 
     Where memory is short, each is computed in twice as many parts from then on.
     """
@@ -64,7 +68,7 @@ def _computed(
             try:
                 with torch.no_grad():
                     passes = [layout.collate(some[first:last]) for first, last in pairwise(cuts) if first < last]
-                    values = torch.cat([reply_logprobs(model, to_device(batch, device)).cpu() for batch in passes])
+                    values = torch.cat([compute(model, to_device(batch, device)).cpu() for batch in passes])
             except torch.OutOfMemoryError as error:
                 if is_sharded(model):  # the others wait in the middle of their passes
                     raise no_room(layout.cost(some)) from error
@@ -74,7 +78,15 @@ def _computed(
                 parts *= 2
                 logger.warning("the device's memory is short: passes without gradients are cut into %d parts", parts)
                 torch.cuda.empty_cache()
-        for index, piece in zip(indices, values.split([row.reply_tokens for row in some]), strict=True):
+        yield indices, values
+
+
+def _computed(
+    model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
+    for indices, values in in_passes(model, rows, layout, micro_batches, reply_logprobs):
+        for index, piece in zip(indices, values.split([rows[index].reply_tokens for index in indices]), strict=True):
             yield index, piece.clone()
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.config.settings import CriticSettings, RankSettings
 from sweetrl.console.progress import first_process
-from sweetrl.lm.data import Row, encode
+from sweetrl.lm.data import encode
 from sweetrl.lm.head import without_adapter
 from sweetrl.lm.memory import pass_tokens
 from sweetrl.lm.passes import Layout, model_layout
 from sweetrl.lm.recorded import recorded_rows
 from sweetrl.lm.reference import row_logprobs
 from sweetrl.protocols import Chat, Replies, Work
-from sweetrl.sweet.data import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
+from sweetrl.sweet.data import REPLY, ScoredTokens, branch_rows, critic_row, header_length
 from sweetrl.sweet.training import TrainingJob, train_adapter
 from sweetrl.types import AgentTurn, Reply, TrainingResult, Trajectory
 
@@ -35,32 +35,6 @@ if TYPE_CHECKING:
     from sweetrl.protocols import Critic
 
 TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameterizations are a domain's own
-
-
-def branch_logprobs(
-    model: Any,
-    trunk: Row,
-    branches: Branches,
-    layout: Layout,
-    reference_trunk: Row | None = None,
-    scored: ScoredTokens = REPLY,
-) -> list[list[tuple[Tensor, Tensor]]]:
-    """log pi_theta and log pi_ref of every candidate at every turn of a dialogue, [its tokens] each, in float64.
-
-    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`. `model` is the critic; its reference is
-    itself with the adapter off, or as it is if it has none. `reference_trunk` is the dialogue without c, for the
-    official code's unconditioned reference; by default both are given the same context. `scored` says which tokens the
-    critic's side is taken over; the reference's are always the reply's own.
-    """
-
-    def logprobs(context: Row, tokens: ScoredTokens) -> list[Tensor]:
-        return [values.double() for values in row_logprobs(model, branch_rows(context, branches, tokens), layout)]
-
-    policy = logprobs(trunk, scored)
-    with without_adapter(model):
-        reference = logprobs(reference_trunk or trunk, REPLY)
-    sides = zip(policy, reference, strict=True)
-    return [[next(sides) for _ in replies] for replies in branches]
 
 
 @dataclass(frozen=True)
@@ -111,9 +85,17 @@ class LogRatioCritic:
     def _logprobs(
         self, dialogue: Trajectory, turns: Replies, scored: ScoredTokens = REPLY
     ) -> list[list[tuple[Tensor, Tensor]]]:
+        """log pi_theta and log pi_ref of every candidate at every turn of a dialogue, [its tokens] each, in float64.
+
+        `scored` says which tokens the critic's side is taken over; the reference's are always the reply's own.
+        """
         trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
-        plain = None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
-        return branch_logprobs(self.model, trunk, branches_of(turns), self.layout, plain, scored)
+        reference_trunk = trunk if self.conditioned_reference else encode(dialogue, self.chat, self.system)
+        policy = row_logprobs(self.model, branch_rows(trunk, turns, scored), self.layout)
+        with without_adapter(self.model):
+            reference = row_logprobs(self.model, branch_rows(reference_trunk, turns), self.layout)
+        sides = ((ours.double(), base.double()) for ours, base in zip(policy, reference, strict=True))
+        return [[next(sides) for _ in replies] for replies in turns]
 
 
 def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:

@@ -24,8 +24,6 @@ from sweetrl.types import Trajectory, TrajectoryPair
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
-Branches = Sequence[Sequence[tuple[int, ...]]]  # for each turn of a dialogue its candidate replies, as token ids
-
 
 def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, settings: CriticSettings) -> Row:
     """Lay out a dialogue as the critic sees it: with c at `settings.privileged_position`, if it sees c at all.
@@ -59,18 +57,13 @@ class ScoredTokens:
 REPLY = ScoredTokens()
 
 
-def branch_rows(trunk: Row, branches: Branches, scored: ScoredTokens = REPLY) -> list[Row]:
+def branch_rows(trunk: Row, turns: Replies, scored: ScoredTokens = REPLY) -> list[Row]:
     """Every candidate of every turn as a row: the trunk up to that turn and the candidate in the reply's place."""
     return [
-        reply_row(trunk.prompt(turn), reply, scored)
-        for turn, (_, replies) in enumerate(zip(trunk.spans, branches, strict=False))
+        reply_row(trunk.prompt(turn), reply.token_ids, scored)
+        for turn, (_, replies) in enumerate(zip(trunk.spans, turns, strict=False))
         for reply in replies
     ]
-
-
-def branches_of(turns: Replies) -> list[list[tuple[int, ...]]]:
-    """Return the token ids of the candidate replies at each turn."""
-    return [[reply.token_ids for reply in replies] for replies in turns]
 
 
 def all_tokens(row: Row) -> Row:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from sweetrl.config.settings import CriticSettings
-from sweetrl.lm.data import PreferenceData, collate
+from sweetrl.lm.data import PreferenceData
 from sweetrl.lm.head import POOLING, turn_values
-from sweetrl.lm.passes import Layout, to_device
+from sweetrl.lm.passes import Layout
+from sweetrl.lm.reference import in_passes
 from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.sweet.advantage import segment_mean, segment_sum
-from sweetrl.sweet.data import branch_rows, branches_of, critic_row
+from sweetrl.sweet.data import branch_rows, critic_row
 from sweetrl.sweet.losses import critic_loss, value_loss
 from sweetrl.sweet.trainer import Metrics, PreferenceTrainer, margin_metrics
 from sweetrl.types import Trajectory
@@ -44,14 +45,11 @@ class HeadCritic:
 
     def _values(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
         trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
-        rows = branch_rows(trunk, branches_of(turns))
-        device, pooling = next(self.model.parameters()).device, POOLING[self.view.parameterization]
-        values = [0.0] * len(rows)
-        with torch.no_grad():
-            for indices in self.layout.cut_rows(rows):
-                batch = to_device(collate([rows[index] for index in indices], self.layout.pad_id), device)
-                for index, value in zip(indices, turn_values(self.model, batch, pooling).tolist(), strict=True):
-                    values[index] = value
+        rows = branch_rows(trunk, turns)
+        rate, values = partial(turn_values, pooling=POOLING[self.view.parameterization]), [0.0] * len(rows)
+        for indices, rated in in_passes(self.model, rows, self.layout, self.layout.cut_rows(rows), rate):
+            for index, value in zip(indices, rated.tolist(), strict=True):
+                values[index] = value
         in_order = iter(values)
         return [[next(in_order) for _ in replies] for replies in turns]
 
