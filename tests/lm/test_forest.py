@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
-from sweetrl.lm.forest import build_forest, fed, forest_tokens, split_rows
+from sweetrl.lm.forest import Forest, build_forest, fed, forest_tokens, split_rows
 from sweetrl.lm.tree_attention import seen_blocks
 
 
@@ -29,6 +30,12 @@ def row_sets(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
+def ancestors(forest: Forest) -> Any:
+    """Whether node i (row) sees node j (column)."""
+    index = np.arange(len(forest.end))
+    return (index[None, :] <= index[:, None]) & (index[:, None] < forest.end[None, :])
+
+
 @given(row_sets(), st.booleans())
 def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: bool) -> None:
     forest = build_forest(rows, merge)
@@ -37,7 +44,7 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
     assert len(forest.token_ids) == expected
     if merge:
         assert forest_tokens(rows) == expected
-    sees = forest.ancestors()
+    sees = ancestors(forest)
     # What a node sees is its own prefix, in order.
     paths = [tuple(forest.token_ids[np.flatnonzero(line)].tolist()) for line in sees]
     assert set(paths) == prefixes and all(
@@ -59,7 +66,7 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
 def test_blocks_are_seen_wholly_in_part_or_not_at_all(rows: list[Row], block: int) -> None:
     forest = build_forest(rows)
     count = len(forest.end) // block
-    end, sees = forest.end[: count * block], forest.ancestors()[: count * block, : count * block]
+    end, sees = forest.end[: count * block], ancestors(forest)[: count * block, : count * block]
     parts = sees.reshape(count, block, count, block)
     partly, wholly = seen_blocks(end, block)
     assert (partly == parts.any(axis=(1, 3))).all()

@@ -25,7 +25,7 @@ from tests.lm.slowly import TOLERANCE, adapted_model, slow_logprobs
 
 BACKEND = Backend()
 SYSTEM = "You help a user."
-LAYOUTS = [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)]
+LAYOUTS = [Layout("blocks"), Layout("blocks", tokens=90), Layout(None, 500)]
 
 
 @pytest.fixture(scope="module", params=["float64", "float32"])

@@ -220,15 +220,12 @@ def _forest_states(model: nn.Module, transformer: Any, rows: dict[str, Any]) -> 
     """The states [M, width] of a collated forest that predict something."""
     import torch
 
+    install(model)
     tree, input_ids = rows["tree"], rows["input_ids"]
-    if tree.backend == "dense":
-        more = {"attention_mask": tree.mask(input_ids.device, compute_dtype(model))}
-    else:
-        install(model)
-        # Without a mask transformers would ask the device whether the positions are those of packed rows.
-        more = {"attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
-        if tree.backend == "blocks":
-            more["tree"] = tree
+    # Without a mask transformers would ask the device whether the positions are those of packed rows.
+    more = {"attention_mask": torch.ones_like(input_ids, dtype=torch.bool)}
+    if tree.backend == "blocks":
+        more["tree"] = tree
     with masks_of(tree):
         states = transformer(input_ids=input_ids, position_ids=rows["position_ids"], use_cache=False, **more)
     hidden: Tensor = states.last_hidden_state[0].index_select(0, rows["predicting"])
@@ -246,16 +243,17 @@ def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None
     base, weight = base_of(model), next(model.parameters())
     config, attention = base.config.get_text_config(), base.config._attn_implementation
     limit = 1e-4 if compute_dtype(model).itemsize >= 4 else 0.1
+    for_trees, reason = _tree_backend(base, weight.device) if trees else (None, "")
     window, context = attention_window(config)
-    backends, reason = _backends(base, weight.device, window) if trees else ([], "")
     trunk = min(3 * window // 2, context - 4)
-    rows = probe_rows(config.vocab_size, trunk if backends and trunk < OF_CPU else 0)
+    rows = probe_rows(config.vocab_size, trunk if for_trees and trunk < OF_CPU else 0)
+    backends: list[Backend | None] = [for_trees, None] if for_trees else [None]
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             own = torch.cat([_own_logprobs(model, row, weight.device) for row in rows])
-            for backend in (*backends, None):
+            for backend in backends:
                 where = "tree" if backend else "flat batch"
                 try:
                     error = _apart(model, rows, backend, own)
@@ -274,16 +272,15 @@ def usable_backend(model: nn.Module, trees: bool = True) -> tuple[Backend | None
     raise UserError(f"{reason}; take another model, as of the Llama or Qwen families.")
 
 
-def _backends(base: Any, device: Any, window: int) -> tuple[list[Backend | None], str]:
-    """The backends that a model may take, the first that works; where there is none, the reason."""
+def _tree_backend(base: Any, device: Any) -> tuple[Backend | None, str]:
+    """The backend that a model may take for trees, or None and the reason."""
     config = base.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds or base._is_stateful:
-        return [], f"{config.model_type} has layers of kind {', '.join(sorted(kinds)) or 'state space'}"
-    backends: list[Backend | None] = [choose_backend(device)] if base._supports_attention_backend else []
-    if not window:  # the dense mask is one for all layers
-        backends.append("dense")
-    return backends, f"{config.model_type} keeps its window of {window} tokens to itself"
+        return None, f"{config.model_type} has layers of kind {', '.join(sorted(kinds)) or 'state space'}"
+    if not base._supports_attention_backend:
+        return None, f"{config.model_type} computes attention in code of its own"
+    return choose_backend(device), ""
 
 
 def attention_window(config: Any) -> tuple[int, int]:

@@ -1,9 +1,8 @@
-"""Tree attention: every node sees its ancestors and itself. Three backends that agree, for transformers' own models.
+"""Tree attention: every node sees its ancestors and itself. Two backends that agree, for transformers' own models.
 
 blocks  for CPUs: every path causally by itself, and all that hangs below a node against that node's path. No mask, no
         copy, no score too many; the parts of a query are joined by their log-sum-exp.
 flex    torch's FlexAttention with a block mask, which is a layer's mask: the kernel for CUDA devices.
-dense   one 4-D mask handed to the model: for any model that takes one, and for checks; S x S scores are computed.
 
 Models are left as they are. They look their attention up by name for every call; `install` registers one under the
 name TREE and sets it. Without a tree it is transformers' SDPA, so that flat batches and sampling run as before. Masks
@@ -27,7 +26,7 @@ from sweetrl.lm.head import base_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Backend = Literal["blocks", "flex", "dense"]
+Backend = Literal["blocks", "flex"]
 
 TREE = "sweetrl_tree"
 FLEX_BLOCK = 128  # forests are padded to a multiple of FlexAttention's blocks, so that few shapes are compiled
@@ -100,13 +99,6 @@ class TreeAttention:
     def depth(self) -> int:
         """Tokens of the longest path."""
         return int(self.forest.position.max()) + 1
-
-    def mask(self, device: Any, dtype: Any) -> Tensor:
-        """The additive mask [1, 1, S, S]."""
-        import torch
-
-        mask = torch.zeros(1, 1, *(2 * [len(self.forest.end)]), dtype=dtype)
-        return mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min).to(device)
 
     def block_mask(self, device: Any, window: int) -> Any:
         """FlexAttention's block mask over `padded` nodes; those beyond the forest see themselves."""
