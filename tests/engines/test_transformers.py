@@ -60,16 +60,16 @@ def tokens_of(completions: list[list[Completion]]) -> list[list[tuple[int, ...]]
     return [[completion.token_ids for completion in group] for group in completions]
 
 
-@pytest.mark.parametrize("sampling", [SAMPLING, Sampling(24, n=3), Sampling(12, temperature=0.7, top_p=0.8, n=2)])
-def test_logprobs_equal_a_plain_forward_pass(engine: TransformersEngine, sampling: Sampling) -> None:
-    prompts = make_prompts(engine, 20)
-    check_logprobs(engine.model, prompts, engine.sample(prompts, sampling))
-
-
-@pytest.mark.parametrize("sampling", [SAMPLING, Sampling(24, n=3, top_p=0.9), Sampling(24, temperature=0.0)])
-def test_a_completion_does_not_depend_on_its_batch(engine: TransformersEngine, sampling: Sampling) -> None:
+@pytest.mark.parametrize(
+    "sampling",
+    [SAMPLING, Sampling(24, n=3, top_p=0.9), Sampling(12, temperature=0.7, n=2), Sampling(24, temperature=0.0)],
+)
+def test_a_completion_has_the_models_logprobs_and_does_not_depend_on_its_batch(
+    engine: TransformersEngine, sampling: Sampling
+) -> None:
     prompts = make_prompts(engine, 20)
     together = engine.sample(prompts, sampling)
+    check_logprobs(engine.model, prompts, together)
     assert together == engine.sample(prompts, sampling)  # to the last bit
     assert tokens_of(together) == [tokens_of(engine.sample([prompt], sampling))[0] for prompt in prompts]
     assert tokens_of(together)[::-1] == tokens_of(engine.sample(prompts[::-1], sampling))

@@ -74,25 +74,3 @@ def test_the_dry_run_measures_every_kind_once(
         "policy-135m-trl",
         "quarter-measure-sweet",
     } <= {name for _, name in listed}
-
-
-def test_what_was_measured_before_a_failure_is_kept_and_nothing_after_the_devices(
-    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a kernel's failure every call fails: what follows has not been measured, and is left for a new process."""
-    failures = iter([None, RuntimeError("CUDA error: an illegal memory access was encountered")])
-
-    def release() -> None:
-        if failure := next(failures):
-            raise failure
-
-    def broken() -> Iterator[Any]:
-        yield {"layout": "trees"}
-        raise ValueError("flat is not to be")
-
-    monkeypatch.setattr(gpu, "release", release)
-    chosen, out = dict.fromkeys("abcd", (1.0, broken)), tmp_path / "gpu.jsonl"
-    assert gpu.measure(chosen, out, 10.0) == ["c", "d"]
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["piece"] for line in lines] == ["a", "a", "b", "b"]
-    assert lines[2]["layout"] == "trees" and lines[3]["failed"] == "ValueError: flat is not to be"

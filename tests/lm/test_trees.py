@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
+from sweetrl.config.settings import LoraSettings, PolicySettings
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate_pairs
 from sweetrl.lm.forest import forest_tokens, layout_order
 from sweetrl.lm.passes import Layout, cut_step, model_layout, share_of_step
@@ -346,42 +346,6 @@ def test_passes_keep_to_the_budget_and_neighbours_together() -> None:
         assert len(part.pairs) == 1 or forest_tokens(rows) <= 70
     order = [data.groups[index] for index in layout_order(data.rows)]
     assert len([1 for a, b in pairwise(order) if a != b]) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["critic", "policy"])
-def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: Path) -> None:
-    from sweetrl.sweet import trainer as trainers
-
-    data = dialogues()
-    epochs = 50 * 4 / len(data.pairs)
-    common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": epochs, "checkpoints": 1}
-    common |= {"batch_size": 4, "micro_batch_size": 4}
-    weights, losses = [], []
-    for layout, tokens, gradient_checkpointing in (
-        ("flat", 16384, False),
-        ("trees", 16384, False),
-        ("trees", 60, True),
-    ):
-        model = tiny("Llama", "float64", moved=False)
-        more = common | {"layout": layout, "tokens": tokens, "gradient_checkpointing": gradient_checkpointing}
-        folder = tmp_path / f"{layout}-{tokens}"
-        if kind == "critic":
-            trainer: Any = trainers.CriticTrainer(model, data, CriticSettings(beta=0.5, **more), folder, 0)
-        else:
-            trainer = trainers.PolicyTrainer(
-                model, data, PolicySettings(beta=0.5, sft_replay=0.5, **more), folder, 0, replay=0.5
-            )
-        history = trainer.fit()
-        assert len(history) == 50
-        losses.append([entry["loss"] for entry in history])
-        assert (history[0]["computed"] < 0.9) == (layout == "trees")
-        weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
-    for other, curve in zip(weights[1:], losses[1:], strict=True):
-        assert curve == pytest.approx(losses[0], abs=1e-6)  # the Trainer adds losses up in float32
-        assert max((other[name] - value).abs().max().item() for name, value in weights[0].items()) < 1e-9
-    start = tiny("Llama", "float64", moved=False).state_dict()
-    assert max((start[name] - value).abs().max().item() for name, value in weights[0].items()) > 1e-3
 
 
 def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

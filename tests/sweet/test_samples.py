@@ -76,29 +76,14 @@ def test_slots_and_their_graphs_serve_all_blocks(
     assert len(made) == (2 if critic == "judge" else 1)
 
 
-def test_another_model_has_its_own(
-    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
-) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    with torch.no_grad():
-        next(model.parameters()).mul_(1.5)
-    model.save_pretrained(tmp_path / "other")
-    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "other")
-    ranked(tiny_model, trajectories, tmp_path / "cache")
-    calls.clear()
-    ranked(tmp_path / "other", trajectories, tmp_path / "cache")
-    assert calls
-
-
-def test_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
+def test_weights_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
     tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path
 ) -> None:
-    """Somebody mends a base's generation config, or its tokenizer: weights and prompts are what they were."""
+    """Somebody mends a base's generation config, or its tokenizer, or trains it on: prompts are what they were."""
     import json
     import shutil
+
+    from safetensors.torch import load_file, save_file
 
     base = Path(shutil.copytree(tiny_model, tmp_path / "base"))
     first = ranked(base, trajectories, tmp_path / "cache")
@@ -113,3 +98,7 @@ def test_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
     (base / "tokenizer.json").write_text(json.dumps(tokenizer))
     reading = ranked(base, trajectories, tmp_path / "cache")
     assert reading == ranked(base, trajectories, None) != ending
+    weights = {name: 1.5 * weight for name, weight in load_file(base / "model.safetensors").items()}
+    save_file(weights, base / "model.safetensors", {"format": "pt"})
+    trained = ranked(base, trajectories, tmp_path / "cache")
+    assert trained == ranked(base, trajectories, None) != reading

@@ -72,11 +72,6 @@ def living(monkeypatch: pytest.MonkeyPatch) -> Living:
     return counted
 
 
-def test_a_list_would_be_noticed(store: TrajectoryStore, living: Living) -> None:
-    held = list(store)
-    assert living.most == len(held) == COUNT
-
-
 def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, Callable[[], object]]:
     """All that reads collected dialogues between `collect` and the trainers."""
     domain = Backend()
