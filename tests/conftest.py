@@ -199,6 +199,12 @@ def chat(tiny_model: Path) -> ChatFormat:
 
 
 @pytest.fixture(scope="session")
+def tokenizer(chat: ChatFormat) -> Any:
+    """The tiny model's tokenizer."""
+    return chat.tokenizer
+
+
+@pytest.fixture(scope="session")
 def write_adapter() -> Callable[..., Path]:
     """The function write_adapter of tests/adapters.py."""
     from tests.adapters import write_adapter

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from sweetrl.config.settings import ServerSettings
 from sweetrl.engines.vllm import VllmEngine, adapter_name
@@ -15,11 +14,6 @@ from sweetrl.types import Prompt, Sampling
 from tests.fake_server import sample
 
 SAMPLING = Sampling(max_new_tokens=64)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> Any:
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,13 +63,6 @@ FLAT: dict[str, dict[str, Any]] = {  # each with its reason
 }  # fmt: skip
 SLOTTED = {"llama", "qwen2 without its window", "qwen3", "cohere", "granite", "olmo2", "glm4_moe", "smollm3", "opt"}
 NOT_SAMPLED = {"falcon_h1", "lfm2", "bamba", "qwen3_next"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model)
 
 
 def random_model(name: str, vocabulary: int) -> Any:

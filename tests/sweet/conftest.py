@@ -20,18 +20,6 @@ ANSWERS = ["The rate is 7.", "There is no maximum.", "Round it to 2 places.", "I
 CODE = "I WANT TO ANSWER:\n```python\ndef price(hours):\n    total = hours * {}\n    return round(total, 2)\n```"
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tiny_model: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model)
-
-
-@pytest.fixture(scope="session")
-def chat(tokenizer: Any) -> ChatFormat:
-    return ChatFormat(tokenizer)
-
-
 def _task(number: int) -> Task:
     return Task(
         id=f"train-{number:05d}",
