@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweetrl.errors import UserError
-from sweetrl.lm.data import Row
+from sweetrl.lm.rows import Row, common_prefix
 
 Ints = NDArray[np.int64]
 
@@ -46,11 +46,6 @@ class Forest:
     slot: Ints
     target: Ints
     reply: Ints
-
-    def ancestors(self) -> NDArray[np.bool_]:
-        """Whether node i (row) sees node j (column), [S, S]; for checks and small forests."""
-        index = np.arange(len(self.end))
-        return (index[None, :] <= index[:, None]) & (index[:, None] < self.end[None, :])
 
 
 def fed(row: Row) -> int:
@@ -140,7 +135,7 @@ def _new(paths: Sequence[Ints], before: Ints | None = None) -> int:
     """Nodes that `paths` add one after the other, each to the one before it."""
     nodes = 0
     for path in paths:
-        nodes += len(path) - (0 if before is None else _common(before, path))
+        nodes += len(path) - (0 if before is None else common_prefix(before, path))
         before = path
     return nodes
 
@@ -153,13 +148,6 @@ def _input_ids(row: Row) -> Ints:
 
 def _sort_key(path: Ints) -> bytes:
     return path.astype(">u4").tobytes()  # big-endian bytes compare as the ids do, at the speed of memcmp
-
-
-def _common(first: Ints, second: Ints) -> int:
-    """Length of the common prefix."""
-    length = min(len(first), len(second))
-    differs = first[:length] != second[:length]
-    return int(differs.argmax()) if differs.any() else length
 
 
 class _Radix:
@@ -177,7 +165,7 @@ class _Radix:
         before = np.zeros(0, dtype=np.int64)
         for index in sorted(range(len(paths)), key=keys.__getitem__):
             path = paths[index]
-            shared = _common(before, path) if merge else 0
+            shared = common_prefix(before, path) if merge else 0
             while stack and self.start[stack[-1]] >= shared:
                 stack.pop()
             if stack and self.stop[stack[-1]] > shared:  # cut in two; the lower part keeps its number

@@ -145,9 +145,7 @@ class RowFile(Listed[Row]):
     def append(self, row: Row) -> None:
         """Add a row at the end."""
         ids = np.array(row.token_ids, dtype=np.int32)
-        most = min(len(ids), len(self._like))
-        differs = np.flatnonzero(ids[:most] != self._like[:most])
-        shared = int(differs[0]) if len(differs) else most
+        shared = common_prefix(ids, self._like)
         end = self._file.seek(0, os.SEEK_END) // ids.itemsize
         if 2 * shared < len(ids):
             shared, self._like, self._like_at = 0, ids, end
@@ -194,6 +192,13 @@ class RowFile(Listed[Row]):
         ids = array("i")
         ids.frombytes(os.pread(self._file.fileno(), count * ids.itemsize, first * ids.itemsize))
         return ids.tolist()
+
+
+def common_prefix(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> int:
+    """Return how many leading numbers of two arrays are equal (of tuples: sweetrl.engines.cache.common_prefix)."""
+    length = min(len(first), len(second))
+    differs = first[:length] != second[:length]
+    return int(differs.argmax()) if differs.any() else length
 
 
 def choose(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
