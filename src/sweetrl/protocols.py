@@ -94,7 +94,7 @@ class Engine(Sampler, Accounted, Protocol):
 
 @runtime_checkable
 class AsyncEngine(Accounted, Protocol):
-    """Produces tokens for each prompt on its own, many at once: a server, or a batch engine behind a bridge.
+    """Produces tokens for each prompt on its own, many at once: a server, or an engine of this process (Stream).
 
     `speaks_tokens` says whether completions hold token ids; where not, prompts need `messages`.
     """

@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sweetrl.engines import slots as slots_module
-from sweetrl.engines.background import Bridge, wait
+from sweetrl.engines.background import wait
 from sweetrl.engines.cache import CacheShape
 from sweetrl.engines.policy import Policy
 from sweetrl.engines.slots import Slots
-from sweetrl.engines.stream import Stream, async_engine
+from sweetrl.engines.stream import Stream
 from sweetrl.engines.transformers import TransformersEngine, cache_shape
 from sweetrl.errors import NoRoom, UserError
 from sweetrl.types import Completion, Prompt, Sampling
@@ -128,8 +128,7 @@ def test_whoever_asks_when_gets_the_same_tokens(plain: TransformersEngine, engin
     prompts = make_prompts(engine, 30)
     samplings = [SAMPLINGS[number // 5 % 4] for number in range(30)]
     expected = [tokens_of(plain.sample([prompt], how))[0] for prompt, how in zip(prompts, samplings, strict=True)]
-    stream = async_engine(engine)
-    assert isinstance(stream, Stream)
+    stream = Stream(engine)
     chance = random.Random(1)
 
     async def ask(number: int) -> list[Completion]:
@@ -178,7 +177,7 @@ def test_a_dialogue_that_is_ready_goes_on_beside_a_long_reply(engine: Transforme
 def test_an_agent_answers_prompt_by_prompt_where_it_can(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Policy.load(tiny_model, device="cpu", threads=1)
     with closing(policy.open(4, singly=True).engine) as engine:  # slots are for GPUs
-        assert isinstance(engine, TransformersEngine) and isinstance(async_engine(engine), Bridge)
+        assert isinstance(engine, TransformersEngine)
     monkeypatch.setattr(TransformersEngine, "_slot_devices", ("cpu",))
     for singly, kind in ((True, Stream), (False, TransformersEngine)):
         with closing(policy.open(4, singly=singly).engine) as engine:

@@ -111,7 +111,9 @@ def tiny(tiny_model: Path) -> TransformersEngine:
     return TransformersEngine(tiny_model, device="cpu", threads=1, rows=8)
 
 
-def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, cast: Any) -> None:
+def test_a_real_engine_repeats_itself_to_the_last_bit(
+    tiny: TransformersEngine, cast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
 
     def run(selection: list[Any], batch: int = 16) -> list[Any]:
@@ -129,6 +131,7 @@ def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, 
     for pair in zip(together, run(attempts[:3], batch=2) + run(attempts[3:], batch=5), strict=True):
         assert_equal_up_to_rounding(*pair)
     # In slots, each dialogue on its own: the same.
+    monkeypatch.setattr(tiny, "slotted", True)
     stream, singly = Stream(tiny), list[Any]()
     context = cast.context(stream, AGENT, chat=tiny.chat)
     dialogues = [context.open(task, attempt, 1) for task, attempt in attempts]

@@ -99,11 +99,11 @@ def make_speaker(server: UserServerSettings, model: ModelSettings) -> EngineSpea
             "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "
             "run in this process, or set `simulator.kind` to another user."
         )
-    from sweetrl.engines.stream import async_engine
+    from sweetrl.engines.stream import Stream
     from sweetrl.engines.transformers import TransformersEngine
 
     local = TransformersEngine(server.model, None, model.dtype, model.device, model.threads)
-    return EngineSpeaker(async_engine(local), sampling, local.chat)
+    return EngineSpeaker(Stream(local), sampling, local.chat)
 
 
 def identity_of(domain: Domain) -> str:
