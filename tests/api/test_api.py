@@ -136,7 +136,7 @@ def test_what_the_base_did_not_sample_stops_critic_and_ranking(
         lambda: sweetrl.train_critic(env, policy, others, pairs, seed=7),
         lambda: sweetrl.rank(env, policy, "privileged-ratio", others, share=0.2, candidates=2, seed=7),
     ):
-        with pytest.raises(sweetrl.UserError, match=r"in first replies already.*collect again"):
+        with pytest.raises(sweetrl.UserError, match="collect again"):
             call()
 
 

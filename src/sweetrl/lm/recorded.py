@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sweetrl.errors import UserError
-from sweetrl.lm.head import base_of, compute_dtype
+from sweetrl.lm.head import compute_dtype
 from sweetrl.lm.passes import Layout
 from sweetrl.lm.reference import reference_logprobs
 from sweetrl.lm.rows import Row
@@ -52,12 +52,9 @@ def recorded_rows(
     source: Any = dialogues if hasattr(dialogues, "__getitem__") else list(dialogues)
     count = min(MOST, max(FEWEST, len(source) // ONE_IN))
     drawn = random.Random(seed).sample(range(len(source)), min(len(source), 4 * count))
-    own = (each for each in map(source.__getitem__, drawn) if each.policy == policy)
-    return [recorded_logprobs(each, lay_out(each)) for each in islice(filter(_has_logprobs, own), count)]
-
-
-def _has_logprobs(dialogue: Trajectory) -> bool:
-    return any(turn.logprobs for turn in dialogue.turns)
+    read = map(source.__getitem__, drawn)
+    own = (each for each in read if each.policy == policy and any(turn.logprobs for turn in each.turns))
+    return [recorded_logprobs(each, lay_out(each)) for each in islice(own, count)]
 
 
 def recorded_logprobs(dialogue: Trajectory, row: Row) -> Recorded:
@@ -74,53 +71,37 @@ def compare(model: Any, recorded: Sequence[Recorded], layout: Layout) -> dict[st
     """Compute the log-probs of `recorded` as training does, by the base of `model`; return how far apart they are.
 
     That is the mean and the worst absolute difference in nats, and over how many tokens; {} where nothing is recorded.
-    More than rounding is a UserError with its likely cause. Processes that train together call this together.
+    More than rounding is a UserError. Processes that train together call this together.
     """
     sampled = np.array([value for each in recorded for value in each.logprobs])
     present = sampled > LEAST
     if not present.any():
         logger.info("no dialogue has log-probs that its base recorded while it sampled: none are compared")
         return {}
-    rows = [each.row for each in recorded]
-    places = [
-        (number, turn, len(row.prompt(turn)) + token)
-        for number, row in enumerate(rows)
-        for turn, (start, end) in enumerate(row.spans)
-        for token in range(end - start)
-    ]
-    computed = np.concatenate([values.double().numpy() for values in reference_logprobs(model, rows, layout)])
-    computed, sampled, (number, turn, place) = computed[present], sampled[present], np.array(places)[present].T
+    logprobs = reference_logprobs(model, [each.row for each in recorded], layout)
+    computed = np.concatenate([values.double().numpy() for values in logprobs])
+    computed, sampled = computed[present], sampled[present]
     apart = np.abs(computed - sampled)
     worst = int(apart.argmax())
     metrics = {"mean_difference": apart.mean(), "worst_difference": apart[worst], "tokens": len(apart)}
-    if _differ(model, apart):
+    half = compute_dtype(model).itemsize < 4
+    difference, most = (apart.mean(), MEAN_IN_HALF) if half else (apart.max(), WORST_IN_FLOAT32)
+    if difference > most:
+        turns = [
+            f"{each.name}, turn {turn}"
+            for each in recorded
+            for turn, (start, end) in enumerate(each.row.spans, start=1)
+            for _ in range(start, end)
+        ]
+        cause = "the engine computes in another precision; set `model.dtype` to that"
+        if apart.mean() >= MEAN_IN_HALF:
+            cause = (
+                "the base, its tokenizer, chat template or attention window, or `agent.prompt` is another than then, "
+                "or the server keeps log-probs after temperature and top_p; collect again"
+            )
         raise UserError(
-            f"{recorded[number[worst]].name}, turn {turn[worst] + 1}: the log-prob of a token is "
-            f"{computed[worst]:.3f} in training and was {sampled[worst]:.3f} in sampling (over {len(apart)} tokens "
-            f"they are {apart.mean():.2g} apart in the mean), {_cause(model, apart, turn, place)}."
+            f"{turns[np.flatnonzero(present)[worst]]}: the log-prob of a token is {computed[worst]:.3f} in training "
+            f"and was {sampled[worst]:.3f} in sampling (over {len(apart)} tokens they are {apart.mean():.2g} apart in "
+            f"the mean): {cause}."
         )
     return {f"recorded_{name}": float(value) for name, value in metrics.items()}
-
-
-def _differ(model: Any, apart: Any) -> bool:
-    """Whether differences [N] are more than rounding in the precision of `model`; None at all are not."""
-    if compute_dtype(model).itemsize < 4:
-        return bool(len(apart) and apart.mean() > MEAN_IN_HALF)
-    return bool(len(apart) and apart.max() > WORST_IN_FLOAT32)
-
-
-def _cause(model: Any, apart: Any, turn: Any, place: Any) -> str:
-    """What was different while dialogues were sampled, by where differences [N] begin: turn, place in the row."""
-    window = getattr(base_of(model).config.get_text_config(), "sliding_window", None) or math.inf
-    for alike, cause in (
-        (place <= window, f"but not up to token {window}: the engine has another attention window than the base"),
-        (turn == 0, "but not in first replies: the chat template lays out earlier turns in another way than then"),
-    ):
-        if alike.any() and not alike.all() and not _differ(model, apart[alike]):
-            return f"{cause}; collect again"
-    if apart.mean() < MEAN_IN_HALF:
-        return "a little everywhere: the engine computes in another precision; set `model.dtype` to that"
-    return (
-        "in first replies already: the base, its tokenizer or template, or `agent.prompt` is another than then, or the "
-        "server keeps log-probs after temperature and top_p; collect again"
-    )
