@@ -67,6 +67,10 @@ def test_the_context_limits_the_reply(fake_server: Any, tokenizer: Any) -> None:
             sample(engine, [Prompt((7,) * 70, 1)], SAMPLING)
         engine.close()
     assert [body["max_tokens"] for body in server.bodies] == [4]
+    with fake_server(tokenizer=tokenizer) as long, fake_server(tokenizer=tokenizer, context=70) as small:
+        engine = make_engine(tokenizer, server.url, long.url, small.url)  # the first has gone
+        assert engine.context == 70
+        engine.close()
     assert issubclass(NoRoom, EngineError)
 
 

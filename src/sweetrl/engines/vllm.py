@@ -39,7 +39,7 @@ class VllmEngine(RemoteEngine):
     """Replies of a vLLM server (0.10.2 or later) by token ids.
 
     `tokenizer` is that of the served model, which has `vocabulary` token ids; `adapter` is a peft folder at a path that
-    the servers see, too. Without a model's name in `settings` the first that the server names is taken.
+    the servers see, too. Without a model's name in `settings` the first that a server names is taken.
     """
 
     speaks_tokens = True
@@ -82,28 +82,37 @@ class VllmEngine(RemoteEngine):
                 raise UserError(f"{error}; the adapter {self.adapter} could not be loaded there.") from error
 
     async def _look(self) -> int:
-        """Return the context's length of the served model; waits for a server that does not answer yet."""
+        """Return the shortest context of the servers that answer; waits where none does yet."""
 
         async def attempt() -> int:
-            with self._pool.lease() as server:
-                status, text, headers = await self._exchange("GET", server, "/models")
-                if status >= 400:
-                    self._refuse(server, status, text, headers)
-                data = read_object(server.url, text).get("data")
-                entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-                models = {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
-                if not models:
-                    raise TransientError(f"{server.url}: the server names no models")
-                if self._served and self._served not in models:
-                    served = one_line(", ".join(models))
-                    raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
-                self._served = self._served or next(iter(models))
-                return count_of(models[self._served].get("max_model_len")) or 2**31
+            looks = await asyncio.gather(*map(self._look_at, self._pool.servers), return_exceptions=True)
+            faults = [look for look in looks if isinstance(look, BaseException)]
+            contexts = [look for look in looks if isinstance(look, int)]
+            for fault in faults:
+                if not contexts or not isinstance(fault, TransientError):
+                    raise fault
+            return min(contexts)
 
         try:
             return await retry(attempt, self.settings)
         except EngineError as error:
             raise UserError(f"{error}; start the server or fix its address in `urls`.") from error
+
+    async def _look_at(self, server: Server) -> int:
+        """Return the length of the served model's context at one server."""
+        status, text, headers = await self._exchange("GET", server, "/models")
+        if status >= 400:
+            self._refuse(server, status, text, headers)
+        data = read_object(server.url, text).get("data")
+        entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        models = {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
+        if not models:
+            raise TransientError(f"{server.url}: the server names no models")
+        if self._served and self._served not in models:
+            served = one_line(", ".join(models))
+            raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
+        self._served = self._served or next(iter(models))
+        return count_of(models[self._served].get("max_model_len")) or 2**31
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         room = min(sampling.max_new_tokens, self.context - len(prompt.token_ids))
