@@ -14,7 +14,7 @@ from itertools import accumulate, chain, compress, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
-from sweetrl.lm.rows import IndexPairs, Listed, choose, longest_of
+from sweetrl.lm.rows import IndexPairs, choose, longest_of
 from sweetrl.lm.rows import Row as Row
 from sweetrl.protocols import Chat
 from sweetrl.types import AgentTurn, Trajectory
@@ -166,32 +166,9 @@ class MicroBatch:
     replay: tuple[int, ...] = ()
 
 
-class Plan(Listed[MicroBatch]):
-    """The optimiser steps of a run, of `batch_size` pairs each; in memory only the numbers of pairs and replay."""
-
-    def __init__(self, pairs: Sequence[tuple[int, int]], batch_size: int) -> None:
-        self._pairs, self._batch_size = pairs, batch_size
-        self._order, self._replay, self._ends = array("i"), array("i"), array("q")
-
-    def add(self, pairs: Sequence[int], replay: Sequence[int]) -> None:
-        """Add a step, by the numbers of its pairs and its rows of replay."""
-        self._order.extend(pairs)
-        self._replay.extend(replay)
-        self._ends.append(len(self._replay))
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def item(self, index: int) -> MicroBatch:
-        """Return step number `index`."""
-        numbers = self._order[index * self._batch_size : (index + 1) * self._batch_size]
-        replay = self._replay[self._ends[index - 1] if index else 0 : self._ends[index]]
-        return MicroBatch(tuple(self._pairs[number] for number in numbers), tuple(replay))
-
-
 def plan(
     data: PreferenceData, epochs: float, batch_size: int, seed: int, replay: float = 0.0, max_pairs_per_group: int = 1
-) -> Plan:
+) -> list[MicroBatch]:
     """Lay out a training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
@@ -209,8 +186,7 @@ def plan(
     stream = _stream(data, max_pairs_per_group, chance)
     replay_stream = _endless(len(data.replay), random.Random(seed + 1))
     lengths = longest_of(data.rows)
-    result = Plan(data.pairs, batch_size)
-    used = 0
+    result, used = list[MicroBatch](), 0
     for first in range(0, steps, WINDOW):
         count = min(WINDOW, steps - first)
         taken = [next(stream) for _ in range(count * batch_size)]
@@ -222,7 +198,7 @@ def plan(
             due = round((len(result) + 1) * batch_size * replay) if data.replay else 0
             drawn = [data.replay[next(replay_stream)] for _ in range(due - used)]
             used = max(used, due)
-            result.add(batch, drawn)
+            result.append(MicroBatch(tuple(data.pairs[number] for number in batch), tuple(drawn)))
     return result
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sweetrl.config.settings import GrpoSettings
 from sweetrl.errors import UserError
-from sweetrl.lm.data import MicroBatch, Plan, PreferenceData, plan
+from sweetrl.lm.data import MicroBatch, PreferenceData, plan
 from sweetrl.lm.distributed import broadcast, patient_group, wants_shards
 from sweetrl.lm.head import token_logprobs, vocabulary_kl
 from sweetrl.lm.passes import reply_states
@@ -113,7 +113,7 @@ class GroupTrainer(PreferenceTrainer):
         self.sample, self.seed = sample, seed
         dialogues = settings.tasks * settings.group_size
         self.steps_each = max(1, round(settings.epochs * dialogues / settings.batch_size))
-        self.iteration, self.attempts, self.plan = -1, Attempts((), (), ()), Plan((), 1)
+        self.iteration, self.attempts, self.plan = -1, Attempts((), (), ()), list[MicroBatch]()
         steps: Any = range(settings.iterations * self.steps_each)
         super().__init__(model, PreferenceData((), ()), settings, scratch, seed, pad_id, report, steps=steps)
         self.data_collator = lambda items: {"step": torch.tensor(items[0])}
