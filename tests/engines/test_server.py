@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sweetrl.config.settings import parse_settings
+from sweetrl.engines.policy import watched
 from sweetrl.engines.vllm_server import ManagedServer, free_port, gpus_of, vllm_command
 from sweetrl.errors import UserError
 
@@ -115,3 +117,23 @@ def test_the_command_line() -> None:
         vllm_command("vllm serve", "", "m", 81, "base", 8)
     with pytest.raises(UserError, match="fix the quotes"):
         vllm_command("vllm 'serve {model}", "", "m", 81, "base", 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpus", "named"), [("float32", 1, True), ("float32", 0, False), ("bfloat16", 1, False)]
+)
+def test_float32_is_named_where_a_server_on_a_gpu_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, gpus: int, named: bool
+) -> None:
+    """vLLM's kernels for adapters assert half precision, and its last words do not say so."""
+    monkeypatch.chdir(tmp_path)
+    Path("models/base").mkdir(parents=True)
+    Path("models/base/config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setattr("sweetrl.engines.vllm_server.gpus_of", lambda command: gpus)
+    Path("server.py").write_text("raise SystemExit('Engine core initialization failed')")
+    engine = {"kind": "vllm", "command": f"'{sys.executable}' server.py {{model}}", "start_seconds": 60.0}
+    settings = parse_settings({"engine": engine, "model": {"dtype": dtype}})
+    with pytest.raises(UserError) as caught, watched(settings.engine, settings.model, Path("stage.log")):
+        pass
+    assert "ended with status 1 before it answered: Engine core initialization failed" in str(caught.value)
+    assert str(caught.value).endswith("only: set `model.dtype: bfloat16`.") == named
