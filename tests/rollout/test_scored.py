@@ -71,42 +71,9 @@ def test_what_earlier_runs_lost_counts_and_gets_another_chance(
     assert contents(tmp_path / "strict") == contents(tmp_path / "complete")
 
 
-RUN = """
-import sys
-from pathlib import Path
-from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.backend import Backend
-from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout_scored
-from sweetrl.config.settings import AgentSettings
-from sweetrl.types import Score, Task
-
-class User:
-    name = "quiet"
-    def reply(self, task, messages, seed):
-        return f"It is {seed % 10}."
-
-class Scorer:
-    def score(self, dialogues):
-        return [Score(0.5, semantics="fixed", isolation="none") for _ in dialogues]
-
-model, *folders = sys.argv[1:]
-engine = TransformersEngine(model, device="cpu", threads=1, rows=8)
-agent = AgentSettings(max_turns=4, max_new_tokens=24)
-context = RolloutContext(Backend(), engine, engine.chat, User(), Scorer(), agent)
-tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(20)]
-attempts = [(task, k) for task in tasks for k in range(4)]
-for folder in folders:
-    print("go", flush=True)
-    store = TrajectoryStore(Path(folder))
-    rollout_scored(attempts, context, store, seed=3, policy_name="tiny", batch=4, shard=8)
-"""
-
-
 def start(*arguments: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    command = [sys.executable, Path(__file__).with_name("killed.py"), "tiny", *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

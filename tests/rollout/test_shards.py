@@ -189,38 +189,6 @@ def test_faults_of_every_kind_change_nothing(
     assert shards[0.1] == shards[0.0]
 
 
-RUN = """
-import sys
-from pathlib import Path
-from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.backend import Backend
-from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout_scored
-from sweetrl.config.settings import AgentSettings, ServerSettings
-from sweetrl.types import Score, Task
-
-class User:
-    name, instant = "quiet", True
-    def reply(self, task, messages, seed):
-        return f"It is {seed % 10}."
-
-class Scorer:
-    def score(self, dialogues):
-        return [Score(0.5, semantics="fixed", isolation="none") for _ in dialogues]
-
-url, folder = sys.argv[1:]
-engine = OpenAIEngine(ServerSettings(urls=url, model="a-model", concurrency=8))
-agent = AgentSettings(max_turns=5, max_new_tokens=64)
-context = RolloutContext(Backend(), engine, None, User(), Scorer(), agent)
-tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(60)]
-attempts = [(task, k) for task in tasks for k in range(2)]
-print("go", flush=True)
-rollout_scored(attempts, context, TrajectoryStore(Path(folder)), seed=3, policy_name="far", batch=8, shard=25)
-print("done", flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> None:
     """And once undisturbed: the same bytes, no dialogue twice."""
@@ -255,4 +223,4 @@ def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> No
 
 
 def command(url: str, folder: Path) -> list[str]:
-    return [sys.executable, "-c", RUN, url, str(folder)]
+    return [sys.executable, str(Path(__file__).with_name("killed.py")), "far", url, str(folder)]
