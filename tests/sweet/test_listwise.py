@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweetrl.backend import Backend
 from sweetrl.config.settings import LoraSettings, ModelSettings, PolicySettings
 from sweetrl.errors import UserError
-from sweetrl.sweet.preferences import Replay, listwise_rows, reply_weights, with_replay
+from sweetrl.sweet.preferences import Replay, listwise_rows, reply_weights
 from sweetrl.sweet.rank import centered
 from sweetrl.types import Candidate, RankedState
 
@@ -179,10 +179,10 @@ def test_a_step_of_more_candidates_than_there_are_is_the_same_however_it_is_laid
 
 
 def test_successful_dialogues_stand_beside_the_candidates_without_a_weight() -> None:
-    data = listwise_rows([state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))], 1.0, 0.1, 0.03)
+    some = [state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))]
     dialogue = Replay("w", 0, (1, 2, 3, 4, 5, 6), (1, 4), (3, 6))
     for final, spans, turn in ((True, ((4, 6),), 1), (False, ((1, 3), (4, 6)), 0)):
-        combined = with_replay(data, [dialogue], final)
+        combined = listwise_rows(some, 1.0, 0.1, 0.03, replay=[dialogue], final=final)
         assert combined.rows[2].spans == spans
         assert (combined.replay, combined.labels[2], combined.groups, combined.turns[2]) == ((2,), 0.0, (0, 0, 1), turn)
-        assert combined.pairs == data.pairs
+        assert combined.pairs == ((0, 0), (1, 1))

@@ -20,7 +20,7 @@ from sweetrl.evaluation.metrics import ranking_metrics
 from sweetrl.lm.data import PreferenceData, drop_overlong, plan
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.sweet.pairs import trajectory_pairs
-from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
+from sweetrl.sweet.preferences import listwise_rows, preference_rows
 from sweetrl.sweet.rank import centered, choose_dialogues, choose_preferences, find_replay
 from sweetrl.types import Candidate, RankedState, Trajectory
 
@@ -170,7 +170,6 @@ def test_rank_and_sweet_come_to_the_same(attempts: list[Trajectory], chat: ChatF
             made[f"dpo/{types}/{loss}"] = data_digest(preference_rows(preferences, replay, settings))
     shifted = list(centered(ranked, DOMAIN, "mean_centered"))
     for equal in (True, False):
-        rows = listwise_rows(shifted, 1.0, 0.5, 0.03, equal)
-        made[f"listwise/{equal}"] = data_digest(rows)
-        made[f"listwise/{equal}/replay"] = data_digest(with_replay(rows, replay, equal))
+        made[f"listwise/{equal}"] = data_digest(listwise_rows(shifted, 1.0, 0.5, 0.03, equal))
+        made[f"listwise/{equal}/replay"] = data_digest(listwise_rows(shifted, 1.0, 0.5, 0.03, equal, replay, equal))
     assert made == {name: EXPECTED[name] for name in made}

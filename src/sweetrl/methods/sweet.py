@@ -43,7 +43,7 @@ class Sweet(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""
-        from sweetrl.sweet.preferences import listwise_rows, preference_rows, with_replay
+        from sweetrl.sweet.preferences import listwise_rows, preference_rows
         from sweetrl.sweet.rank import centered
 
         policy, inputs = job.settings, job.inputs
@@ -52,11 +52,9 @@ class Sweet(Method):
             return preference_rows(preferences, replay if policy.sft_replay else [], policy)
         states = centered(inputs.candidates(), job.domain, job.rank.reply_types)
         temperature = policy.advantage_temperature or None
-        equal = policy.states == "equal"
-        data = listwise_rows(states, policy.count_power, temperature, LEAST_WEIGHT, equal)
-        if not policy.sft_replay:
-            return data
-        return with_replay(data, inputs.preferences()[1], policy.sft_replay_turns == "final")
+        equal, final = policy.states == "equal", policy.sft_replay_turns == "final"
+        replay = inputs.preferences()[1] if policy.sft_replay else ()
+        return listwise_rows(states, policy.count_power, temperature, LEAST_WEIGHT, equal, replay, final)
 
     def trainer(self, settings: PolicySettings) -> type[PreferenceTrainer]:
         """Preferences with likelihood terms, or weighted likelihood."""

@@ -23,13 +23,13 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweetrl.config.settings import PreferenceSettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import PreferenceData, Row
-from sweetrl.lm.rows import IndexPairs, RowFile
+from sweetrl.lm.rows import IndexPairs
 from sweetrl.sweet.data import GroupedRows, all_tokens, reply_row
 from sweetrl.sweet.tables import Table, write_table
 from sweetrl.types import Candidate, Preference, RankedState, TokenRatios
@@ -189,10 +189,13 @@ def listwise_rows(
     temperature: float | None,
     least: float,
     equal: bool = True,
+    replay: Iterable[Replay] = (),
+    final: bool = True,
 ) -> PreferenceData:
     """Lay out the weighted candidates of `states`: one row each, its weight as label, the rows of a dialogue a group.
 
-    Labels are scaled to a mean of 1.
+    Labels are scaled to a mean of 1. The successful dialogues `replay` (their `final` replies alone, or all) follow,
+    each a group of its own; as candidates they have no weight.
     """
     rows, weights, turns = GroupedRows(), list[float](), list[int]()
     for state in states:
@@ -212,25 +215,11 @@ def listwise_rows(
             "set a higher policy.advantage_temperature, or, where a few replies of very low advantage shift the mean "
             "of the others, rank.reply_types to median_centered"
         )
-    scale = len(weights) / sum(weights)
-    return rows.data(labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
-
-
-def with_replay(data: PreferenceData, replay: Iterable[Replay], final: bool) -> PreferenceData:
-    """Put successful dialogues (their final replies, if `final`) beside the candidates; they have no weight there."""
-    rows = data.rows.choose(range(len(data.rows))) if isinstance(data.rows, RowFile) else RowFile(data.rows)
-    first, group = len(rows), max(data.groups, default=-1) + 1
-    turns = list(data.turns)
-    for dialogue in replay:
+    count, scale = len(weights), len(weights) / sum(weights)
+    for number, dialogue in enumerate(replay):
         row, turn = dialogue.replayed(final)
-        rows.append(row)
+        rows.add(row, number)
         turns.append(turn)
-    added = len(rows) - first
-    return replace(
-        data,
-        rows=rows,
-        replay=tuple(range(first, len(rows))),
-        groups=(*data.groups, *range(group, group + added)),
-        labels=(*data.labels, *(0.0,) * added),
-        turns=tuple(turns),
-    )
+    labels = [scale * weight for weight in weights] + [0.0] * (len(turns) - count)
+    pairs = ((index, index) for index in range(count))
+    return rows.data(pairs, replay=tuple(range(count, len(turns))), labels=tuple(labels), turns=tuple(turns))
