@@ -16,7 +16,7 @@ from sweetrl.backend.suite.agents import read_request
 from sweetrl.backend.suite.details import BY_NAME, KINDS
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.colbench.domain import Domain
-from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings, RankSettings
+from sweetrl.config.settings import CriticSettings, PolicySettings, RankSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import judged_metrics, ranking_metrics
@@ -148,20 +148,15 @@ class FakeEngine:
 
 
 @pytest.fixture(scope="module")
-def make_critic(tiny_model: Path, chat: ChatFormat) -> Callable[..., Critic]:
+def make_critic(
+    tiny_model: Path, chat: ChatFormat, write_adapter: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Critic]:
     """Makes critics that see c or not, with one adapter that differs from its start."""
-    import torch
-
     from sweetrl.config.settings import ModelSettings
-    from sweetrl.lm.adapters import attach_adapter, load_base
+    from sweetrl.lm.adapters import load_adapter, load_base
 
     base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
-    model = attach_adapter(base, LoraSettings(rank=4), seed=1)
-    torch.manual_seed(3)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            parameter.data = 0.1 * torch.randn(parameter.shape)
-    model.eval()
+    model = load_adapter(base, write_adapter(tiny_model, tmp_path_factory.mktemp("critic"), 0.1))
 
     def make(privileged: bool = True) -> Critic:
         view = CriticSettings(privileged=privileged)
