@@ -384,7 +384,8 @@ def test_the_lock_holds_every_dependency_of_the_project() -> None:
 
 
 def guides() -> list[Path]:
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    beside = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "models/README.md")
+    return [*(REPOSITORY / name for name in beside), *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", guides(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
