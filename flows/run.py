@@ -65,7 +65,7 @@ def main(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run the pipeline: every stage that has something to do; 1 where a stage failed, or training has done harm."""
+    """Run the pipeline: every stage that has something to do; 1 where a stage failed, 3 where training did harm."""
     root, selection = Path.cwd(), Selection(begin or "", until or "")
     if quiet:
         os.environ[QUIET] = "1"

@@ -243,6 +243,13 @@ def test_the_python_of_the_browser_runs() -> None:
     assert names["scores"][1] == 0.0 < names["scores"][0]
 
 
+def test_the_page_of_the_command_line_has_every_exit_code() -> None:
+    from tasks.training import Harm, Waiting
+
+    rows = re.findall(r"^\| (\d+) \|", (REPOSITORY / "docs/cli.md").read_text(encoding="utf-8"), re.M)
+    assert rows == ["0", "1", "2", str(Harm.status), str(Waiting.status), "130"]
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
     class Loader(yaml.SafeLoader):
         """mkdocs.yml names Python objects, which need not be loaded here."""
@@ -280,7 +287,7 @@ def test_one_version_everywhere() -> None:
 
 def test_the_walk_of_a_trajectory_names_files_and_functions_that_are_there() -> None:
     page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
-    steps = re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", page.partition("## A walk")[2].partition("## Rooms")[0])
+    steps = re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", page.partition("## A walk")[2].partition("## Packages")[0])
     assert len(steps) > 30
     for path, names in steps:
         root = REPOSITORY if path.startswith("tasks/") else REPOSITORY / "src/sweetrl"
