@@ -25,8 +25,8 @@ Adapter = Annotated[Path | None, Option(help="A trained adapter's folder (transf
 UserName = Annotated[
     str | None,
     Option(
-        help="Who answers the agent: scripted, llm, vision, replay, human, or a path as in my_package.users:Terse; "
-        "with --user-url: llm (pages: vision)."
+        help="Who answers the agent: scripted, described, llm, vision, replay, human, or a path as in "
+        "my_package.users:Terse; with --user-url: llm (pages: vision)."
     ),
 ]
 UserUrl = Annotated[list[str] | None, Option(help="Address of the user's server; any number.")]
