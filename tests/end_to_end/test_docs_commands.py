@@ -22,7 +22,7 @@ import yaml
 from sweetrl.engines.vllm_server import free_port
 from tasks.workspace import git
 from tests.signals import as_at_a_terminal, until
-from tests.test_docs import SMALLER, merged
+from tests.test_docs import merged
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -36,7 +36,6 @@ from blocks import SHELL, Block, blocks, pages  # type: ignore[import-not-found]
 PAGES = [page for page in pages() if any(block.language in SHELL and not block.skipped for block in blocks(page))]
 # Numbers for readers are large; the same commands run with smaller ones.
 NUMBERS = {
-    **SMALLER,
     "--count 100": "--count 6",
     "epochs: 4, lead": "epochs: 1, lead",
 }
