@@ -211,13 +211,8 @@ def test_the_python_of_extending_and_the_tutorial_runs(
     assert names["brief"](dialogue.task, dialogue)["questions"] == pytest.approx(-0.02 * questions)
 
 
-def test_the_python_of_the_quick_start_and_the_sandbox_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(REPOSITORY)
+def test_the_python_of_the_sandbox_runs() -> None:
     names: dict[str, Any] = {}
-    exec(python_of("docs/quick-start.md"), names)
-    assert str(names["dialogue"].reward) in capsys.readouterr().out
     exec(python_of("docs/sandbox.md"), names)
     calls = names["outcome"].calls
     assert calls[0].tree == 2 and calls[1].kind == "exception"

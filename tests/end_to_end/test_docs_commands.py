@@ -41,7 +41,6 @@ NUMBERS = {
 }
 QUICK = {
     "README.md",
-    "docs/quick-start.md",
     "docs/extending.md",
     "docs/sandbox.md",
     "docs/browser.md",
