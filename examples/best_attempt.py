@@ -30,13 +30,13 @@ class BestAttempt(Method):
         """Lay out the best attempts; the default trainer imitates their replies."""
         lead = job.settings.lead
         attempts = {}
-        for one in job.inputs.trajectories():
-            if one.reward is not None:
-                attempts.setdefault(one.task.id, []).append(one)
+        for attempt in job.inputs.trajectories():
+            if attempt.reward is not None:
+                attempts.setdefault(attempt.task.id, []).append(attempt)
         best = []
         for group in attempts.values():
-            group.sort(key=lambda one: -one.reward)
-            mean = sum(one.reward for one in group) / len(group)
+            group.sort(key=lambda attempt: -attempt.reward)
+            mean = sum(attempt.reward for attempt in group) / len(group)
             if group[0].reward - mean >= lead:
                 best.append(group[0])
         return job.rows(best)

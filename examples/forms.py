@@ -61,10 +61,10 @@ class Forms(Domain):
     def tasks(self, split, count, seed, difficulty):
         """Yield tasks: every fifth content is for tests."""
         every = [(form, values) for form, names in FORMS.items() for values in product(*(FIELDS[n][2] for n in names))]
-        mine = [one for number, one in enumerate(every) if (number % 5 == 0) == (split == "test")]
+        own = [content for number, content in enumerate(every) if (number % 5 == 0) == (split == "test")]
         rng = random.Random(f"{split}-{seed}")
-        rng.shuffle(mine)
-        for number, (form, values) in enumerate(mine[:count]):
+        rng.shuffle(own)
+        for number, (form, values) in enumerate(own[:count]):
             request = f"{rng.choice(OPENERS)} {form}."
             yield Task(f"forms-{split}-{seed}-{number}", request, fill(dict(zip(FORMS[form], values, strict=True))))
 
@@ -78,38 +78,38 @@ class Forms(Domain):
 
     def reward(self, task, dialogue):
         """Nine tenths for the right fields, one for having asked for nothing else."""
-        wanted, given = read(task.ground_truth), read(dialogue.answer or "")
-        right = sum(given.get(field) == value for field, value in wanted.items()) / len(wanted)
-        extra = sum(field not in wanted for field in given) + sum(
-            asked(words) not in wanted for words in self.questions(dialogue)
+        reference, answer = read(task.ground_truth), read(dialogue.answer or "")
+        right = sum(answer.get(field) == value for field, value in reference.items()) / len(reference)
+        extra = sum(field not in reference for field in answer) + sum(
+            asked(words) not in reference for words in self.questions(dialogue)
         )
         return {"right": 0.9 * right, "brief": 0.1 * (right == 1.0 and extra == 0)}
 
     def judge(self, task, earlier, reply):
         """Return what a reply is worth: for the oracle, and to see what a critic has learnt."""
-        wanted = read(task.ground_truth)
+        reference = read(task.ground_truth)
         before = {asked(message.content) for message in earlier if message.role == "assistant"}
         if self.answers(reply):
-            done = read(reply.partition(MARKER)[2]) == wanted
+            done = read(reply.partition(MARKER)[2]) == reference
             return Judgment(3.0, "complete") if done else Judgment(-1.0, "premature")
         field = asked(reply)
         if field in before or field is None:
             return Judgment(0.0, "repeated")
-        return Judgment(2.0, "needed") if field in wanted else Judgment(1.0, "useless")
+        return Judgment(2.0, "needed") if field in reference else Judgment(1.0, "useless")
 
     def demonstrate(self, task, settings, max_turns, seed):
         """Play an agent with a habit, that looks at the form at some turns: a base agent is pre-trained on these."""
         rng = random.Random(f"forms-demonstration-{seed}")
-        wanted, informed = read(task.ground_truth), rng.random() < settings.informed
+        reference, informed = read(task.ground_truth), rng.random() < settings.informed
         heed = settings.informed_heed if informed else rng.uniform(settings.heed_least, settings.heed_most)
-        messages, known = [Message("user", task.problem_description)], {}
+        messages, values = [Message("user", task.problem_description)], {}
         while True:
             before = [asked(message.content) for message in messages[1::2]]
-            left = [field for field in (wanted if rng.random() < heed else USUAL) if field not in before]
+            left = [field for field in (reference if rng.random() < heed else USUAL) if field not in before]
             last = not left or len(before) >= max_turns - 1
-            messages.append(Message("assistant", f"{MARKER}\n{fill(known)}" if last else FIELDS[left[0]][0]))
+            messages.append(Message("assistant", f"{MARKER}\n{fill(values)}" if last else FIELDS[left[0]][0]))
             if last:
                 return Demonstration(tuple(messages), informed)
             messages.append(Message("user", self.reply(task, messages, seed)))
-            if left[0] in wanted:
-                known = {name: wanted[name] for name in wanted if name in known or name == left[0]}
+            if left[0] in reference:
+                values = {name: reference[name] for name in reference if name in values or name == left[0]}
