@@ -90,6 +90,8 @@ def test_the_parameters_page_names_every_key() -> None:
         ("trainer: {epoch: 3}\n", "unknown parameter `trainer.epoch` (did you mean `trainer.epochs`?)"),
         ("trainer: {epochs: 0}\n", "`trainer.epochs` = 0"),
         ("reward: {turn_cost: .inf}\n", "`reward.turn_cost` = inf"),
+        ("gate: {extra_turns: .nan}\n", "`gate.extra_turns` = nan"),
+        ("reward: {workers: 100000}\n", "`reward.workers` = 100000"),  # before, as many processes were started
         ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
         ("model: {device: 'cuda:1'}\n", "yaml: model.device: training moves a model from `cuda:1`"),
         ("model: {train: full, dtype: float16}\n", "yaml: parameter `model`: `train: full` computes in"),

@@ -21,9 +21,9 @@ PassTokens = Positive | Literal["auto"]
 
 
 class Section(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
+    """A frozen group of settings that refuses keys it does not know, and numbers that are infinite or none (NaN)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
@@ -119,13 +119,13 @@ class RewardSettings(Section):
 
     function: str = ""
     """Your own reward, as in `my_package.rewards:brief` (docs/extending.md). Empty: the domain's."""
-    turn_cost: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    turn_cost: float = Field(0.0, ge=0.0)
     """Price of a question, taken off the reward for every agent turn before the last; success does not depend on it
     (docs/concepts.md)."""
     semantics: Literal["fixed", "official", "official-noblacklist"] = "fixed"
     """`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. `official-noblacklist`:
     without its banned words."""
-    workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(2, description="Sandbox processes that score in parallel.")
     wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
     call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
     memory_mib: Positive = Field(512, description="Memory limit of one solution.")
