@@ -7,6 +7,7 @@ What an earlier run has left unfinished is finished first, and then no new batch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,14 +43,11 @@ def retrain(
     base is the error `Harm`, one that has won and waits for a person `Waiting`, once all is done. No batch is taken
     while a version waits, unless `past_waiting` says so.
     """
-    home, steps = Path(root).resolve(), prefect_steps(run_stage)
+    home, steps = Path(root).resolve(), replace(prefect_steps(run_stage), announce=announce_outcome)
     if unfinished_only:
         done = retraining.go_on(home, steps)
     else:
         done = retraining.retrain(home, steps, changes, merge_promoted, push, past_waiting)
-    for retrained in done:
-        announce_outcome(retrained.outcome)
-        steps.say(f"branch {retrained.branch}: {retrained.left or retrained.merged or 'nothing is merged'}")
     unless_harmful(done, "; ".join(filter(None, (retrained.outcome.harm for retrained in done))))
     if waiting := [retrained.left for retrained in done if retrained.left]:
         announce("waiting", "model", load_settings(home / "params.yaml").tracking.model, {"reason": "; ".join(waiting)})

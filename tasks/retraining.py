@@ -238,6 +238,8 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
             raise sentence from error
         raise
     done = Retraining(branch, outcome, tuple(pushed), *crowned)
+    steps.announce(outcome)
+    steps.say(f"branch {branch}: {done.left or done.merged or 'nothing is merged'}")
     if not done.left:
         journal.note(DONE, harm=outcome.harm)
         close_worktree(home, tree)

@@ -56,8 +56,8 @@ class Steps:
     """How the steps of a pipeline run are carried out; the defaults do it here and now.
 
     `gate` judges a version, `promote` makes the one that has won the champion. The rest is for retrainings: `note` gets
-    what must be known to go on after a death, `mark` is a tag of the MLflow run, by which a later attempt finds it, and
-    `push` takes data first, then the branch.
+    what must be known to go on after a death, `mark` is a tag of the MLflow run, by which a later attempt finds it,
+    `push` takes data first, then the branch, and `announce` gets what each has come to, before the next one begins.
     """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
@@ -67,6 +67,7 @@ class Steps:
     note: Callable[..., object] = lambda step, **facts: None
     mark: str = ""
     push: Callable[[Path, str | None], list[str]] = push
+    announce: Callable[[Outcome], object] = lambda outcome: None
     say: Callable[[str], None] = print
 
     def judge(self, settings: Settings, root: Path, version: str) -> GateResult:

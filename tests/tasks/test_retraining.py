@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sweetrl.tracking.runs import RunLog
 from tasks import batches, retraining, workspace
 from tasks.batches import REF, Batch, batches_of
 from tasks.journal import Journal
+from tasks.training import Outcome
 from tests.tasks.fake_project import PARAMS, Client, Project, commit, dying_at, git, in_child
 
 STEPS = (
@@ -184,6 +186,24 @@ def test_two_that_win_against_the_same_champion_both_end_on_main(project: Projec
     assert judged == ["2"]
     assert project.champion() == "2"
     project.check_done("2")
+
+
+def test_what_a_retraining_came_to_is_announced_though_the_next_one_fails(project: Project) -> None:
+    """Before, an error of the second one hid that the first one's version was champion now."""
+    leave(project, "gate")
+    (held,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
+    with Journal(held):  # as if its process were still at work
+        leave(project, "gate")
+    announced: list[str] = []
+
+    def announce(outcome: Outcome) -> None:
+        assert outcome.gate is not None and outcome.gate.promoted
+        announced.append(outcome.gate.version)
+        project.failing = {"stage"}
+
+    with pytest.raises(UserError, match="stage does not answer"):
+        retraining.go_on(project.home, replace(project.steps(), announce=announce))
+    assert announced == ["2"]
 
 
 def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(project: Project) -> None:
