@@ -49,6 +49,35 @@ def test_an_adapter_of_a_higher_rank_than_its_weights_is_refused_before_it_is_ma
         load_lora(load_weights(tiny_model, "float32"), adapter)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"target_modules": r"([\w.]+)+!"},
+        {"exclude_modules": r"([\w.]+)+!"},
+        {"rank_pattern": {r"([\w.]+)+!": 2}},
+        {"modules_to_save": [r"([\w.]+)+!"]},
+        {"layers_pattern": r"([\w.]+)+!"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_patterns_of_an_adapter_that_take_years_are_refused_in_seconds(
+    tiny_model: Path, adapter: Path, asked: dict[str, Any]
+) -> None:
+    """peft matches them with the name of every layer, in a process that nothing interrupts."""
+    from sweetrl.models.load import load_lora, load_weights
+
+    change(adapter / "adapter_config.json", **asked)
+    with pytest.raises(UserError, match=f"a pattern in {next(iter(asked))} cannot be used: it needs more processor"):
+        load_lora(load_weights(tiny_model, "float32"), adapter)
+
+
+def test_an_honest_pattern_of_an_adapter_is_taken(tiny_model: Path, adapter: Path) -> None:
+    from sweetrl.models.load import load_lora, load_weights
+
+    change(adapter / "adapter_config.json", target_modules=r"(?!.*visual).*\.\w+_proj")
+    assert load_lora(load_weights(tiny_model, "float32"), adapter).peft_config["default"].r == 2
+
+
 def test_incomplete_weights_are_refused_and_not_drawn_at_random(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 

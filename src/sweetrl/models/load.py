@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError, extras
 from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter, check_pictures, check_tokenizer, check_weights
+from sweetrl.models.patterns import try_patterns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,8 +97,9 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     """Put the LoRA adapter in a folder on `model`, whatever base it names; UserError for a missing or unfit one."""
     from peft import LoraConfig, get_peft_model
 
-    check_adapter(adapter)
+    stated = check_adapter(adapter)
     with _as_user_error(adapter, "LoRA adapter for this base"), quiet_peft():
+        try_patterns(adapter, stated, [name for name, _ in model.named_modules()])
         config = LoraConfig.from_pretrained(str(adapter))
         _check_rank(Path(adapter), max(config.r, *config.rank_pattern.values()) if config.rank_pattern else config.r)
         config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
