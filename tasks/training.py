@@ -19,7 +19,7 @@ from sweetrl.errors import UserError, did_you_mean
 from sweetrl.evaluation.report import harm
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
-from sweetrl.stages.registration import known_registration, register_policy
+from sweetrl.stages.registration import current_registration, register_policy
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
 from sweetrl.tracking.lineage import data_hashes
@@ -221,7 +221,7 @@ def at_rest(root: Path, selection: Selection = ALL) -> Outcome | None:
     stale = tuple(stage for stage, changed in states.items() if changed)
     registration = None
     if not stale and tracking_enabled() and _has_policy(root):
-        registration = known_registration(settings, root)
+        registration = current_registration(settings, root)
         if registration is None or not settled(registration):
             return None
     stages = tuple(result_of(root, stage, "skipped" if stage in chosen else "left") for stage in states)
@@ -284,7 +284,7 @@ def run_pipeline(
         raise
     parent.finish(results, registration, gate, evaluated=not stale)
     if registration is not None and embedded_database(settings.tracking, root) is not None and home == root:
-        known_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
+        current_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
     outcome = Outcome(tuple(results), registration, gate, parent.run_id, stale=stale)
     return _ended(outcome, settings, root, home, started)
 

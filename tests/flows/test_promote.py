@@ -54,7 +54,7 @@ def run(project: Project) -> object:
         patch.setattr(training, "tracking_enabled", lambda: True)
         patch.setattr(training, "stage_states", lambda root: {"train": False})
         patch.setattr(training.PipelineRecord, "finish", lambda *arguments, **options: None)
-        patch.setattr(training, "known_registration", lambda *arguments: None)
+        patch.setattr(training, "current_registration", lambda *arguments: None)
         for name in ("POLICY", "EVALUATION"):
             patch.setattr(training, name, Path("params.yaml"))  # there
         patch.setattr(training, "read_json", lambda path: {})

@@ -64,7 +64,7 @@ def test_a_policy_that_is_not_registered_as_it_lies_here_is_something_to_do(
         (Registration("agent", "1", False, ("challenger",), {}), False),  # it has not stood before the gate
         (Registration("agent", "1", False, ("champion",), {}), True),
     ):
-        monkeypatch.setattr(training, "known_registration", lambda settings, root, noted=registration: noted)
+        monkeypatch.setattr(training, "current_registration", lambda settings, root, noted=registration: noted)
         outcome = at_rest(toy.root)
         assert (outcome is not None) is nothing_to_do
         assert outcome is None or outcome.registration == registration

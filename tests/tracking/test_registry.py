@@ -13,7 +13,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import write_json
-from sweetrl.stages.registration import config_of, evaluation_key, known_registration, register_policy
+from sweetrl.stages.registration import config_of, current_registration, evaluation_key, register_policy
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, split_reference
@@ -68,21 +68,21 @@ def first(project: Path, settings: Settings) -> str:
 def test_a_registration_is_noted_outside_mlflow_until_the_store_changes(
     project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = known_registration(settings, project)
+    noted = current_registration(settings, project)
     assert noted is not None and (noted.version, noted.created, noted.aliases) == (first, False, ("challenger",))
     opened: list[Path | None] = []
     monkeypatch.setattr(
         "sweetrl.stages.registration.Registry",
         lambda tracking, root: opened.append(root) or Registry(tracking, root),
     )
-    assert known_registration(settings, project) == noted and not opened
+    assert current_registration(settings, project) == noted and not opened
     Registry(settings.tracking, project).client.set_model_version_tag(noted.model, first, "gate", "null")
-    again = known_registration(settings, project)
+    again = current_registration(settings, project)
     assert again is not None and again.tags == noted.tags | {"gate": "null"} and len(opened) == 1
-    assert known_registration(settings, project) == again and len(opened) == 1
+    assert current_registration(settings, project) == again and len(opened) == 1
     before = (project / "reports/evaluation.json").read_bytes()
     write_json(project / "reports/evaluation.json", {"tasks": 7})
-    assert known_registration(settings, project) is None, "it was evaluated anew"
+    assert current_registration(settings, project) is None, "it was evaluated anew"
     (project / "reports/evaluation.json").write_bytes(before)
     Registry(settings.tracking, project).client.delete_model_version_tag(noted.model, first, "gate")
 

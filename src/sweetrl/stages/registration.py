@@ -31,7 +31,7 @@ from sweetrl.tracking.store import check_active, embedded_database
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
+REGISTERED = Path(".cache/registered.json")  # the answer of `current_registration`, and of which store
 
 
 def _evaluated(settings: Settings) -> Settings:
@@ -125,7 +125,7 @@ def register_policy(
     return Registration(registry.name, number, True, registry.aliases_of(number), tags)
 
 
-def known_registration(settings: Settings, root: Path) -> Registration | None:
+def current_registration(settings: Settings, root: Path) -> Registration | None:
     """Return the version that models/policy of `root` is registered as, with the evaluation that lies there.
 
     None where registering would change anything. MLflow takes seconds to import: while the file of an embedded store
