@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sweetrl.bounded import LONGEST_ROW, MIB
+from sweetrl.bounded import LONGEST_ROW, MIB, fits
 from sweetrl.colbench.jsonl import raw_lines, read_rows
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
@@ -135,6 +135,16 @@ def test_a_long_line_is_named_and_the_next_is_read(tmp_path: Path) -> None:
         list(read_rows(path))
     with pytest.raises(UserError, match="more than 6 MiB"):
         read_json(path, LONGEST_ROW)
+
+
+def test_levels_and_values_are_counted_however_deep_they_are() -> None:
+    value: Any = {"a": {"b": [1, 2]}}
+    assert fits(value, 3, 4) and not fits(value, 2) and not fits(value, 3, 3)
+    for _ in range(100_000):
+        value = [value]
+    assert fits(value, 100_003) and not fits(value, 64)
+    while isinstance(value, list):  # without recursion, too
+        value = value[0]
 
 
 def test_large_honest_tables_are_read(tmp_path: Path) -> None:

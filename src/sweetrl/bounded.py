@@ -8,6 +8,7 @@ module is the process for Parquet: a line of JSON for each row.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -72,13 +73,27 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
         raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
+    if not fits(value, DEPTH):
+        raise UserError(too_deep)
+    return value
+
+
+def fits(value: dict[str, Any] | list[Any], levels: int, values: float = math.inf) -> bool:
+    """Whether a parsed `value` has at most so many levels of objects and lists, and so many values in them.
+
+    Nothing here recurses, so that no nesting is too deep to be looked at.
+    """
     level: list[Any] = [value]
-    for _ in range(DEPTH):
-        below = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
-        level = [inner for inner in below if isinstance(inner, dict | list)]
-        if not level:
-            return value
-    raise UserError(too_deep)
+    for _ in range(levels):
+        below: list[Any] = []
+        for outer in level:
+            values -= len(outer)
+            inner = outer.values() if isinstance(outer, dict) else outer
+            below += (each for each in inner if isinstance(each, dict | list))
+        if values < 0 or not below:
+            return values >= 0
+        level = below
+    return False
 
 
 def lines(path: Path) -> Iterator[bytes]:

@@ -95,8 +95,7 @@ def test_new_files_become_a_batch_once(intake: Intake) -> None:
 
 
 def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None:
-    deep = "[" * 50 + "]" * 50
-    intake.set(ingest={"row_kib": 2})
+    deep = "[" * 70 + "]" * 70
     write(
         intake.source / "a.jsonl",
         chat(1),
@@ -106,7 +105,7 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
         '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
         chat(3, messages=[]),
         chat(4, reward=7),
-        chat(5, metadata={"long": "x" * 3000}),
+        chat(5, metadata={"long": "x" * 7 * 2**20}),
         chat(6, task_id="one"),
         chat(7, task_id="one"),
         "",
@@ -120,11 +119,11 @@ def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None
     for line, words in {
         2: "this is not JSON",
         3: "is not UTF-8",
-        4: "nested more than 16 levels",
-        5: "longer than 2 KiB",
+        4: "more than 64 levels",
+        5: "this is not JSON",
         6: "`messages` needs a request",
         7: "outside 0 to 1",
-        8: "longer than 2 KiB",
+        8: "the row has more than 6 MiB",
         12: "`outcome` must be 'success' or 'failure'",
     }.items():
         assert words in aside[line]["why"], aside[line]["why"]
@@ -179,7 +178,7 @@ def test_files_over_the_limits_wait_or_are_named(intake: Intake) -> None:
     made = intake.take()
     assert made is not None and (made.batch, made.bad) == ("", 1)
     assert not intake.folder("dialogues-000003").exists(), "nothing was taken, so there is no batch"
-    assert "marks of direction" in intake.aside("000003")[0]["why"]
+    assert "signs that are not shown" in intake.aside("000003")[0]["why"]
     assert intake.take() is None
     raw = (intake.state.folder / "seen/000003.jsonl").read_bytes()
     assert raw.isascii(), "names of others steer no terminal"
@@ -193,11 +192,18 @@ def test_as_much_as_fits_is_taken_at_a_time(intake: Intake) -> None:
     assert [made and (made.rows, made.later) for made in taken] == [(1, 2), (1, 1), (1, 0), None]
 
 
+def in_two_turns() -> dict[str, Any]:
+    """A dialogue in which the agent asks before it answers."""
+    row = chat(2)
+    row["messages"][1:1] = [{"role": "assistant", "content": "Why?"}, {"role": "user", "content": "So."}]
+    return row
+
+
 def test_bad_files_can_be_looked_at_again(intake: Intake) -> None:
-    intake.set(ingest={"row_kib": 1})
-    write(intake.source / "a.jsonl", chat(1), chat(2, metadata={"long": "x" * 2000}))
+    intake.set(agent={"max_turns": 1})
+    write(intake.source / "a.jsonl", chat(1), in_two_turns())
     assert (first := intake.take()) is not None and (first.rows, first.bad) == (1, 1)
-    intake.set(ingest={"row_kib": 8})
+    intake.set(agent={"max_turns": 2})
     assert intake.take() is None
     made = intake.take(again=True)
     assert made is not None and (made.rows, made.repeated, made.bad) == (1, 1, 0)
@@ -254,13 +260,10 @@ def test_a_window_holds_the_newest_batches(intake: Intake) -> None:
 
 
 def test_what_older_rows_may_no_longer_be_is_put_aside_too(intake: Intake) -> None:
-    long = chat(1)
-    long["messages"] += [{"role": "user", "content": "more"}, {"role": "assistant", "content": "I WANT TO ANSWER: x"}]
-    long["messages"][1]["content"] = "Why?"
-    write(intake.source / "a.jsonl", long)
+    write(intake.source / "a.jsonl", in_two_turns())
     assert (made := intake.take()) is not None and made.rows == 1
     intake.set(agent={"max_turns": 1})
-    write(intake.source / "b.jsonl", chat(2))
+    write(intake.source / "b.jsonl", chat(3))
     made = intake.take()
     assert made is not None and (made.rows, made.bad) == (1, 1)
     (aside,) = intake.aside("000002")

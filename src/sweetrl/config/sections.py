@@ -253,5 +253,3 @@ class IngestSettings(Section):
     files: Positive = Field(1_000, description="At most so many new files at a time.")
     file_mib: Positive = Field(64, description="A larger file is named and not read.")
     total_mib: Positive = Field(1_024, description="At most so much at a time.")
-    row_kib: Positive = Field(1_024, description="A longer row is a bad one.")
-    levels: Positive = Field(16, description="A row that is nested deeper is a bad one.")

@@ -234,7 +234,7 @@ def _read(
             try:
                 if not fault:
                     source.fetch(entry, staged, limits.file_mib * MIB)
-                    faults = (row for row in read_rows(staged, limits) if row.fault)
+                    faults = (row for row in read_rows(staged, limits.kind) if row.fault)
                     if sum(1 for _ in islice(faults, BAD_ROWS + 1)) > BAD_ROWS:
                         fault = f"more than {BAD_ROWS} of its rows are bad; none was taken"
             except Changed:  # the next run sees it as it is then
@@ -246,7 +246,7 @@ def _read(
                 look.bad = 1
                 taken.put_aside(entry.name, None, fault)
                 continue
-            for row in read_rows(staged, limits):
+            for row in read_rows(staged, limits.kind):
                 if not row.consent:
                     look.without_consent += 1
                 elif row.fault:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from sweetrl.bounded import DEPTH, fits
 from sweetrl.colbench.jsonl import parse_row, raw_lines
-from sweetrl.config.settings import IngestSettings
 from sweetrl.errors import UserError
-from sweetrl.text import excess, printable
+from sweetrl.text import printable
 
 logger = logging.getLogger("sweetrl")
 
@@ -68,12 +68,9 @@ def open_source(text: str, root: Path = Path()) -> Folder | Bucket:
 
 def name_fault(name: str) -> str | None:
     """Say why a file of this name is not read, None where it is."""
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        return f"its name is longer than {LONGEST_NAME} bytes"
-    if printable(name) != name or "\n" in name or "\t" in name:
-        return "its name holds control characters, marks of direction or broken letters"
-    if name.startswith("/") or "\\" in name or {".", ".."} & set(name.split("/")):
-        return "its name leads out of its place (`..`, `/` or a backslash)"
+    odd = printable(name) != name or set("\n\t\\") & set(name)
+    if odd or name.startswith("/") or {".", ".."} & set(name.split("/")) or len(os.fsencode(name)) > LONGEST_NAME:
+        return f"its name has signs that are not shown, a backslash, `..`, or more than {LONGEST_NAME} bytes"
     return None if name.endswith(END) else f"it is no {END} file"
 
 
@@ -228,23 +225,18 @@ class Row:
     consent: bool = True
 
 
-def read_rows(path: Path, limits: IngestSettings) -> Iterator[Row]:
-    """Yield the rows of a file; one line is in memory at a time. Blank lines are none."""
+def read_rows(path: Path, kind: Literal["dialogues", "tasks"]) -> Iterator[Row]:
+    """Yield the rows of a file of this kind; one line is in memory at a time. Blank lines are none."""
     for number, line in raw_lines(path):
-        yield _look(number, line.rstrip(b"\r\n"), limits)
+        yield _look(number, line.rstrip(b"\r\n"), kind)
 
 
-def _look(number: int, line: bytes, limits: IngestSettings) -> Row:
-    if len(line) > limits.row_kib * 2**10:
-        return Row(number, line, f"the row is longer than {limits.row_kib} KiB (ingest.row_kib)")
+def _look(number: int, line: bytes, kind: Literal["dialogues", "tasks"]) -> Row:
     try:
         values = parse_row(line, "")
     except UserError as error:
         return Row(number, line, str(error).removeprefix(": ").rstrip("."))
-    if limits.kind == "dialogues" and values.get(CONSENT) is not True:
+    if kind == "dialogues" and values.get(CONSENT) is not True:
         return Row(number, line, consent=False)
-    faults = {
-        "levels": f"the row is nested more than {limits.levels} levels deep (ingest.levels)",
-        "values": f"the row has more than {VALUES} values",
-    }
-    return Row(number, line, faults.get(excess(values, limits.levels, VALUES), ""))
+    small = fits(values, DEPTH, VALUES)
+    return Row(number, line, "" if small else f"the row has more than {DEPTH} levels, or {VALUES} values")
