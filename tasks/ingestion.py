@@ -13,6 +13,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ def ingest(
                     State(tree / INGEST),
                     number,
                     tree / BATCHES / f"{settings.ingest.kind}-{number}",
-                    lambda: checks_of(settings, home, home / DOCS),
-                    lambda tree=tree, tip=tip: _earlier(tree, tip, settings.ingest.kind),  # type: ignore[misc]
+                    partial(checks_of, settings, home, home / DOCS),
+                    partial(_earlier, tree, tip, settings.ingest.kind),
                     again,
                 )
                 if made is not None:

@@ -143,6 +143,7 @@ WRONG = [
     # The pipeline
     Wrong("no project", "run", "run from the project's root"),
     Wrong("an unknown stage", "run --until colect", "no such stage (did you mean `collect`?)", PIPELINE),
-    Wrong("--set mistyped for a run", "run --set tasks.tran=1", "(did you mean `tasks.train`?)", PIPELINE),
+    Wrong("--set without its section", "run --set candidates=1", "(did you mean `rank.candidates`?)", PIPELINE),
+    Wrong("--set of broken YAML", "run --set seed=[", "this is not YAML", PIPELINE),
     Wrong("an unknown profile", "run --profile smal", "(did you mean `small`?)", PIPELINE),
 ]

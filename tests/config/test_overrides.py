@@ -28,19 +28,6 @@ def test_values_are_as_the_settings_read_them_and_the_tree_stays() -> None:
     assert value_of(changed, "rank.candidates") == 32 and value_of(changed, "rank.nothing.here") is None
 
 
-@pytest.mark.parametrize(
-    ("pair", "expected"),
-    [
-        ("candidates=3", "unknown parameter `candidates` (did you mean `rank.candidates`?)"),
-        ("seed=[", "this is not YAML"),
-    ],
-)
-def test_a_mistake_is_answered_with_what_was_meant(pair: str, expected: str) -> None:
-    with pytest.raises(UserError) as raised:
-        with_changes(TREE, parse_changes([pair]))
-    assert expected in str(raised.value) and "\n" not in str(raised.value)
-
-
 def test_one_key_twice_is_refused() -> None:
     with pytest.raises(UserError, match="`seed` is set twice"):
         parse_changes(["seed=1", "seed=2"])
@@ -68,7 +55,7 @@ def test_a_profile_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> No
 
 def test_a_key_and_one_below_it_cannot_both_be_set() -> None:
     for keys in (("suite_options.a", "suite_options.a.b"), ("suite_options.a.b", "suite_options.a")):
-        with pytest.raises(UserError, match=r"`suite_options\.a` and `suite_options\.a\.b` cannot both be set"):
+        with pytest.raises(UserError, match=r"`suite_options\.a\.b` cannot be set, because `a` is no section"):
             with_changes(TREE, dict.fromkeys(keys, 1))
 
 

@@ -273,7 +273,7 @@ class Settings(RankingSettings):
     (docs/concepts.md), or your own, as in `my_package.best:Best` (docs/extending.md)."""
     method_options: dict[str, Any] = Field(default_factory=dict)
     """Settings of your own method, by the keys of its `settings_type`."""
-    sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
+    sources: SourceSettings = Field(default_factory=SourceSettings)
     iterations: Positive = 1
     """How often collecting, critic, ranking and policy are repeated, each time with the last policy: the first time by
     the pipeline, then by `make iterations`."""
