@@ -22,7 +22,6 @@ from sweetrl.types import Task, Trajectory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TASK = Task("t-1", "a form", "day: Monday")
-OWN_PATH = "or give the path of your own, as in my_package.my_module:MyClass."
 
 # What somebody writes in a project of their own.
 MINE = """
@@ -183,62 +182,35 @@ def find_user(name: str) -> Any:
     return plugins.find_simulator(name, {})
 
 
-WRONG: list[tuple[Callable[[str], Any], str, str]] = [
-    (find_domain, "forms", f"`suite: forms` is not known; known are backend, frontend, {OWN_PATH}"),
-    (
-        find_method,
-        "swet",
-        "`method: swet` is not known; known are sweet, multi-turn-dpo, rft, answered-turns, grpo, single-turn, "
-        "zero-shot, " + OWN_PATH,
-    ),
-    (plugins.find_reward, "brief", f"`reward.function: brief` is not known; none is installed, {OWN_PATH}"),
-    (
-        find_user,
-        "terse",
-        f"`simulator.kind: terse` is not known; known are scripted, described, llm, vision, replay, human, {OWN_PATH}",
-    ),
-    *(
-        (
-            find_domain,
-            f"{module}:Forms",
-            f"`suite: {module}:Forms`: there is no module {module}; run from the project's folder, install its "
-            "package, or correct the name.",
-        )
-        for module in ("your.things", "mine.thing", "mine/things.py")
-    ),
-    *(
-        (find_domain, name, f"`suite: {name}` is no path; write it as in my_package.my_module:MyClass.")
-        for name in (":Forms", "mine..things:Forms", "mine.things:Group.")
-    ),
-    (find_domain, "mine.things:Form", "`suite: mine.things:Form`: the module mine.things has no `Form`."),
-    (
-        find_domain,
-        "mine.things:Demanding",
-        "`suite: mine.things:Demanding`: the class must be made without arguments (Demanding.__init__() missing 1 "
-        "required positional argument: 'url').",
-    ),
-    *(
-        (find, f"mine.things:{name}", f"`{key}: mine.things:{name}` is no {what}")
-        for find, name, key, what in (
-            (find_domain, "Best", "suite", "domain; it must be a subclass of sweetrl.Domain."),
-            (find_method, "Forms", "method", "method; it must be a subclass of sweetrl.Method."),
-            (plugins.find_reward, "number", "reward.function", "function of (task, dialogue)."),
-            (find_user, "Best", "simulator.kind", "user simulator; it must be a class with a method `reply`."),
-        )
-    ),
-    (
-        lambda name: plugins.find_simulator(name, {"word": "no"}),
-        "mine.things:Terse",
-        "`simulator.options` do not fit mine.things:Terse: Terse.__init__() got an unexpected keyword argument 'word'.",
-    ),
-]
+def find_user_with_options(name: str) -> Any:
+    return plugins.find_simulator(name, {"word": "no"})
 
 
-@pytest.mark.parametrize(("find", "name", "words"), WRONG, ids=[f"{words[:12]}-{name}" for _, name, words in WRONG])
+@pytest.mark.parametrize(
+    ("find", "name", "words"),
+    [
+        (find_domain, "forms", "`suite: forms` is not known; known are backend, frontend, or give the path of"),
+        (plugins.find_reward, "brief", "`reward.function: brief` is not known; none is installed, or give the path of"),
+        (find_user, "terse", "known are scripted, described, llm, vision, replay, human, or give the path of"),
+        (find_domain, "your.things:Forms", "there is no module your.things; run from the project's folder"),
+        (find_domain, "mine/things.py:Forms", "there is no module mine/things.py"),
+        (find_domain, ":Forms", "is no path"),
+        (find_domain, "mine..things:Forms", "is no path"),
+        (find_domain, "mine.things:Group.", "is no path"),
+        (find_domain, "mine.things:Form", "the module mine.things has no `Form`"),
+        (find_domain, "mine.things:Demanding", "the class must be made without arguments"),
+        (find_domain, "mine.things:Best", "is no domain"),
+        (find_method, "mine.things:Forms", "is no method"),
+        (plugins.find_reward, "mine.things:number", "is no function of (task, dialogue)"),
+        (find_user, "mine.things:Best", "is no user simulator"),
+        (find_user_with_options, "mine.things:Terse", "`simulator.options` do not fit mine.things:Terse"),
+    ],
+)
 def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, words: str) -> None:
     with pytest.raises(UserError) as raised:
         find(name)
-    assert str(raised.value).partition(" Did you mean 'words'?")[0] == f"params.yaml: {words}"  # since Python 3.13
+    message = str(raised.value)
+    assert message.startswith("params.yaml: `") and words in message and "\n" not in message
 
 
 @pytest.mark.parametrize(

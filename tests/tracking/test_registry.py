@@ -213,7 +213,7 @@ def test_a_registered_version_loads_back_and_answers_as_the_endpoint_does(projec
     assert most == reply, "more than the agent's own is the agent's own"
 
 
-@pytest.mark.parametrize("name", ["it's", 'a "name"', "a/b", "a:b", "a\nb", " "])
+@pytest.mark.parametrize("name", ["it's", "a\nb", " "])
 def test_a_name_that_no_registered_model_can_have_is_one_sentence(name: str, project: Path, settings: Settings) -> None:
     with pytest.raises(UserError, match="this is no name of a registered model"):
         Registry(settings.tracking.model_copy(update={"model": name}), project)
