@@ -180,25 +180,6 @@ def test_commits_need_neither_name_nor_address_of_a_user(
         workspace.commit_records(tmp_path, "More")
 
 
-def test_what_git_refuses_is_reported_in_all_its_words(tmp_path: Path) -> None:
-    """Before, it was "failed to push some refs", and for a stale lock file "cannot be fast-forwarded"."""
-    home, origin = tmp_path / "home", tmp_path / "origin.git"
-    workspace.git(tmp_path, "init", "-q", "--bare", str(origin))
-    workspace.git(tmp_path, "init", "-q", "-b", "main", str(home))
-    workspace.git(home, "remote", "add", "origin", str(origin))
-    for number in range(2):
-        (home / "params.yaml").write_text(f"seed: {number}\n")
-        workspace.commit_records(home, "A run")
-    workspace.git(home, "branch", "ahead")
-    workspace.git(home, "reset", "-q", "--hard", "HEAD~1")
-    hook(origin / "hooks", "pre-receive", "echo 'main is protected: ask Anna' >&2\nexit 1")
-    with pytest.raises(UserError, match=r"`git push` failed: .*main is protected: ask Anna.*pre-receive hook declined"):
-        workspace.git(home, "push", "-q", "origin", "main")
-    (home / ".git/index.lock").touch()
-    with pytest.raises(workspace.NotMerged, match=r"index\.lock': File exists.*remove the file manually"):
-        workspace.merge(home, "ahead")
-
-
 def test_a_commit_without_files_is_taken_over_whatever_lies_beside_it(toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such commits start a server's checks anew; before, any file that git does not have kept them out."""
     monkeypatch.setattr(workspace, "dvc", lambda root, *arguments: "")
