@@ -390,10 +390,7 @@ def test_no_row_silences_a_task_or_chooses_its_reference(
     assert {task.ground_truth for task in tasks if task.id == NAMED} == {OURS["reference"]}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["!{}", "0{}", "{}", "A{}", "!/{}", "!{}/0", "-{}/a", "0/{}/0", "0{}/0/0", "!/!{}/!", "ours/!{}", "ours/{}/0"],
-)
+@pytest.mark.parametrize("name", ["!{}", "{}", "!/{}", "!{}/0", "ours/!{}", "ours/{}/0"])
 @pytest.mark.parametrize("folder", ["", "ours/"])
 def test_no_names_and_no_number_of_new_files_keep_others_out(intake: Intake, name: str, folder: str) -> None:
     intake.set(ingest={"files": 3})

@@ -44,10 +44,7 @@ def test_who_may_only_read_opens_the_store(server: Any) -> None:
     assert connect(Settings().tracking).experiment_id == "7"
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [(200, "<html>Log in"), (200, '{"experiment": {"experiment_id": [1]}}'), (401, "no"), (403, "no"), (500, "x")],
-)
+@pytest.mark.parametrize("answers", [(200, "<html>Log in"), (200, '{"experiment": 1}'), (401, "no"), (500, "x")])
 def test_a_server_that_is_none_of_mlflow_or_refuses_is_one_sentence(server: Any, answers: tuple[int, str]) -> None:
     server.answers = answers
     with pytest.raises(UserError, match="MLflow's store does not answer") as raised:
@@ -56,7 +53,7 @@ def test_a_server_that_is_none_of_mlflow_or_refuses_is_one_sentence(server: Any,
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "ftp://host/path", "unknown+db://u@h/x"])
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "unknown+db://u@h/x"])
 def test_an_address_that_cannot_be_is_one_sentence(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(UserError, match="correct MLFLOW_TRACKING_URI"):
