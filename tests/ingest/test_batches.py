@@ -158,8 +158,9 @@ def test_only_dialogues_with_consent_are_taken_and_others_are_kept_nowhere(intak
     assert not any(words.encode() in path.read_bytes() for path in kept)
 
 
-def test_files_over_the_limits_wait_or_are_named(intake: Intake) -> None:
-    intake.set(ingest={"files": 2, "file_mib": 1})
+def test_files_over_the_limits_wait_or_are_named(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "FILES", 2)
+    intake.set(ingest={"file_mib": 1})
     write(intake.source / "0.jsonl", "x" * 2**20)
     for number in range(1, 4):
         write(intake.source / f"{number}.jsonl", chat(number))
@@ -184,8 +185,8 @@ def test_files_over_the_limits_wait_or_are_named(intake: Intake) -> None:
     assert raw.isascii(), "names of others steer no terminal"
 
 
-def test_as_much_as_fits_is_taken_at_a_time(intake: Intake) -> None:
-    intake.set(ingest={"total_mib": 1})
+def test_as_much_as_fits_is_taken_at_a_time(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "TOTAL", 2**20)
     for number in range(3):
         write(intake.source / f"{number}.jsonl", chat(number, metadata={"long": "x" * 600_000}))
     taken = [intake.take() for _ in range(4)]
@@ -210,8 +211,10 @@ def test_bad_files_can_be_looked_at_again(intake: Intake) -> None:
     assert intake.take(again=True) is None
 
 
-def test_each_file_with_something_bad_has_its_turn_to_be_looked_at_again(intake: Intake) -> None:
-    intake.set(ingest={"files": 1})
+def test_each_file_with_something_bad_has_its_turn_to_be_looked_at_again(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "FILES", 1)
     for name in "ab":
         (intake.source / f"{name}.jsonl").write_text("bad\n")
     for again in (False, False, True, True, True):
@@ -392,8 +395,10 @@ def test_no_row_silences_a_task_or_chooses_its_reference(
 
 @pytest.mark.parametrize("name", ["!{}", "{}", "!/{}", "!{}/0", "ours/!{}", "ours/{}/0"])
 @pytest.mark.parametrize("folder", ["", "ours/"])
-def test_no_names_and_no_number_of_new_files_keep_others_out(intake: Intake, name: str, folder: str) -> None:
-    intake.set(ingest={"files": 3})
+def test_no_names_and_no_number_of_new_files_keep_others_out(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+) -> None:
+    monkeypatch.setattr(batches, "FILES", 3)
 
     def flood(first: int, count: int) -> None:
         for number in range(first, first + count):

@@ -250,6 +250,4 @@ class IngestSettings(Section):
     kind: Literal["dialogues", "tasks"] = "dialogues"
     """What the files hold: logs of dialogues (docs/own-dialogues.md), or official tasks."""
     window: int = Field(0, ge=0, description="A retraining learns from so many batches, the newest; 0: all.")
-    files: Positive = Field(1_000, description="At most so many new files at a time.")
     file_mib: Positive = Field(64, description="A larger file is named and not read.")
-    total_mib: Positive = Field(1_024, description="At most so much at a time.")

@@ -25,6 +25,7 @@ from sweetrl.ingest.sources import Bucket, Changed, Entry, Folder, name_fault, r
 from sweetrl.io import PART, private_file, private_folder
 
 MIB = 2**20
+FILES, TOTAL = 1000, 1024 * MIB  # that are looked at in one ingest
 Checks = DialogueChecks | TaskChecks
 BAD_ROWS = 1000  # of one file; one with more is put aside as a whole
 MOST_BAD = 10 * BAD_ROWS  # of one ingest; the files behind are left for the next one
@@ -201,7 +202,7 @@ def _new(source: Folder | Bucket, state: State, again: bool, limits: IngestSetti
         queue.append((seen.get(entry, ("", 0))[0], turns[entry.folder], entry))
     for _, _, entry in sorted(queue, key=itemgetter(0, 1)):
         more = 0 if _file_fault(entry, limits) else entry.size
-        if later or len(chosen) >= limits.files or (chosen and more and size + more > limits.total_mib * MIB):
+        if later or len(chosen) >= FILES or (chosen and more and size + more > TOTAL):
             later += 1
             continue
         chosen.append(entry)
