@@ -126,8 +126,9 @@ def test_what_is_returned_behind_another_return_is_for_the_other_cases() -> None
     assert facts[-1].text == "In all other cases, it should return 0."
 
 
-def test_a_default_without_words_costs_no_other_sentence() -> None:
-    facts = described(f"def f(x, text={'long ' * 80!r}, n=3):\n    return x * n")
+@pytest.mark.parametrize("default", [repr("long " * 80), " + ".join("1" * 600)], ids=["long", "hundreds of terms"])
+def test_a_default_without_words_costs_no_other_sentence(default: str) -> None:
+    facts = described(f"def f(x, text={default}, n=3):\n    return x * n")
     assert [fact.text for fact in facts] == [
         "If n is not given, 3 is used.",
         "It should return x multiplied by n.",
@@ -170,6 +171,7 @@ def test_scores_do_not_depend_on_the_order_of_a_set() -> None:
         ("return np.array(x).sum()", "It should return what sum gives for what array gives for x."),
         ("return np.array(x).mean()", "It should return what mean gives for what array gives for x."),
         ("return time.count('a')", 'It should return how often "a" occurs in the time.'),
+        ("return sort()", "It should return what sort gives."),
         ("return sum(x, start=5)", "It should return what sum gives for x and start 5."),
         ("return time.split(sep=',')", 'It should return what split gives for the time and sep ",".'),
         ("return (-x) ** 2", "It should return (minus x) squared."),

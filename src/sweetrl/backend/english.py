@@ -279,7 +279,7 @@ class English:
         plain = isinstance(node.func, ast.Name) or self._in_module(node.func)
         if plain and name in EXTREMES and node.args:
             return self._extreme(name, node.args, options)
-        if name in ("sorted", "sort"):
+        if name in ("sorted", "sort") and (node.args or isinstance(node.func, ast.Attribute)):
             owner = node.args[0] if node.args else node.func.value  # type: ignore[attr-defined]
             return f"{self.value(owner)}, {self.order(node.keywords)}"
         if name == "sum" and plain and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):

@@ -55,7 +55,7 @@ class Describer:
     def __init__(self, tree: ast.Module) -> None:
         functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
         optional = [pair for function in functions for pair in _defaults(function)]
-        names = [name for name, default in optional if ast.unparse(default) not in ("True", "False")]
+        names = [name for name, default in optional if not isinstance(getattr(default, "value", None), bool)]
         targets = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         arguments = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
         self.english = English(names, [*targets, *arguments])
@@ -95,7 +95,7 @@ class Describer:
             given = f"if {the(name)} {be(the(name))} not given"
             if not (isinstance(default, ast.Constant) and default.value is None):
                 question = f"Which {words_of(name)} should be used if none is given?"
-                with suppress(Unsayable):
+                with suppress(Unsayable, RecursionError):
                     self.add("default", f"{given}, {self.english.value(default)} is used", question, ast.Name(name))
         main = node.name != "__init__" and (self.functions < 2 or not self.facts) and not context
         inner = context if main else (*context, f"in the helper {words_of(node.name)}")
