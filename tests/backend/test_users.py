@@ -17,6 +17,7 @@ from sweetrl.backend.suite.details import BY_NAME, CURRENCIES, KINDS
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.users import AFTER, BEFORE, CORRECTION, NOTHING, PERSONAS, REFUSAL, UNKNOWN, Persona, slip
 from sweetrl.colbench.leaks import leaks_of
+from sweetrl.colbench.personas import refuses
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
@@ -166,7 +167,7 @@ def test_a_forgetful_person_has_one_detail_wrong_and_corrects_it_when_asked_agai
                 slips += 1
                 assert values_in(replies[0]) != right and CORRECTION not in replies[0]
                 assert [values_in(reply) for reply in replies[1:]] == [right] * 2
-                assert all(reply.startswith(CORRECTION) for reply in replies[1:])
+                assert all(reply.startswith(CORRECTION) and not refuses(reply) for reply in replies[1:])
             else:
                 assert [values_in(reply) for reply in replies] == [right] * 3 and CORRECTION not in " ".join(replies)
     assert slips == sum(slip(task, read_facts(task.hidden_information)) is not None for task in TASKS) > 100

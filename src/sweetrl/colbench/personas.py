@@ -24,6 +24,7 @@ PATIENCE = 3  # questions that an impatient person answers
 FORGETS = 0.25  # share of their answers that a forgetful person has lost
 MISUNDERSTANDS = 0.25  # share of the questions that are taken for others
 FORGOT = "I don't know any more."
+CORRECTION = "Sorry, I was wrong before."  # opens an answer
 MISHEARD = "You mean what you asked before?"
 VAGUE = ("Hm, not that I know.", "Hm, why do you ask?", "...", "Would that make a difference?", "Let us see.")
 _SENTENCE_END = re.compile(r'(?<=[.!?])\s(?=[^"]*(?:"[^"]*"[^"]*)*\Z)')  # outside what is quoted
@@ -79,7 +80,7 @@ class WithPersona:
 
 def refuses(words: str) -> bool:
     """Whether a user's words say no more than that there is nothing, or that they do not know."""
-    words = words.strip()
+    words = words.strip().removeprefix(f"{CORRECTION} ")
     for before, after in product(BEFORE, AFTER):
         words = words.removeprefix(f"{before} ").removesuffix(f" {after}")
     return words in (*VAGUE, FORGOT, REFUSAL, "What do you mean?") or bool(_REFUSES.match(words))

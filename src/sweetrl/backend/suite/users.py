@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sweetrl.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.backend.suite.tasks import read_facts
-from sweetrl.colbench.personas import AFTER, BEFORE, PATIENCE, REFUSAL, without_misheard
+from sweetrl.colbench.personas import AFTER, BEFORE, CORRECTION, PATIENCE, REFUSAL, without_misheard
 from sweetrl.errors import UserError
 from sweetrl.types import Message, Task
 
@@ -18,7 +18,6 @@ PERSONAS: tuple[Persona, ...] = get_args(Persona)
 NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
 UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
 LOSES_PATIENCE = 0.25  # chance, at each further question, that no question is answered any more
-CORRECTION = "Sorry, I was wrong before."
 DETAILS_PER_REPLY = 2
 
 
