@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sweetrl.backend import Backend
 from sweetrl.colbench.files import read_trajectories, write_trajectories
+from sweetrl.colbench.scoring import PRICE, TASK
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
@@ -126,14 +127,15 @@ def test_how_it_ended_is_read_off_the_last_message(tmp_path: Path) -> None:
 
 
 def test_success_is_written_where_the_reward_does_not_imply_it(tmp_path: Path) -> None:
-    """As with a price of questions (`reward.turn_cost`), or a reward of one's own."""
+    """As with a reward of one's own, also where its questions have a price (`reward.turn_cost`)."""
     path = tmp_path / "t.jsonl"
     verdicts = [(0.9, True), (1.0, False), (1.0, True), (0.5, False), (1.0, None)]
     given = [trajectory(number, 0, reward=reward, solved=solved) for number, (reward, solved) in enumerate(verdicts)]
+    given.append(trajectory(5, 0, reward=0.75, solved=False, parts={TASK: 1.0, PRICE: -0.25}))
     write_trajectories(path, given, 1)
-    assert [row.get("solved") for row in rows(path)] == [True, False, None, None, None]
+    assert [row.get("solved") for row in rows(path)] == [True, False, None, None, None, False]
     for attempts in (given, list(read_trajectories(path, BACKEND))):
-        assert [attempt.success for attempt in attempts] == [True, False, True, False, True]
+        assert [attempt.success for attempt in attempts] == [True, False, True, False, True, False]
     path.write_text(json.dumps(rows(path)[0] | {"solved": "yes"}))
     assert "`solved` must be a valid boolean" in complaint(path)
 

@@ -191,9 +191,10 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
         "dialogue_history": history,
         "answer": NO_ANSWER if trajectory.answer is None else trajectory.answer,
     }
-    if trajectory.reward is not None:
-        row["reward"] = unpriced(trajectory).reward  # official files know no price of questions
-    if trajectory.solved not in (None, replace(trajectory, solved=None).success):
+    free = unpriced(trajectory)  # official files know no price of questions
+    if free.reward is not None:
+        row["reward"] = free.reward
+    if free.solved not in (None, replace(free, solved=None).success):
         row["solved"] = trajectory.solved  # the reward does not say it
     return row
 
