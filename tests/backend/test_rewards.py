@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sweetrl.backend import Backend
-from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.backend.rewards import CodeScorer, unsettled_tests
 from sweetrl.config.settings import RewardSettings, Settings
 from sweetrl.types import Message, Task, Trajectory
@@ -150,12 +149,6 @@ def test_the_right_hand_side_of_an_equality_stays_here() -> None:
 )  # fmt: skip
 def test_fixed_semantics_read_every_form(answer: str) -> None:
     assert rewards("fixed", (TASK, answer))[0][0] == 1.0
-
-
-def test_extraction_of_nothing_is_harmless() -> None:
-    assert official_source("```python") == ""
-    for text in ("", "```", "~~~", "``````", "```python\n```", "no code"):
-        assert isinstance(fixed_sources(text, "f"), tuple)
 
 
 def test_tolerance_is_a_setting() -> None:

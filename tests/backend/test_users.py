@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from typing import Any
 
@@ -59,14 +58,6 @@ def test_the_user_answers_from_the_facts_only() -> None:
             assert values_in(reply) == first, (kind.name, reply)
             assert (reply in NOTHING) == (kind.name not in facts)
         assert dialogue(task, "Do you like music?")[0] in UNKNOWN
-
-
-@given(ANY_TASK, ANY_PERSONA, SEEDS, st.lists(st.sampled_from(KINDS), min_size=1, max_size=9))
-def test_equal_arguments_give_equal_words(task: Task, persona: Persona, seed: int, kinds: list[Any]) -> None:
-    questions = [kind.questions[seed % 3] for kind in kinds]
-    replies = dialogue(task, *questions, persona=persona, seed=seed)
-    random.seed(seed)  # the global generator does not matter
-    assert replies == dialogue(task, *questions, persona=persona, seed=seed)
 
 
 # Details of two parts

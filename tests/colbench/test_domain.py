@@ -143,31 +143,18 @@ def test_a_task_without_a_reference_has_no_more_to_hide_than_the_prompt() -> Non
 
 
 @pytest.mark.parametrize(
-    ("ask", "sentence"),
+    ("ask", "part"),
     [
-        (
-            lambda: BARE.tasks("train", 1, 0, 1),
-            "this domain has no tasks of its own; set `tasks.source: files` and name task files.",
-        ),
-        (
-            lambda: BARE.scripted_user(None).reply(TASK, messages_of("Say my word.", "?"), 0),
-            "this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `human`.",
-        ),
-        (
-            lambda: BARE.score(TASK, "word0"),
-            "the domain has no reward; give the class a method `reward`, or a `scorer`.",
-        ),
-        (lambda: BARE.system_prompt("short"), "the domain has no system prompt; give the class a `prompt`."),
-        (
-            lambda: BARE.demonstrate(TASK, Settings().pretrain, 10, 0),
-            "the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.",
-        ),
+        (lambda: BARE.tasks("train", 1, 0, 1), "no tasks"),
+        (lambda: BARE.scripted_user(None).reply(TASK, messages_of("Say my word.", "?"), 0), "no scripted user"),
+        (lambda: BARE.score(TASK, "word0"), "no reward"),
+        (lambda: BARE.system_prompt("short"), "no system prompt"),
+        (lambda: BARE.demonstrate(TASK, Settings().pretrain, 10, 0), "no scripted agent"),
     ],
 )
-def test_a_missing_part_is_one_sentence(ask: Callable[[], Any], sentence: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_missing_part_is_one_sentence(ask: Callable[[], Any], part: str) -> None:
+    with pytest.raises(UserError, match=f"^{Bare.__module__}:Bare: (this|the) domain has {part}"):
         ask()
-    assert str(caught.value) == f"{Bare.__module__}:Bare: {sentence}"
 
 
 def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:

@@ -153,20 +153,6 @@ def test_an_attempt_that_is_missing_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    write_trajectories(path, blocks(2, 1), 1)
-    before = path.read_bytes()
-
-    def broken():  # type: ignore[no-untyped-def]
-        yield trajectory(7, 0)
-        raise UserError("the source ends here.")
-
-    with pytest.raises(UserError, match="the source ends here"):
-        write_trajectories(path, broken(), 1)
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
 # Bad rows
 
 

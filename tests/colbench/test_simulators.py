@@ -171,11 +171,9 @@ def test_a_recording_survives_a_kill_and_refuses_other_files(tmp_path: Path) -> 
     recording.add(RATES, MESSAGES, "one", "Seven.")
     with path.open("a") as target:
         target.write('\n{"speaker": "one", "dial')
-    fixed = Recording(path)
-    assert len(fixed) == 1
-    fixed.add(RATES, MESSAGES[:1], "one", "Eight.")
-    assert len(Recording(path)) == 2
-    assert Recording(path).find(RATES, MESSAGES[:1], "one") == "Eight."
+    Recording(path).add(RATES, MESSAGES[:1], "one", "Eight.")
+    again = Recording(path)
+    assert [again.find(RATES, heard, "one") for heard in (MESSAGES, MESSAGES[:1])] == ["Seven.", "Eight."]
     path.write_text('{"task": {}}\n')
     with pytest.raises(UserError, match=r"answers.jsonl: line 1: the key `speaker` is missing"):
         Recording(path)

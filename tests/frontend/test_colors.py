@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,12 +17,6 @@ def test_the_suites_colours_have_the_suites_names_and_can_be_distinguished() -> 
     assert {name: color_name(color) for name, color in RGB.items()} == {name: name for name in RGB}
     for name, other in itertools.permutations(RGB, 2):
         assert distinguishing_names(RGB[name], RGB[other]) == (name, other)
-
-
-def test_distance_is_that_of_the_eye() -> None:
-    assert distance((255, 255, 255), (0, 0, 0)) == pytest.approx(100, abs=0.1)
-    assert distance((255, 0, 0), (0, 255, 0)) == pytest.approx(170.6, abs=0.5)  # the textbook's value
-    assert distance((7, 7, 7), (7, 7, 7)) == 0
 
 
 @given(colors, colors)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.backend import Backend
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.pages import PLACEHOLDER, find_page, last_page, read_reply, without_pages
-from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.types import Message, Task
 
 FRONTEND = Frontend()
@@ -89,11 +87,3 @@ def test_the_users_words_are_cut_at_a_thousand() -> None:
 
 def test_last_page_looks_at_the_agent_only() -> None:
     assert last_page([Message("user", FIRST), Message("assistant", "hm")]) is None
-
-
-def test_prompts_are_those_of_the_suite(by_hand: Callable[..., Dialogue]) -> None:
-    short = FRONTEND.system_prompt("short")
-    assert "page" in short and short != Backend().system_prompt("short")
-    assert "tailwindcss@2.2.19" in FRONTEND.system_prompt("full")
-    assert FRONTEND.privileged_prompt(TASK) == f"The finished page is:\n{TASK.ground_truth}\n"
-    assert by_hand(TASK, Wordy()).texts[0] == ("system", short)

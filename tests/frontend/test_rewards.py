@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sweetrl.browser import Box, Element, Page, Renderer
-from sweetrl.config.settings import SimilaritySettings, parse_settings
+from sweetrl.config.settings import SimilaritySettings
 from sweetrl.errors import UserError
 from sweetrl.frontend import layout
 from sweetrl.frontend.rewards import ClipReward, LayoutReward, make_reward
@@ -264,5 +264,3 @@ def test_rewards_are_made_by_name(clip_folder: Path):
     assert named.name == f"clip squash {clip_folder.name}"
     with pytest.raises(UserError, match=r"similarity\.model"):
         make_reward(SimilaritySettings(kind="clip", model=str(clip_folder / "none"), device="cpu"))
-    with pytest.raises(UserError, match=r"similarity\.kind"):
-        parse_settings({"similarity": {"kind": "pixels"}}, "params.yaml")

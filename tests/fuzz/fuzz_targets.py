@@ -217,7 +217,7 @@ def recording(data: bytes) -> None:
     """A file of recorded answers, perhaps cut off."""
     from sweetrl.colbench.users import Recording
 
-    len(Recording(written(data)))
+    Recording(written(data))
 
 
 @target(_json(_CHOICE), b'{"error":{"message":"no"}}', allowed=(EngineError, TransientError))

@@ -186,9 +186,6 @@ class Recording:
                 recording._keep("", key, message.content)
         return recording
 
-    def __len__(self) -> int:
-        return sum(speaker is not None for speaker, _ in self._replies)
-
     def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
         """Return what `speaker` (None: whoever was recorded first) answered, or None."""
         with self._lock:
