@@ -124,10 +124,6 @@ def test_pre_training_sees_all_domains_and_no_test_content() -> None:
     assert {split_of(" ".join(read_facts(task.hidden_information))) for task in tasks} == {"train"}
 
 
-def test_no_content_occurs_twice(some_tasks: list[Task]) -> None:
-    assert len({content(task) for task in some_tasks}) == len(some_tasks)
-
-
 @pytest.mark.parametrize("difficulty", [1, 3, 6])
 def test_difficulty_is_the_number_of_hidden_details(difficulty: int) -> None:
     counts = [len(read_facts(task.hidden_information)) for task in generate("train", 300, 1, difficulty)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,3 @@ def test_where_a_file_names_a_picture_the_answer_is_the_last_page(tmp_path: Path
     row = json.loads(path.read_text(encoding="utf-8")) | {"answer": "pictures/7.png"}
     write(path, row)
     assert list(read_trajectories(path, FRONTEND)) == [trajectory(0)]
-
-
-def test_the_real_pages_are_read_and_written_as_they_are(
-    real_frontend_tasks: Path, tmp_path: Path, write_tasks: Callable[..., Path]
-) -> None:
-    tasks = list(read_tasks(real_frontend_tasks, FRONTEND))
-    assert len(tasks) == 150 and tasks[7].id == "frontend_150-00007"
-    write_tasks(tmp_path / "again.jsonl", tasks)
-    assert list(read_tasks(tmp_path / "again.jsonl", FRONTEND)) == tasks
-    rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").split("\n") if line]
-    again = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text(encoding="utf-8").split("\n") if line]
-    assert [{**row, "id": copy["id"]} for row, copy in zip(rows, again, strict=True)] == again
