@@ -83,7 +83,8 @@ class VisionUser(LlmSimulator):
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return the texts and pictures of the one user message."""
-        text = vision_prompt(task, messages, self.template) + self.manner
+        dialogue = transcript(messages, without_pages)
+        text = render(self.template, request=task.problem_description, dialogue=dialogue) + self.manner
         if again:
             text += f"\n\n{load_prompt(self.domain.reminder_template)}"
         shown: list[str | bytes] = [text]
@@ -96,11 +97,6 @@ class VisionUser(LlmSimulator):
             else:
                 shown.append(without)
         return tuple(shown)
-
-
-def vision_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
-    """Return the text of the instruction that makes a vision model play the user of `task`; it holds no HTML."""
-    return render(template, request=task.problem_description, dialogue=transcript(messages, without_pages))
 
 
 def _rendered(render: Render, task: Task, html: str) -> Page:
