@@ -167,6 +167,17 @@ def test_an_evaluation_has_its_own_temperature_and_collecting_the_agents(fake_se
         assert {body["temperature"] for body in server.bodies} == {temperature}, name
 
 
+def test_an_evaluation_lets_the_agent_talk_as_its_method_does(fake_server: Any) -> None:
+    """As the pipeline: an agent of `single-turn` answers at once, and collecting is with all turns."""
+    env = sweetrl.domain("backend", method="single-turn", agent={"max_turns": 5})
+    with fake_server() as server:
+        policy = sweetrl.Policy.server(server.url, model="m")
+        (evaluated,) = sweetrl.evaluate(env, {"one": policy}, 2, seed=7).dialogues.values()
+        collected = sweetrl.collect(env, policy, 2, attempts=1, seed=7)
+    assert {len(each.turns) for each in evaluated} == {1}
+    assert max(len(each.turns) for each in collected) > 1
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

@@ -25,6 +25,7 @@ from sweetrl.engines.vllm import adapter_name
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import digest, private_folder, read_json, write_json
+from sweetrl.methods.base import find_method
 from sweetrl.plugins import SIMULATORS, Group, is_plugin, source_of
 from sweetrl.types import Task
 
@@ -40,6 +41,12 @@ def settings_of(env: Domain) -> Settings:
     """Return all settings that `env` was configured with; its own methods see those of dialogues only."""
     assert isinstance(env.settings, Settings)
     return env.settings
+
+
+def evaluated(settings: Settings) -> Settings:
+    """Return `settings` with the agent as it talks in evaluations: what `evaluate` and the method say of it."""
+    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
+    return settings.model_copy(update={"agent": agent})
 
 
 def dialogues_call(

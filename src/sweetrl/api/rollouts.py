@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from sweetrl.api.calls import claim, dialogues_call, settings_of
+from sweetrl.api.calls import claim, dialogues_call, evaluated, settings_of
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
@@ -136,8 +136,9 @@ def evaluate(
     """Let each of `policies` attempt every task once, with the same seeds, and compare them.
 
     `tasks` are tasks, or how many of the domain's own test tasks. Two policies in a list are called `base` and
-    `trained`, and compared task by task. They are sampled at `evaluate.temperature`, if the settings say one. `out` is
-    a folder for the dialogues, in which the same call goes on; each policy's lie in a folder of its name there.
+    `trained`, and compared task by task. They are sampled at `evaluate.temperature`, if the settings say one, and talk
+    as the settings' `method` has it (`single-turn`: one turn). `out` is a folder for the dialogues, in which the same
+    call goes on; each policy's lie in a folder of its name there.
     """
     if isinstance(policies, Policy):
         policies = [policies]
@@ -146,8 +147,8 @@ def evaluate(
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
-    settings = settings_of(_seeded(env, seed))
-    env, how = env.configured(settings.model_copy(update={"agent": settings.evaluated_agent})), settings.evaluate
+    settings = evaluated(settings_of(_seeded(env, seed)))
+    env, how = env.configured(settings), settings.evaluate
     chosen = tasks_of(env, tasks, how.tasks, "test")
     if out is not None:
         call = dialogues_call(env, list(policies.values()), chosen, 1, how.batch, how.batch)

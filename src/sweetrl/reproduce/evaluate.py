@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sweetrl.api.calls import settings_of
+from sweetrl.api.calls import evaluated, settings_of
 from sweetrl.api.rollouts import opened, serving
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore, read_task_table
@@ -25,7 +25,6 @@ from sweetrl.engines.policy import Agent, Policy
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, results_of, write_results
 from sweetrl.io import publish, read_json, write_json
-from sweetrl.methods.base import find_method
 from sweetrl.models.check import is_trained
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.rollout.context import OpenEnvironment
@@ -41,8 +40,7 @@ OUT = Path("reports/measured")
 
 def evaluate(settings: Settings) -> None:
     """Measure what the plan asks for; finished shards survive a kill."""
-    rules = find_method(settings.method).at_evaluation(settings.evaluated_agent)
-    settings = settings.model_copy(update={"agent": rules})
+    settings = evaluated(settings)
     plan = read_json(PLAN)
     grid, count = plan["choose"]["grid"], plan["choose"]["tasks"]
     validation = read_task_table(VALIDATION_TASKS)[:count]

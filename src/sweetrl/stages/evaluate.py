@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweetrl.api import rollouts
-from sweetrl.api.calls import settings_of
+from sweetrl.api.calls import evaluated, settings_of
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore, read_task_table
@@ -22,7 +22,6 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
 from sweetrl.evaluation.report import example_states, harm, level, render, verdicts
 from sweetrl.io import publish, write_json, write_text
-from sweetrl.methods.base import find_method
 from sweetrl.models.check import is_trained
 from sweetrl.paths import (
     EVALUATION,
@@ -45,8 +44,7 @@ from sweetrl.types import RankedState, Report, Trajectory
 
 def evaluate(settings: Settings) -> None:
     """Attempt the first evaluate.tasks test tasks with both policies, once each. Finished shards survive a kill."""
-    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
-    settings = settings.model_copy(update={"agent": agent})
+    settings = evaluated(settings)
     tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.api.calls import chosen
+from sweetrl.api.calls import chosen, evaluated
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, file_hash, identity
 from sweetrl.io import digest, read_json, write_json
-from sweetrl.methods.base import find_method
 from sweetrl.models.check import is_trained
 from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
 from sweetrl.plugins import KEYS
@@ -34,15 +33,9 @@ if TYPE_CHECKING:
 REGISTERED = Path(".cache/registered.json")  # the answer of `current_registration`, and of which store
 
 
-def _evaluated(settings: Settings) -> Settings:
-    """The settings with the agent as the stage `evaluate` lets it talk."""
-    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
-    return settings.model_copy(update={"agent": agent})
-
-
 def config_of(settings: Settings, project: Path) -> AgentConfig:
     """Return the config of the policy that `settings` describe; a relative base is looked up in `project`."""
-    settings = _evaluated(settings)
+    settings = evaluated(settings)
     agent = settings.agent
     return agent_config(settings.model, agent, load_domain(settings).system_prompt(agent.prompt), project)
 
@@ -54,7 +47,7 @@ def evaluation_key(settings: Settings, root: Path) -> str:
     rules = [*load_domain(settings).evaluation_rules(), reward.function, *price]
     own = own_sources(settings, root)
     code = {key: dvc_hash(path) for key, path in sorted(own.items()) if key != "method"}
-    agent = _evaluated(settings).agent.model_dump(mode="json", by_alias=True)
+    agent = evaluated(settings).agent.model_dump(mode="json", by_alias=True)
     how = [agent, settings.simulator.fingerprint(), rules, settings.evaluate.tasks, settings.seed, code]
     return digest(file_hash(root / TEST_TASKS), how)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.api import rollouts
-from sweetrl.api.calls import dialogues_call, unfinished
+from sweetrl.api.calls import dialogues_call, evaluated, unfinished
 from sweetrl.bounded import check_parquet
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import read_tasks, write_trajectories
@@ -101,8 +101,7 @@ def evaluate_standalone(
     for temperature in temperatures:
         if not 0.0 <= temperature < math.inf:
             raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
-    settings = with_values(settings, {"collect.lost_share": settings.evaluate.lost_share})
-    settings = settings.model_copy(update={"agent": settings.evaluated_agent})
+    settings = evaluated(with_values(settings, {"collect.lost_share": settings.evaluate.lost_share}))
     each = [with_values(settings, {"agent.temperature": value}) for value in dict.fromkeys(temperatures)] or [settings]
     several = len(each) > 1
     if out is not None:
