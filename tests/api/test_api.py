@@ -14,6 +14,7 @@ from sweetrl.types import TrajectoryPair
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTED = sweetrl.Policy.load(ROOT / "models/base", adapter="sft")
+REMOTE = sweetrl.Policy.server("http://localhost:1/v1", model="large")
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,8 @@ def test_an_evaluation_lets_the_agent_talk_as_its_method_does(fake_server: Any) 
         (lambda: sweetrl.train("sweet", sweetrl.domain("backend"), sweetrl.Policy(), dialogues=[]), "`ranking`"),
         (lambda: sweetrl.train("rft", sweetrl.domain("backend"), sweetrl.Policy(), clip=1), "clip"),
         (lambda: sweetrl.train("rft", sweetrl.domain("backend"), ADAPTED, dialogues=[]), "train: the policy has the"),
+        (lambda: sweetrl.train("rft", sweetrl.domain("backend"), REMOTE, dialogues=[]), "train: the policy is `large`"),
+        (lambda: sweetrl.train_critic(sweetrl.domain("backend"), REMOTE, []), "train_critic: the policy is `large`"),
         (lambda: sweetrl.rank(sweetrl.domain("backend"), ADAPTED, "random", []), "rank: the policy has the"),
         (lambda: sweetrl.collect(sweetrl.domain("backend"), sweetrl.Policy(), tasks=[]), "there are no tasks"),
         (lambda: sweetrl.play(sweetrl.domain("backend"), sweetrl.Policy.load("models/none")), "models/none"),

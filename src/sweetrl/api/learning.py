@@ -80,6 +80,7 @@ def train_critic(
     (as `critic.pairs`: "official" or "all"); `options` are settings of section `critic`; `out` is the folder of the
     adapter (by default a temporary one): the same call goes on where a killed one was.
     """
+    _check_here(policy, "train_critic")
     if isinstance(pairs, str):
         options["pairs"], pairs = pairs, None
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
@@ -166,6 +167,7 @@ def train(
     """
     chosen = find_method(method) if isinstance(method, str) else method
     _check_base(policy, "train")
+    _check_here(policy, "train")
     own = {"method_options": {}, chosen.section or "method_options": options}
     settings = settings_for(env, policy, seed, method=chosen.name, **own)
     configured = env.configured(settings)
@@ -219,6 +221,15 @@ def _check_base(policy: Policy, call: str) -> None:
         raise UserError(
             f"{call}: the policy has the adapter {policy.adapter}, and this begins from a base; make one model of both "
             "(`sweetrl export ADAPTER --out FOLDER --merge`) and load that, or give the base alone."
+        )
+
+
+def _check_here(policy: Policy, call: str) -> None:
+    """UserError where `policy` is at a server of chat completions: what is trained is a model in this process."""
+    if policy.engine.kind == "openai":
+        raise UserError(
+            f"{call}: the policy is `{policy.name}` at a server, and what is trained is a model in this process; give "
+            "the folder of the same model, `sweetrl.Policy.load(FOLDER)`."
         )
 
 
