@@ -105,16 +105,6 @@ SHARPENED = {
 }
 
 
-def _official_switches() -> list[Variant]:
-    """What the preset `official` sets, one switch at a time; DPO is a variant anyway."""
-    switches = [(f"{name}.{key}", key, value) for name, some in OFFICIAL.items() for key, value in some.items()]
-    return [
-        Variant(f"official-{key.replace('_', '-')}", f"only {place}: {value}", OFFICIALLY, {place: value})
-        for place, key, value in switches
-        if {place: value} != DPO
-    ]
-
-
 _VARIANTS = (
     Variant("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
     Variant("pretrained", "the pretrained model, before its warm start", METHODS, UNTRAINED, against="pretrained"),
@@ -137,7 +127,12 @@ _VARIANTS = (
     Variant("median-centred-conditioned", "by the median, Eq. 3 as printed", ABLATIONS, {**CONDITIONED, **MEDIAN}),
     Variant("sweet-dpo", "pairs of replies (DPO) in place of lists", ABLATIONS, DPO),
     Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
-    *_official_switches(),
+    *(
+        Variant(
+            f"official-{key.replace('_', '-')}", f"only critic.{key}: {value}", OFFICIALLY, {f"critic.{key}": value}
+        )
+        for key, value in OFFICIAL["critic"].items()  # its other switches change nothing here, or are `sweet-dpo`
+    ),
     # After `agent.max_turns` - 1 questions, a number that is chosen on validation tasks (`variant_settings`).
     Variant("forced-answer", "zero-shot, made to answer", CONTROLS, {"method": "zero-shot"}, opening=ANSWER),
     Variant("every-question", "imitation of every question", CONTROLS, {"method": EVERY_QUESTION}),
