@@ -19,7 +19,7 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.models.check import FULL
 from sweetrl.sweet.training import TrainingJob
-from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
 
@@ -101,33 +101,15 @@ def test_a_recording_that_grows_and_a_server_that_moves_change_no_call(settings:
     assert call(kept.model_copy(update={"engine": engine})) == before
 
 
-def killed(adapters: list[Path], scratch: Path) -> TrainingResult:
-    """A training that is killed where its folder is new, and else goes on to its end."""
-    adapters.append(scratch)
-    if not (scratch / "adapter").exists():
-        (scratch / "adapter").mkdir()
-        raise KeyboardInterrupt
-    return TrainingResult(scratch / "adapter", "done")
-
-
-def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Path] = []
-    monkeypatch.setattr("sweetrl.api.learning.fit_critic", lambda job: killed(seen, job.scratch))
-    monkeypatch.setattr("sweetrl.api.learning.make_critic", lambda *_: None)
-    env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
-    for options in ({}, {"epochs": 7}):
-        with pytest.raises(KeyboardInterrupt):
-            sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic", **options)
-    assert sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic").adapter.exists()
-    assert seen[0] != seen[1] and seen[2] == seen[0]
-
-
 @pytest.mark.parametrize(("pairs", "number"), [(None, 2), ("official", 2), ("all", 3), ([], 0)])
 def test_pairs_are_given_or_chosen(monkeypatch: pytest.MonkeyPatch, pairs: Any, number: int) -> None:
     jobs: list[TrainingJob] = []
-    monkeypatch.setattr("sweetrl.api.learning.fit_critic", lambda job: jobs.append(job) or killed([], job.scratch))
+
+    def killed(job: TrainingJob) -> None:
+        jobs.append(job)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sweetrl.api.learning.fit_critic", killed)
     attempts = [replace(dialogue(reward), attempt=i) for i, reward in enumerate((1.0, 0.5, 0.2))]
     with pytest.raises(KeyboardInterrupt):
         sweetrl.train_critic(sweetrl.domain("backend"), sweetrl.Policy.load("base"), attempts, pairs)

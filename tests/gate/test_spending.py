@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sweetrl.config.settings import GateSettings
 from sweetrl.gate.decision import Decision, Measured, compare_means, decide, pair_versions
 from sweetrl.gate.drift import look
-from sweetrl.gate.power import MOST_RESAMPLES, level, resamples_for, share
+from sweetrl.gate.power import MOST_RESAMPLES, level, share
 from tests.gate.test_decision import LEARNT
 
 ALPHA, TRIES, TASKS = 0.05, 20, 80
@@ -21,17 +21,6 @@ def test_the_shares_add_up_to_one() -> None:
     assert share(1) == pytest.approx(6 / math.pi**2)
     assert sum(share(number) for number in range(1, 100_000)) == pytest.approx(1.0, abs=1e-4)
     assert sum(share(number) for number in range(1, 1000)) < 1.0
-
-
-def test_a_level_is_the_whole_chance_where_nothing_is_spent() -> None:
-    assert level(GateSettings(spending="none"), 0.95, 7) == pytest.approx(0.05)
-    assert level(GateSettings(), 0.95, 7) == pytest.approx(0.05 * 6 / (7 * math.pi) ** 2)
-
-
-def test_a_small_level_gets_resamples_that_can_reach_it() -> None:
-    assert resamples_for(0.03, 10_000) == 10_000
-    assert 2 / (resamples_for(0.0001, 1000) + 1) < 0.0001
-    assert resamples_for(1e-9, 1000) == MOST_RESAMPLES
 
 
 def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from sweetrl.errors import UserError
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout
 from sweetrl.methods import credit
-from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
+from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 from tests.lm.slowly import TOLERANCE, adapted_model, slow_logprobs
 
@@ -134,16 +134,6 @@ def test_no_reference_is_one_sentence(policy: Any, trajectories: list[Trajectory
     dialogue = replace(trajectories[0], task=replace(trajectories[0].task, ground_truth=""))
     with pytest.raises(UserError, match=r"task train-00000: grpo\.credit `igpo` needs a reference"):
         reference_gains(policy[0], [dialogue], [encode(dialogue, chat, SYSTEM)], BACKEND, chat, Layout(None))
-
-
-def test_the_settings_say_what_is_measured(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
-    model, tolerance = policy
-    some = trajectories[:2]
-    rows = [encode(dialogue, chat, SYSTEM) for dialogue in some]
-    gains = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="infopo"))
-    assert gains[1] == pytest.approx(slow_feedback(model, some[1], chat, credit.PLACEHOLDER), abs=20 * tolerance)
-    gains = turn_gains(model, some, rows, BACKEND, chat, GrpoSettings(credit="igpo", layout="flat"))
-    assert gains[1] == pytest.approx(slow_reference(model, some[1], chat), abs=20 * tolerance)
 
 
 # Which turn gets what

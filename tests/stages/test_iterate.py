@@ -148,21 +148,6 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
     assert "<html" in page and "sweetrl view" not in page, "its dialogues are not kept"
 
 
-@pytest.mark.slow
-def test_sweet_ranks_with_a_critic_of_its_own_in_every_iteration(project: Any) -> None:
-    project("sweet")
-    config = settings(method="sweet", iterations=2)
-    first_iteration(config, *module.STAGES)
-    module.iterate(config)
-    for place in ("models/iterations/2/critic", "models/iterations/2/policy", "models/iterations/policy"):
-        assert (Path(place) / "adapter_model.safetensors").exists()
-    first, second = (
-        Path(place, "adapter_model.safetensors") for place in ("models/critic", "models/iterations/2/critic")
-    )
-    assert first.read_bytes() != second.read_bytes()
-    assert (ITERATIONS_DATA / "2/preferences/candidates.parquet").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [({"iterations": 1}, "is 1"), ({"method": "zero-shot"}, "trains nothing"), ({"method": "grpo"}, "grpo.iterations")],
