@@ -67,29 +67,11 @@ def test_rewards_that_differ_by_rounding_alone_show_no_difference():
     assert paired_p_value(before, after) == sign_flip_bound(before, after) == 1.0
 
 
-def test_pairing_removes_the_difference_between_tasks():
-    generator = np.random.default_rng(2)
-    hardness = generator.uniform(0, 0.9, 200)
-    before, after = hardness, hardness + generator.normal(0.05, 0.02, 200)
-    paired = paired_difference(before, after)
-    assert paired.low > 0.04
-    assert bootstrap_mean(after).low < bootstrap_mean(before).high  # unpaired, the two overlap
-
-
 def test_permutation_p_is_exact_for_few_tasks():
     # Five tasks that all gain: 2 of the 32 sign patterns are as extreme.
     assert paired_p_value([0.0] * 5, [1.0, 0.5, 0.3, 0.9, 0.2]) == pytest.approx(2 / 32)
     assert paired_p_value([0.0, 0.5], [0.0, 0.5]) == 1.0
     assert paired_p_value([0.0, 0.5], [1.0, 0.5]) == 1.0
-
-
-def test_permutation_p_is_uniform_without_a_difference():
-    generator = np.random.default_rng(5)
-    p_values = [
-        paired_p_value(generator.normal(size=30), generator.normal(size=30), resamples=400, seed=trial)
-        for trial in range(200)
-    ]
-    assert 0.01 <= np.mean(np.array(p_values) < 0.05) <= 0.10
 
 
 def test_the_bound_of_the_permutation_p_is_never_below_it():

@@ -313,14 +313,6 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     assert not any((folder / ".work").iterdir())
 
 
-def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls) -> None:
-    with dying_at("evaluate"), pytest.raises(KeyboardInterrupt):
-        program.run(["tune", "multi-turn-dpo", "7"])
-    program.run(["tune", "multi-turn-dpo", "7"])
-    count = len(Profile().values["tuning"]["multi-turn-dpo"])
-    assert [name for _, name in calls].count("train-policy") == count == len(read_tuning(folder / "tuning.yaml"))
-
-
 def test_tuning_trains_a_critic_once_for_settings_of_later_stages(folder: Path, calls: Calls) -> None:
     policy, ranks = {"policy.epochs": 3.0}, {"rank.reply_types": "median_centered"}
     edit(folder / "params.yaml", tuning={"sweet": [{}, policy, ranks, {**ranks, **policy}, {"critic.epochs": 2.0}]})

@@ -108,12 +108,6 @@ def test_without_c_there_is_no_ratio(tiny_model: Path) -> None:
         make_critic(BACKEND.configured(settings), settings, None)
 
 
-def test_a_critic_that_plays_dialogues_is_not_made_without_them(tiny_model: Path) -> None:
-    settings = settings_of(tiny_model, rank={"critic": "rollout-value"})
-    with pytest.raises(UserError, match="there are no agent and user here"):
-        make_critic(BACKEND.configured(settings), settings, None)
-
-
 @pytest.mark.parametrize("token_set", ["replies", "official"])
 @pytest.mark.parametrize("position", ["system", "before"])
 def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(

@@ -91,15 +91,13 @@ def collect(
     attempts: int | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
-    name: str | None = None,
     running: Running | None = None,
 ) -> TrajectoryStore:
     """Let `policy` attempt each task `attempts` times and score the answers; return the dialogues.
 
     `tasks` are tasks, or how many of the domain's own training tasks; what is not given is as `env.settings` has it
     (section `collect`). The dialogues lie in the folder `out` (by default a temporary one) as Parquet shards: the same
-    call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost, or
-    when `out` belongs to another call.
+    call goes on where a killed one was. Raises UserError when too many are lost, or when `out` belongs to another call.
     """
     env = _seeded(env, seed)
     how = settings_of(env).collect
@@ -111,10 +109,9 @@ def collect(
     pairs = [(task, attempt) for task in chosen for attempt in range(count)]
     store = TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out))
     if out is not None and running is None:  # with `running` the caller sees to it
-        call = dialogues_call(env, [policy], chosen, count, how.batch, how.shard)
-        claim(Path(out), call if name is None else digest(call, name))
-    called = policy.name if name is None else name
-    with attempted(env, {called: policy}, pairs, {called: store}, {called: running or Running()}, "collect"):
+        claim(Path(out), dialogues_call(env, [policy], chosen, count, how.batch, how.shard))
+    name = policy.name
+    with attempted(env, {name: policy}, pairs, {name: store}, {name: running or Running()}, "collect"):
         return store
 
 

@@ -72,8 +72,8 @@ def best_of_n(
     tasks: Sequence[Task],
     context: RolloutContext,
     critics: Mapping[str, Critic],
-    numbers: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    seed: int = 0,
+    numbers: Sequence[int],
+    seed: int,
     chat: Chat | None = None,
     temperatures: Mapping[str, float] | None = None,
 ) -> list[Point]:
@@ -82,12 +82,10 @@ def best_of_n(
     For a critic in `temperatures` a second time, with the score A / t + log pi_ref(a | o) in place of A: the more
     replies there are, the more of those are among them that the base hardly ever gives and the critic overrates.
 
-    Ties go to the reply that was sampled first. Equal arguments give equal points. An N below 1 is a UserError. A
-    server is asked at all states side by side; where it gives no replies, the dialogues there are lost. `chat` tells
-    the critics the token ids of an engine that knows only text.
+    Ties go to the reply that was sampled first. Equal arguments give equal points. A server is asked at all states side
+    by side; where it gives no replies, the dialogues there are lost. `chat` tells the critics the token ids of an
+    engine that knows only text.
     """
-    if not critics or not numbers or min(numbers) < 1:
-        raise UserError("Best-of-N needs at least one critic, and an N of 1 or more; name them.")
     priors = temperatures or {}
     paths = [
         _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)), temperature)

@@ -55,8 +55,6 @@ def make_critic(
         how = (model.dtype, model.device, model.threads)
         engine = TransformersEngine(name, None, *how, loaded=loaded, chat_options=options)
         return JudgeCritic(domain, engine.lasting(), engine.chat, settings.judge, settings.seed, privileged)
-    if kind == "rollout-value":
-        raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
     if kind == "privileged-ratio":
         if not privileged:
             raise UserError(
