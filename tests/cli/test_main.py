@@ -139,7 +139,8 @@ def test_score_writes_the_verdicts(tmp_path: Path, write_tasks: Callable[..., Pa
     write_tasks(tmp_path / "tasks.jsonl", [TASK, replace(TASK, id="t-2")])
     rows = [{"index": 1, "answer": TASK.ground_truth}, {"index": 0, "answer": "def price(hours):\n    return 7"}]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = "score --tasks tasks.jsonl --answers answers.jsonl --semantics official --json out.json"
+    (tmp_path / "params.yaml").write_text("reward: {semantics: official}\n")
+    words = "score --tasks tasks.jsonl --answers answers.jsonl --json out.json"
     done = sweetrl(*words.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "semantics\tofficial" in done.stdout

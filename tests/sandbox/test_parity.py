@@ -61,7 +61,7 @@ def test_references_score_as_in_the_official_evaluator(real_backend_tasks: Path,
     tasks = list(read_tasks(real_backend_tasks, Backend()))
     answers = tmp_path / "answers.jsonl"
     answers.write_text("".join(json.dumps({"index": i, "answer": t.ground_truth}) + "\n" for i, t in enumerate(tasks)))
-    report = score_file(real_backend_tasks, answers, "official", tmp_path / "out.json")
+    report = score_file(real_backend_tasks, answers, RewardSettings(semantics="official"), tmp_path / "out.json")
     expected = official([(task, task.ground_truth) for task in tasks])
     assert [row["score"] for row in report["results"]] == [sum(verdicts) / len(verdicts) for verdicts in expected]
     assert report["summary"]["score"] == sum(map(sum, expected)) / 3000

@@ -28,16 +28,19 @@ def score(
     tasks: opt.Tasks,
     answers: Annotated[Path, Option(help='Rows {"index": i, "answer": "..."}, or an official trajectory file.')],
     semantics: Annotated[
-        Literal["fixed", "official", "official-noblacklist"], Option(help="By whose rules an answer passes a test.")
-    ] = "fixed",
+        Literal["fixed", "official", "official-noblacklist"] | None,
+        Option(help="By whose rules an answer passes a test; default: as params.yaml says."),
+    ] = None,
     report: opt.JsonFile = None,
     changes: opt.Set = None,
 ) -> None:
     """Score answers against the hidden unit tests of task files, in the sandbox. The JSON has every verdict."""
     from sweetrl.cli.score import score_file
+    from sweetrl.stages.parameters import with_values
 
     file = None if report == opt.STDOUT else report
-    scored = score_file(tasks, answers, semantics, file, settings_here(None, changes).reward)
+    reward = with_values(settings_here(None, changes), {"reward.semantics": semantics}).reward
+    scored = score_file(tasks, answers, reward, file)
     print_facts("score", facts(scored["summary"]), scored if report == opt.STDOUT else None)
     if file is not None:
         note(f"every verdict: {file}")

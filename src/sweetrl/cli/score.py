@@ -20,20 +20,13 @@ from sweetrl.stages.standalone import read_any_tasks
 from sweetrl.types import Task
 
 
-def score_file(
-    tasks: Path,
-    answers: Path,
-    semantics: str,
-    out: Path | None = None,
-    reward: RewardSettings | None = None,
-) -> dict[str, Any]:
+def score_file(tasks: Path, answers: Path, reward: RewardSettings, out: Path | None = None) -> dict[str, Any]:
     """Score a file of answers against an official task file: the body of `sweetrl score`.
 
     A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer":
     ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
     ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
     """
-    reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
     attempted = read_any_tasks(tasks, Backend())
     rows = list(read_answers(answers, attempted, tasks))
     results: list[dict[str, Any]] = []
@@ -54,7 +47,7 @@ def score_file(
         "success": sum(row["score"] == 1.0 for row in results) / total,
         "over_tasks": means_over_tasks((row["index"], row["score"] == 1.0, row["score"]) for row in results),
         "reasons": dict(sorted(reasons.items())),
-        "semantics": semantics,
+        "semantics": reward.semantics,
         "isolation": isolation or "not run",
     }
     report = {"summary": summary, "results": results}
