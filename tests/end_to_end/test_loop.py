@@ -142,7 +142,7 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[httpx.Client]:
     """`sweetrl serve` of the champion, keeping dialogues; ended as a service manager ends it."""
-    words = f"-m sweetrl.cli serve {MODEL}@champion --port 0 --poll 0.5 --dialogues kept".split()
+    words = f"-m sweetrl.cli serve {MODEL}@champion --port 0 --dialogues kept".split()
     server = subprocess.Popen([sys.executable, *words], cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

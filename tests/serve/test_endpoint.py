@@ -221,7 +221,7 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
 def test_a_taken_port_is_one_sentence(served: Running, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_module, "Follower", None)  # nothing is loaded before that is known
     with pytest.raises(UserError, match=r"nothing can be served there \(address already in use\)"):
-        serve("models/policy", settings, "127.0.0.1", int(served.url.rpartition(":")[2]), 1.0)
+        serve("models/policy", settings, "127.0.0.1", int(served.url.rpartition(":")[2]), EngineSettings(), None)
 
 
 def test_who_samples() -> None:

@@ -220,7 +220,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match="there is something here already"):
+    with pytest.raises(UserError, match="this is there already"):
         handover.export("models/policy", settings, full)
     other = settings.model_copy(update={"model": settings.model.model_copy(update={"base": "models/other"})})
     with pytest.raises(UserError, match=r"trained on models/base, but `model.base` in params.yaml is models/other"):

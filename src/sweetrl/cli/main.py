@@ -282,7 +282,6 @@ def serve(
     model: Agent,
     host: Annotated[str, Option(help="Address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen at.", min=0, max=65535)] = 8000,
-    poll: Annotated[float, Option(help="Seconds between two looks at the alias.", min=0.1)] = 10.0,
     engine: Annotated[
         Engines | None,
         Option(help="transformers: in this process. vllm: a vLLM server, started here unless there is a --url."),
@@ -297,7 +296,7 @@ def serve(
     from sweetrl.serve.endpoint import serve as run_endpoint
 
     settings = settings_here()
-    run_endpoint(model, settings, host, port, poll, sampler(settings.engine, engine, url), dialogues)
+    run_endpoint(model, settings, host, port, sampler(settings.engine, engine, url), dialogues)
 
 
 @app.command()

@@ -30,6 +30,7 @@ from sweetrl.types import Completion, Prompt
 
 logger = logging.getLogger("sweetrl")
 
+LOOK_SECONDS = 10.0  # between two looks at the alias
 CHARACTERS = 8  # for each token of the context: a longer prompt is looked at piece by piece
 
 Result = TypeVar("Result")
@@ -153,7 +154,7 @@ class Follower:
 
     reference: str
     settings: Settings
-    seconds: float
+    seconds: float = LOOK_SECONDS
     engine: EngineSettings = field(default_factory=EngineSettings)
     registry: Registry | None = None
     base: tuple[str, str] | None = None

@@ -150,22 +150,16 @@ class Endpoint:
 
 
 def serve(
-    reference: str,
-    settings: Settings,
-    host: str,
-    port: int,
-    seconds: float,
-    engine: EngineSettings | None = None,
-    dialogues: Path | None = None,
+    reference: str, settings: Settings, host: str, port: int, engine: EngineSettings, dialogues: Path | None
 ) -> None:
-    """Serve the agent that `reference` names until interrupted; its alias is looked at every `seconds`.
+    """Serve the agent that `reference` names until interrupted.
 
-    `engine` says who samples: transformers in this process (the default), or a vLLM server. Dialogues whose clients
-    agree are kept in the folder `dialogues`, if one is given.
+    `engine` says who samples: transformers in this process, or a vLLM server. Dialogues whose clients agree are kept in
+    the folder `dialogues`, if one is given.
     """
     with listening(host, port) as listener:
         recorder = None if dialogues is None else Recorder(dialogues)
-        follower = Follower(reference, settings, seconds, engine or EngineSettings())
+        follower = Follower(reference, settings, engine=engine)
         with follower.started(VLLM_LOG):
             endpoint = Endpoint(follower, recorder, host if for_this_machine_only(listener) else None)
 

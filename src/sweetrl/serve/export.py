@@ -20,6 +20,7 @@ from sweetrl.models.licences import is_own
 from sweetrl.models.load import load_tokenizer, make_saveable
 from sweetrl.serve.card import model_card
 from sweetrl.serve.source import Handed, facts_of, fetch
+from sweetrl.stages.standalone import check_free
 from sweetrl.tracking.chat_agent import AgentConfig
 
 # What agent.json has.
@@ -65,8 +66,7 @@ def push(folder: Path, hub_id: str, title: str) -> str:
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `out` that becomes `out` on success; one with files in it is a UserError."""
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out}: there is something here already; name a new folder, or remove it first.")
+    check_free(out)
     with making_folder(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=out.parent)
