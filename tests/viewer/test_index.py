@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
 from sweetrl.sweet.preferences import PREFERENCES, TOKEN_RATIOS
-from sweetrl.sweet.tables import Table, write_table
-from sweetrl.types import Preference, TokenRatios, Trajectory
+from sweetrl.sweet.tables import write_table
+from sweetrl.types import Preference, Trajectory
 from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
@@ -214,13 +213,7 @@ def test_token_ratios_are_given_where_they_are_stored(
                 assert sum(ratio for _, ratio in reply["heat"]) / 6 == pytest.approx(reply["advantage"], abs=1e-5)
     other = tmp_path / "project"
     shutil.copytree(project, other)
-    path = other / "data/preferences" / TOKEN_RATIOS
-    stored = list(Table(path, TokenRatios))
-    write_table(path, TokenRatios, [replace(ratios, replies=ratios.replies[1:]) for ratios in stored])
-    shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
-    with pytest.raises(UserError, match=r"token_ratios\.parquet: this is of other candidates; run the stage `rank`"):
-        shown.describe(collected[0])
-    path.unlink()  # as rankings were before
+    (other / "data/preferences" / TOKEN_RATIOS).unlink()  # `rank.token_ratios: 0`
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     (turn, *_) = shown.describe(collected[0])["turns"]
     assert all(reply["heat"] is None for reply in turn["rankings"]["the ranking"]["candidates"])

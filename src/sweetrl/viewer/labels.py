@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sweetrl.types import Trajectory
 
 LONGEST_NOTE = 2_000  # characters
-MOST, MOST_MIB = 10_000, 64  # dialogues, and what either file holds at most
+MOST_BYTES = 64 * MIB  # of either file
 PEOPLE = ("", "human", "replay")  # users who are or may be people: whether they agree is not for us to say
 
 
@@ -80,13 +80,11 @@ class Labels:
                 parse_log(rows[key], "label", domain)
             elif not change.note:
                 del rows[key]
-            if len(rows) > MOST:
-                raise UserError(f"{self.folder}: there are {MOST:,} labels; move the files away, and begin anew.")
             # What comes into a file is written before it leaves the other one.
             for labelled in (True, False) if change.reward is not None else (False, True):
                 text = "".join(json.dumps(row) + "\n" for row in rows.values() if ("reward" in row) is labelled)
-                if len(text) > MOST_MIB * MIB:
-                    raise UserError(f"{self.folder}: there are {MOST_MIB} MiB; move the files away, and begin anew.")
+                if len(text) > MOST_BYTES:
+                    raise UserError(f"{self.folder}: the labels are too many; move the files away, and begin anew.")
                 write_text(self._path(labelled), text)
         return key
 
@@ -97,7 +95,7 @@ class Labels:
         """The rows of both files by key; those that somebody has written by hand stay."""
         rows = dict[str, dict[str, Any]]()
         for path in (self._path(False), self._path(True)) if self.folder else ():
-            content = read_bytes(path, MOST_MIB * MIB) if path.exists() else b""
+            content = read_bytes(path, MOST_BYTES) if path.exists() else b""
             for number, line in enumerate(content.split(b"\n"), start=1):
                 if line.strip():
                     row = parse_row(line, where := f"{path}: line {number}")

@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sweetrl.errors import UserError
 from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES, TOKEN_RATIOS
 from sweetrl.sweet.tables import Table
 from sweetrl.types import Preference, RankedState, TokenRatios
@@ -55,18 +54,11 @@ class Ranked:
     """The ranking in a folder, by dialogue: its ranked turns and the pairs made of them; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.states = Rows(folder / CANDIDATES, RankedState)
         self.pairs = Rows(folder / PREFERENCES, Preference)
         self._ratios = Rows(folder / TOKEN_RATIOS, TokenRatios)
 
     def ratios(self, state: RankedState) -> TokenRatios | None:
-        """Return what a ranked turn's advantages are made of, None where it is not stored; UserError if of others."""
-        for ratios in self._ratios.of(state.task_id, state.attempt):
-            if ratios.turn == state.turn:
-                lengths = [len(reply.tokens) for reply in ratios.replies]
-                if lengths != [len(reply.token_ids) for reply in state.candidates]:
-                    path = self.folder / TOKEN_RATIOS
-                    raise UserError(f"{path}: this is of other candidates; run the stage `rank` again.")
-                return ratios
-        return None
+        """Return what a ranked turn's advantages are made of, None where it is not stored."""
+        stored = self._ratios.of(state.task_id, state.attempt)
+        return next((ratios for ratios in stored if ratios.turn == state.turn), None)
