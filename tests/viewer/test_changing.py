@@ -26,9 +26,9 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
-from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES
+from sweetrl.sweet.preferences import CANDIDATES, PREFERENCES, TOKEN_RATIOS
 from sweetrl.sweet.tables import Table, write_table
-from sweetrl.types import Preference
+from sweetrl.types import Preference, TokenRatios
 from sweetrl.viewer.export import export
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.ranked import Ranked
@@ -242,9 +242,16 @@ def test_numbers_that_are_none_do_not_hide_a_dialogue(
     table = Table(other / "data/preferences" / PREFERENCES, Preference)
     pairs = [replace(table.item(0), chosen_advantage=math.inf), *map(table.item, range(1, len(table)))]
     write_table(other / "data/preferences" / PREFERENCES, Preference, pairs)
+    ratios = list(Table(path := other / "data/preferences" / TOKEN_RATIOS, TokenRatios))
+    diverged = [replace(reply, ratios=(math.inf, *reply.ratios[1:])) for reply in ratios[0].replies]
+    write_table(path, TokenRatios, [replace(ratios[0], replies=tuple(diverged)), *ratios[1:]])
     viewer = open_viewer(str(other), settings, tmp_path)
     with serving(viewer) as address, chromium.looking(address + fragment(viewer.dialogues.catalogue, 48)) as tab:
         tab.until("document.querySelector('.about')?.innerText.includes('tests\\n1')")
+        assert tab.js("document.querySelector('.candidates .heat span').title") == "no number"
+        tab.js("[...document.querySelectorAll('.buttons button')].find(b => b.innerText.includes('Tokens by')).click()")
+        tab.until("document.querySelectorAll('.heatplace .heat').length > 1")
+        assert tab.js("document.querySelector('.heatplace').children.length") == 1, "nor has it a mean"
         made = tab.js("[...document.querySelectorAll('.pair')].map(pair => [pair.textContent, pair.title])")
         assert made == [["1 over 4", ""], *[["1 over 3", "margin 0.500"]] * 2]  # no margin where it is infinite
     assert export(viewer, tmp_path / "out", 0) == 64

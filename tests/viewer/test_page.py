@@ -51,6 +51,7 @@ FILTERS: dict[str, Callable[[Row], Any]] = {
     "outcome=lost": lambda row: row["outcome"] == "lost",
     "source=data%2Ftrajectories": lambda row: row["source"] == "data/trajectories",
     "domain=backend": lambda row: row["domain"] == "backend",
+    "reward=1e-7..": lambda row: (row["reward"] or 0) > 0,
     "reward=0.3..0.9": lambda row: row["reward"] is not None and 0.3 <= row["reward"] <= 0.9,
     "passed=..2": lambda row: row["passed"] is not None and row["passed"] <= 2,
     "turns=4..": lambda row: row["turns"] >= 4,

@@ -90,6 +90,9 @@ def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Pa
     tab.js("sweetrl.data.tasks[0] = '=1+\"x\"'; 0")
     assert tab.js("sweetrl.files.csv([0]).split('\\r\\n')[1]").startswith('"\'=1+""x""",')
     tab.js(f"sweetrl.data.tasks[0] = {json.dumps(rows[0]['task'])}; 0")
+    tab.js("sweetrl.data.meta.kinds['part of a, b'] = 'number'; 0")
+    assert tab.js("sweetrl.files.csv([]).split('\\r\\n')[0]").endswith(',"part of a, b"')
+    tab.js("delete sweetrl.data.meta.kinds['part of a, b']; 0")
 
 
 def test_dialogues_are_written_in_full(tab: Tab, viewer: Viewer, downloads: Path) -> None:

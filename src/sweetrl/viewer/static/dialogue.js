@@ -410,12 +410,16 @@
 
   /** Colour the agent's tokens, of the turns that have some. @param {any} chat @param {any[]} turns @param {string} label */
   function warm(chat, turns, label) {
-    const mean = (/** @type {[string, number][]} */ tokens, size = (/** @type {number} */ ratio) => ratio) =>
-      tokens.reduce((sum, [, ratio]) => sum + size(ratio), 0) / (tokens.length || 1);
-    const scale = Math.max(0.05, ...turns.filter(Boolean).map((tokens) => mean(tokens, Math.abs)));
+    const mean = (/** @type {[string, number | null][]} */ tokens, size = (/** @type {number} */ ratio) => ratio) =>
+      tokens.reduce((sum, [, ratio]) => sum + size(ratio ?? NaN), 0) / (tokens.length || 1);
+    const sizes = turns.filter(Boolean).map((tokens) => mean(tokens, Math.abs));
+    const scale = Math.max(0.05, ...sizes.filter((size) => !Number.isNaN(size)));
     chat.querySelectorAll(".heatplace").forEach((/** @type {any} */ place, /** @type {number} */ number) => {
       const tokens = turns[number];
-      if (tokens) place.replaceChildren(advantageLine(label, mean(tokens), scale, ""), parts.heat(tokens));
+      if (!tokens) return;
+      const value = mean(tokens);
+      const line = Number.isNaN(value) ? [] : [advantageLine(label, value, scale, "")];
+      place.replaceChildren(...line, parts.heat(tokens));
     });
   }
 

@@ -26,7 +26,7 @@
   /** The numbers of rows, a line each. @param {Iterable<number>} rows */
   function csv(rows) {
     const kinds = Object.entries(data.meta.kinds);
-    const lines = [kinds.map(([name]) => name).join(",")];
+    const lines = [kinds.map(([name]) => field(name)).join(",")];
     for (const row of rows)
       lines.push(
         kinds

@@ -72,10 +72,10 @@
     for (const [key] of FACETS) if (search.getAll(key).length) state.words[key] = search.getAll(key);
     for (const [key] of TRUTHS) if (search.has(key)) state.truths[key] = search.get(key) !== "no";
     state.faults = search.getAll("fault").filter((name) => FAULTS.some(([key]) => key === name));
+    const bound = (/** @type {string} */ text) => (text === "" || Number.isNaN(Number(text)) ? null : Number(text));
     for (const [key] of RANGES) {
-      const found = /^(-?[\d.]*)\.\.(-?[\d.]*)$/.exec(search.get(key) || "");
-      if (found)
-        state.ranges[key] = [found[1] === "" ? null : Number(found[1]), found[2] === "" ? null : Number(found[2])];
+      const [low, high] = (search.get(key) || "").split("..");
+      if (high !== undefined) state.ranges[key] = [bound(low), bound(high)];
     }
     const sort = search.get("sort") || "";
     state.down = sort.startsWith("-");

@@ -95,12 +95,13 @@
     return folded([title, missed], table, pairs);
   }
 
-  /** Tokens coloured by how much likelier the critic finds them than the reference. @param {[string, number][]} tokens */
+  /** Tokens coloured by how much likelier the critic finds them than the reference; null of one that has diverged. @param {[string, number | null][]} tokens */
   function heat(tokens) {
-    const most = Math.max(0.05, ...tokens.map(([, ratio]) => Math.abs(ratio)));
+    const most = Math.max(0.05, ...tokens.map(([, ratio]) => Math.abs(ratio ?? 0)));
     const spans = tokens.map(([text, ratio]) => {
-      const style = { "--share": Math.sqrt(Math.abs(ratio) / most).toFixed(3) };
-      const look = { class: ratio < 0 ? "minus" : "plus", style, title: `${signed(ratio)} nats` };
+      const style = { "--share": Math.sqrt(Math.abs(ratio ?? 0) / most).toFixed(3) };
+      const title = ratio === null ? "no number" : `${signed(ratio)} nats`;
+      const look = { class: (ratio ?? 0) < 0 ? "minus" : "plus", style, title };
       return h("span", look, text.replace(/\n/g, "⏎\n"));
     });
     return h("p", { class: "heat" }, spans);
