@@ -95,15 +95,6 @@
     dialog.showModal();
   }
 
-  /** Go to the agent's next turn. @param {number} step */
-  function turn(step) {
-    const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".side:first-child .message.assistant")]);
-    const here = all.indexOf(/** @type {any} */ (document.activeElement?.closest(".message.assistant")));
-    const next = all[Math.min(all.length - 1, Math.max(0, here + step))];
-    next?.focus();
-    next?.scrollIntoView({ block: "center" });
-  }
-
   document.addEventListener("keydown", (event) => {
     const at = /** @type {HTMLElement} */ (event.target);
     const writing = at.matches?.("input:not([type=checkbox]), textarea, select");
@@ -128,8 +119,8 @@
       Object.assign(actions, { ArrowDown: () => list.move?.(1), ArrowUp: () => list.move?.(-1) });
     if (page === "dialogue")
       Object.assign(actions, {
-        n: () => turn(1),
-        p: () => turn(-1),
+        n: () => sweetrl.dialogue.step(1),
+        p: () => sweetrl.dialogue.step(-1),
         c: () => document.getElementById("compare")?.focus(),
         e: () => {
           const all = /** @type {HTMLDetailsElement[]} */ ([...document.querySelectorAll("details.sampled")]);

@@ -72,6 +72,9 @@ var sweetrl = globalThis.sweetrl || {};
     return h("select", { ...more, onchange: (/** @type {any} */ event) => work(event.target.value) }, rows);
   }
 
+  /** A select with its label. @param {string} label @param {any} control */
+  const labelled = (label, control) => h("label", { class: "pick" }, h("span", {}, label), control);
+
   /** A button that does something. @param {any} label @param {() => void} onclick @param {Record<string, any>} [more] */
   function button(label, onclick, more = {}) {
     return h("button", { class: "button", type: "button", onclick, ...more }, label);
@@ -246,6 +249,7 @@ var sweetrl = globalThis.sweetrl || {};
     folded,
     verbatim,
     select,
+    labelled,
     button,
     table,
     icon,

@@ -110,6 +110,9 @@
   /** The word of a row in a column of words. @param {string} name @param {number} row */
   data.word = (name, row) => data.meta.words[name][data.columns[name][row]];
 
+  /** What the domain calls a measure. @param {string} key @returns {string} */
+  data.measure = (key) => data.meta.measures.find((/** @type {string[]} */ [one]) => one === key)[1];
+
   /** The row at an address; -1 where there is none. @param {string} source @param {string} task @param {number} attempt */
   data.find = (source, task, attempt) => {
     const code = data.meta.words.source.indexOf(source);

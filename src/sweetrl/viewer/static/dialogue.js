@@ -53,11 +53,21 @@
     if (search.has("turn")) goTo(Number(search.get("turn")));
   }
 
+  const turnsShown = () =>
+    /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".side:first-child .message.assistant")]);
+
   /** Show a turn of the (first) dialogue. @param {number} turn from 1 on */
   function goTo(turn) {
-    const found = document.querySelectorAll(".side:first-child .message.assistant")[turn - 1];
-    /** @type {any} */ (found)?.focus({ preventScroll: true });
+    const found = turnsShown()[turn - 1];
+    found?.focus({ preventScroll: true });
     found?.scrollIntoView({ block: "center" });
+  }
+
+  /** Go to the turn that lies so many behind the one with the focus. @param {number} by */
+  function step(by) {
+    const all = turnsShown();
+    const here = all.indexOf(/** @type {any} */ (document.activeElement?.closest(".message.assistant")));
+    goTo(1 + Math.min(all.length - 1, Math.max(0, here + by)));
   }
 
   /** The link of a turn: it goes there without drawing the page again, and can be copied. @param {number} turn from 1 on @param {string} words @param {Record<string, any>} [more] */
@@ -151,7 +161,7 @@
     const dot = h("span", { class: "dot", style: { "--tone": list.tone(method) } });
     const scored = tests.length
       ? [parts.squares(tests), h("span", { class: "muted" }, `${passed} of ${tests.length} tests`)]
-      : !Number.isNaN(reward) && h("span", { class: "muted" }, `${measure("reward")} ${reward.toFixed(2)}`);
+      : !Number.isNaN(reward) && h("span", { class: "muted" }, `${data.measure("reward")} ${reward.toFixed(2)}`);
     const head = h("header", { class: "sidehead" }, [
       h("h2", {}, dot, method, attempt ? h("small", {}, ` attempt ${attempt}`) : ""),
       h("span", { class: `verdict pill ${list.outcome(row)}` }, list.said(row)),
@@ -166,9 +176,6 @@
     const columns = h("div", { class: "columns" }, left, h("div", { class: "about" }, about(dialogue, row, chat)));
     return h("section", { class: "side", "aria-label": `Dialogue by ${method}` }, head, columns);
   }
-
-  /** What the domain calls a measure. @param {string} key */
-  const measure = (key) => data.meta.measures.find((/** @type {string[]} */ [one]) => one === key)[1];
 
   /** Where a reader says what a dialogue was worth, and why. @param {number} row */
   function labelling(row) {
@@ -333,7 +340,7 @@
       ["Seed", dialogue.seed],
       ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
       ...cost(dialogue.cost),
-      ...Object.entries(dialogue.parts).map(([name, value]) => [`${measure("reward")}: ${name}`, value]),
+      ...Object.entries(dialogue.parts).map(([name, value]) => [`${data.measure("reward")}: ${name}`, value]),
       ...Object.entries(dialogue.extra),
     ]);
     const buttons = h("div", { class: "buttons" }, tools);
@@ -368,7 +375,7 @@
       faults.length ? h("ul", { class: "faultlist" }, faults) : null,
       parts.facts([
         ["Source", data.word("source", row)],
-        [measure("reward"), known("reward")],
+        [data.measure("reward"), known("reward")],
         ["Label", data.meta.server ? "" : known("label")],
         ["Note", data.meta.server ? "" : data.notes.get(row)],
         ["Turns", known("turns")],
@@ -434,5 +441,5 @@
     return h("div", { class: "pictures" }, figure("Reference", found.reference), drawn);
   }
 
-  sweetrl.dialogue = { show };
+  sweetrl.dialogue = { show, step };
 })();

@@ -398,6 +398,8 @@
     return [head, ...parts];
   }
 
+  const inWords = (/** @type {string} */ word) => word.replaceAll("_", " ") || "not said";
+
   /** A box with a label and a count. @param {string} name @param {any} label @param {number} many @param {boolean} on @param {() => void} turn @param {any} [extra] */
   function choice(name, label, many, on, turn, extra = {}) {
     return h(
@@ -431,8 +433,7 @@
     const options = [["", "any"], ...methods.map((/** @type {string} */ one) => [one, one])];
     const pick = (/** @type {string} */ key, /** @type {string} */ label) => {
       const chosen = (/** @type {string} */ value) => go({ [key]: value });
-      const select = sweetrl.select(options, state[key], chosen, { "data-key": key });
-      return h("label", { class: "pick" }, h("span", {}, label), select);
+      return sweetrl.labelled(label, sweetrl.select(options, state[key], chosen, { "data-key": key }));
     };
     return group("Same task, two methods", [pick("won", "Won by"), pick("lost", "Lost by")]);
   }
@@ -459,8 +460,7 @@
     const turn = (/** @type {string} */ word) => go({ words: { ...state.words, [key]: filters.toggled(on, word) } });
     const boxes = places.map((/** @type {number} */ place) => {
       const name = names[place];
-      const label = name.replaceAll("_", " ") || "not said";
-      return choice(`${key} ${name}`, label, sums[place], on.includes(name), () => turn(name));
+      return choice(`${key} ${name}`, inWords(name), sums[place], on.includes(name), () => turn(name));
     });
     const rest = boxes.splice(6);
     const ontoggle = (/** @type {any} */ event) => (event.target.open ? opened.add(key) : opened.delete(key));
@@ -529,10 +529,9 @@
         found.push([state.truths[key] ? yes : no, () => go({ truths: without(state.truths, key) })]);
     for (const [key, label] of filters.FAULTS)
       if (state.faults.includes(key)) found.push([label, () => go({ faults: filters.toggled(state.faults, key) })]);
-    const named = (/** @type {string} */ word) => word.replaceAll("_", " ") || "not said";
     for (const [key, label] of filters.FACETS)
       if (state.words[key]) {
-        const words = `${label}: ${state.words[key].map(named).join(", ")}`;
+        const words = `${label}: ${state.words[key].map(inWords).join(", ")}`;
         found.push([words, () => go({ words: without(state.words, key) })]);
       }
     for (const [key, label] of filters.RANGES)

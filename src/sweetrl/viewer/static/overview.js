@@ -6,7 +6,7 @@
   const { h, data, filters, list, charts, wilson, percent, count, signed } = sweetrl;
   const FEW = 5; // fewer dialogues than this are no point of a chart
   let measure = "success"; // the column that dialogues are compared by
-  const named = () => data.meta.measures.find((/** @type {string[]} */ [key]) => key === measure)[1];
+  const named = () => data.measure(measure);
   const what = () => (measure === "success" ? "Share of dialogues solved." : "Mean over dialogues.");
 
   /** Draw the overview. @param {HTMLElement} main @param {URLSearchParams} search */
@@ -35,7 +35,7 @@
       h("h1", {}, "Overview"),
       data.meta.harm && h("p", { class: "bad" }, `Training hurt: ${data.meta.harm}.`),
       h("p", { class: "muted" }, about, links, report),
-      h("label", { class: "pick" }, h("span", {}, "Measure"), pick),
+      sweetrl.labelled("Measure", pick),
     ]);
     const compared = () => [headline, byMethod, byTopic, byPersona, byQuestions].map((part) => part(stage));
     const more = () => [flow(rows, state), faultRates(stage), contrasts(), usage(), runs(), curves()];
@@ -68,13 +68,16 @@
       : sweetrl.mean(rows.map((row) => data.columns[measure][row]).filter((value) => !Number.isNaN(value)));
   const method = (/** @type {number} */ row) => data.word("method", row);
   const topic = (/** @type {number} */ row) => data.word("topic", row);
+  const temperature = (/** @type {number} */ row) => data.word("temperature", row);
+  const persona = (/** @type {number} */ row) => data.word("persona", row);
+  const fault = (/** @type {number} */ row) => data.word("first_fault", row);
   /** Rows that can be compared: the plain user, and of several temperatures the lowest. @param {number[]} rows */
   function comparable(rows) {
-    const plain = rows.filter((row) => !data.word("persona", row));
-    const lowest = [...groups(plain, (row) => data.word("temperature", row)).keys()].sort(
+    const plain = rows.filter((row) => !persona(row));
+    const lowest = [...groups(plain, temperature).keys()].sort(
       (a, b) => Number(a) - Number(b),
     )[0];
-    return plain.filter((row) => data.word("temperature", row) === lowest);
+    return plain.filter((row) => temperature(row) === lowest);
   }
 
   /** Methods for a chart with room for `most`: the untrained agent, and the best of the others. @param {number[]} rows @param {number} most */
@@ -88,9 +91,9 @@
 
   /** Which rows a chart is about, where it leaves some out. @param {number[]} rows @param {string[]} shown */
   function leftOut(rows, shown) {
-    const temperature = data.word("temperature", rows[0]);
+    const lowest = temperature(rows[0]);
     const more = new Set(rows.map(method)).size - shown.length;
-    return `${temperature ? `Temperature ${temperature}. ` : ""}${more > 0 ? `${sweetrl.plural(more, "more method")}: choose some in the list. ` : ""}`;
+    return `${lowest ? `Temperature ${lowest}. ` : ""}${more > 0 ? `${sweetrl.plural(more, "more method")}: choose some in the list. ` : ""}`;
   }
 
   /** @param {any} one */
@@ -152,14 +155,14 @@
 
   /** @param {number[]} rows */
   function byMethod(rows) {
-    const plain = rows.filter((row) => !data.word("persona", row));
-    const temperatures = [...groups(plain, (row) => data.word("temperature", row)).keys()].sort();
+    const plain = rows.filter((row) => !persona(row));
+    const temperatures = [...groups(plain, temperature).keys()].sort();
     const shades = ["var(--tone-1)", "var(--tone-2)", "var(--tone-3)", "var(--tone-4)", "var(--tone-5)"];
     const color = (/** @type {string} */ temperature) => shades[temperatures.indexOf(temperature) % shades.length];
     const lines = [...groups(plain, method)].map(([name, some]) => ({
       name,
       label: h("a", { href: `#/dialogues?method=${encodeURIComponent(name)}` }, name),
-      points: [...groups(some, (row) => data.word("temperature", row))]
+      points: [...groups(some, temperature)]
         .sort(([a], [b]) => (a < b ? -1 : 1))
         .map(([temperature, these]) => ({
           ...rate(these),
@@ -228,14 +231,14 @@
 
   /** @param {number[]} rows */
   function byPersona(rows) {
-    const personas = groups(rows, (row) => data.word("persona", row));
+    const personas = groups(rows, persona);
     if (personas.size < 2) return null;
-    const others = rows.filter((row) => data.word("persona", row));
+    const others = rows.filter(persona);
     const methods = foremost(others, 5);
     // The plain user at the temperatures that the others were measured at.
-    const measured = new Set(others.map((row) => data.word("temperature", row)));
+    const measured = new Set(others.map(temperature));
     const lines = [...personas].map(([name, some]) => {
-      const these = some.filter((row) => measured.has(data.word("temperature", row)));
+      const these = some.filter((row) => measured.has(temperature(row)));
       return { label: name || "plain", points: points(these, methods, name || "plain") };
     });
     return dots("By user", "The same tasks with users of other habits.", "user, method", colors(methods), lines);
@@ -278,7 +281,7 @@
 
   /** From the first fault to the outcome. @param {number[]} all @param {any} state */
   function flow(all, state) {
-    const rows = all.filter((row) => data.word("first_fault", row));
+    const rows = all.filter(fault);
     if (!rows.length) return null;
     const methods = [...groups(rows, method).keys()];
     if (!methods.includes(chosen)) chosen = methods.includes("trained") ? "trained" : methods[0];
@@ -287,7 +290,7 @@
       const some = rows.filter((row) => method(row) === chosen);
       const end = (/** @type {number} */ row) =>
         data.columns.success[row] === 1 ? "solved" : data.columns.reward[row] > 0 ? "partly" : "failed";
-      const flows = [...groups(some, (row) => `${data.word("first_fault", row)}\n${end(row)}`)].map(([key, these]) => {
+      const flows = [...groups(some, (row) => `${fault(row)}\n${end(row)}`)].map(([key, these]) => {
         const [from, to] = key.split("\n");
         return { from, to, many: these.length };
       });
@@ -310,7 +313,6 @@
     const options = methods.map((one) => [one, one]);
     const select = sweetrl.select(options, chosen, turn, { "aria-label": "Method" });
     draw();
-    const fault = (/** @type {number} */ row) => data.word("first_fault", row);
     const named_ = (/** @type {string} */ key) => FAULT_NAMES[/** @type {"none"} */ (key)] || key;
     const table = [...groups(rows, method)].flatMap(([name, own]) =>
       [...groups(own, fault)].map(([key, these]) => [`${name}, ${named_(key)}`, ...interval(rate(these))]),
@@ -318,7 +320,7 @@
     return charts.figure(
       "From the first fault to the outcome",
       "The first turn that was worth nothing, by the domain's judge. A stream leads to its dialogues.",
-      [h("label", { class: "pick" }, h("span", {}, "Method"), select), place],
+      [sweetrl.labelled("Method", select), place],
       ["method, first fault", named().toLowerCase(), "low", "high", "dialogues"],
       table,
     );
