@@ -136,7 +136,8 @@ def test_a_seed_draws_a_task_and_repeats_the_episode(forms: tuple[str, sweetrl.D
 WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"split": "dev"}, "split: `dev` is not known; take train or test"),
     ({"split": "test", "index": 12}, "forms: there is no test task 12; there are 12, counted from 0"),
-    ({"index": "first"}, "reset: `seed` and `index` are whole numbers"),
+    ({"index": "first"}, "there is no train task first"),
+    ({"seed": -1}, "reset: `seed` is a whole number"),
     ({"task": 3}, "reset: `task` is not known; give split, index, seed and episode_id"),
 )
 

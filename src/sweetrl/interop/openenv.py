@@ -118,12 +118,12 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
             raise UserError(f"reset: `{min(unknown)}` is not known; give split, index, seed and episode_id.")
         if seed is None:
             seed = random.SystemRandom().randrange(2**31)
-        if not _is_count(seed) or not (index is None or _is_count(index)):
-            raise UserError("reset: `seed` and `index` are whole numbers; correct them.")
+        if type(seed) is not int or seed < 0:
+            raise UserError("reset: `seed` is a whole number; correct it.")
         if index is None:
-            index = dialogue_seed(seed, f"openenv {split}", 0) % len(self._world.tasks(str(split)))
+            index = dialogue_seed(seed, f"openenv {split}", 0) % len(self._world.tasks(split))
         with self._lock:
-            self._task = self._world.task(index, str(split))
+            self._task = self._world.task(index, split)
             self._talk = talk = self._world.begin(self._task, seed, agent="openenv")
             self._state = DialogueState(
                 episode_id=str(episode_id or uuid.uuid4()), task_id=self._task.id, split=split, index=index, seed=seed
@@ -203,10 +203,6 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
 def _public(split: str, index: int, task: Task) -> dict[str, Any]:
     """What the Task API says of a task: nothing that is hidden."""
     return {"id": task.id, "split": split, "index": index, "request": task.problem_description}
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 # The server

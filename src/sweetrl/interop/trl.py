@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sweetrl.rollout.context import Conversation
     from sweetrl.types import Task
 
-LONGEST = 1_000_000  # characters of one message of the model
 ENDED = "The dialogue has ended."
 TOOLS = (
     "You talk with the person by two tools; what you write outside of them reaches nobody. `say` tells the person "
@@ -204,6 +203,4 @@ def _text(name: str, value: Any) -> str:
     """Return what the model has passed as `name`: anything that JSON can say, so perhaps no text."""
     if not isinstance(value, str):
         raise UserError(f"`{name}` must be text.")
-    if len(value) > LONGEST:
-        raise UserError(f"`{name}` has more than {LONGEST} characters; make it shorter.")
     return value.encode("utf-8", "replace").decode("utf-8")  # half a pair of surrogates is no text
