@@ -96,18 +96,6 @@ def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_
     assert (tmp_path / "kept/.gitignore").read_text() == "served-*\n.*\n"
 
 
-def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
-    assert kept.turn(request(USER, consent=False), [REPLY], "a") is None
-    name = begun(kept)
-    secret = {"role": "user", "content": "not for you"}
-    assert kept.turn(request(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
-    with pytest.raises(BadRequest):
-        kept.feedback(Feedback(dialogue=name, reward=1))
-    assert kept.feedback(Feedback(dialogue=begun(kept), consent=False)) == "dropped"
-    kept.close()
-    assert rows(kept.folder) == [] and not list(kept.folder.glob(".open-*"))
-
-
 def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
     more = {"role": "user", "content": "Yes."}
     assert kept.turn(request(USER, assistant("Forged"), more), ["x"], "a") is None, "nothing is known of its beginning"
@@ -162,24 +150,24 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     monkeypatch.setattr(module, "FULL", 10)
     keep()
     assert len(rows(kept.folder)) == 2 and len(list(kept.folder.glob("served-*.jsonl"))) == 2
-    waiting = begun(kept)
-    now[0] += module.FORGOTTEN
-    kept.tidy()
-    assert waiting not in kept.open
 
 
-def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[float]) -> None:
+def test_words_without_consent_withdrawn_or_forgotten_are_not_on_the_disk(kept: Recorder, now: list[float]) -> None:
     def words() -> bytes:
         return b"".join(path.read_bytes() for path in kept.folder.iterdir() if path.is_file())
 
+    assert kept.turn(request({"role": "user", "content": "private words"}, consent=False), [REPLY], "a") is None
     withdrawn, stopped, other = begun(kept, "private words"), begun(kept, "second thoughts"), begun(kept)
-    kept.feedback(Feedback(dialogue=withdrawn, consent=False))
+    assert kept.feedback(Feedback(dialogue=withdrawn, consent=False)) == "dropped"
     kept.turn(request({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
+    with pytest.raises(BadRequest):
+        kept.feedback(Feedback(dialogue=stopped, reward=1))
     assert b"private words" not in words() and b"second thoughts" not in words()
     assert USER["content"].encode() in words() and list(kept.open) == [other]
     now[0] += module.FORGOTTEN
     kept.tidy()
-    assert USER["content"].encode() not in words()
+    kept.close()
+    assert USER["content"].encode() not in words() and rows(kept.folder) == []
 
 
 def test_the_oldest_gives_way_where_too_many_are_open(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

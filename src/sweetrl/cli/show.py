@@ -337,7 +337,7 @@ def find_task(reference: str, tasks: Path | None, domain: Domain) -> Task:
 
     Without a file: the pipeline's test tasks, or where it has not run yet, a freshly generated one (only by number).
     """
-    number = int(reference) if reference.isdecimal() and len(reference) < 10 else None
+    number = int(reference) if reference.isdecimal() else None
     if tasks is None and not TEST_TASKS.exists():
         settings, count = domain.settings, domain.settings.tasks.test
         if number is None or number >= count:

@@ -13,7 +13,7 @@ from sweetrl.console.logs import quiet
 
 logger = logging.getLogger("sweetrl")
 
-SECONDS_BETWEEN_LINES = float(os.environ.get("SWEETRL_PROGRESS_SECONDS", "15"))
+SECONDS_BETWEEN_LINES = 15.0
 _SHOWN = (("loss", "loss"), ("accuracy", "accuracy"), ("reward/margin", "margin"))  # of a step's metrics
 
 SPINS = "10000"
