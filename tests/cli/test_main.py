@@ -252,7 +252,8 @@ def test_a_task_that_nobody_will_make_is_not_waited_for(tmp_path: Path, monkeypa
     """Without a table of tasks they are made up to the one that is asked for."""
     monkeypatch.chdir(tmp_path)
     few = load_domain(Settings(tasks=Settings().tasks.model_copy(update={"test": 3})))
-    assert show.find_task("0002", None, few) == show.find_task("2", None, few)
+    later = load_domain(Settings(tasks=few.settings.tasks.model_copy(update={"test_first": 2})))
+    assert show.find_task("0002", None, few) == show.find_task("2", None, few) == show.find_task("0", None, later)
     for number in ("3", "9" * 400, "t-1"):
         with pytest.raises(UserError, match="give a number from 0 to 2"):
             show.find_task(number, None, few)

@@ -29,6 +29,7 @@ from sweetrl.models.check import check_trained
 from sweetrl.paths import POLICY, TEST_TASKS
 from sweetrl.serve.source import from_registry
 from sweetrl.stages.standalone import read_any_tasks
+from sweetrl.stages.tasks import own_tasks
 from sweetrl.tracking.chat_agent import refuse_critic
 from sweetrl.tracking.registry import open_reference
 from sweetrl.types import AgentTurn, Message, Task, TestRun, Trajectory
@@ -339,13 +340,12 @@ def find_task(reference: str, tasks: Path | None, domain: Domain) -> Task:
     """
     number = int(reference) if reference.isdecimal() else None
     if tasks is None and not TEST_TASKS.exists():
-        settings, count = domain.settings, domain.settings.tasks.test
+        count, first = domain.settings.tasks.test, domain.settings.tasks.test_first
         if number is None or number >= count:
             raise UserError(f"{TEST_TASKS}: not there yet; give a number from 0 to {count - 1}, or run `sweetrl run`.")
-        made = domain.tasks("test", count, settings.seed, settings.tasks.difficulty)
-        return domain.own(next(islice(made, number, None)))  # each one before it is made, too
-
-    there = read_any_tasks(tasks or TEST_TASKS, domain)
+        there = own_tasks(domain, "test", first + number + 1)[first:]  # each one before it is made, too
+    else:
+        there = read_any_tasks(tasks or TEST_TASKS, domain)
     for task in there:
         if task.id == reference:
             return task

@@ -68,7 +68,8 @@ class World:
         """Return the domain's tasks of `split`: those of its generator, or of its files if the settings say so.
 
         Without `count` there are as many as `tasks.train` or `tasks.test` says, without `seed` it is the settings'.
-        They are made once, which may take seconds. UserError where there are none.
+        Test tasks are those behind the first `tasks.test_first`. They are made once, which may take seconds. UserError
+        where there are none.
         """
         if split not in SPLITS:
             raise UserError(f"split: `{split}` is not known; take {' or '.join(SPLITS)}.")
@@ -104,16 +105,17 @@ class World:
 
     def _made(self, split: Split, count: int, seed: int) -> list[Task]:
         options = self.domain.settings.tasks
+        first = options.test_first if split == "test" else 0
         if options.source == "files":
             name = options.test_file if split == "test" else options.train_file
             if not name:
                 raise UserError(
                     f"`tasks.{split}_file` is empty; name an official task file, or set `tasks.source: synthetic`."
                 )
-            tasks = list(islice(read_tasks(Path(name), self.domain), count))
+            tasks = list(islice(read_tasks(Path(name), self.domain), first, first + count))
         else:
-            made = self.domain.tasks(split, count, seed, options.difficulty)
-            tasks = [self.domain.own(task) for task in islice(made, count)]
+            made = self.domain.tasks(split, first + count, seed, options.difficulty)
+            tasks = [self.domain.own(task) for task in islice(made, first, first + count)]
         if not tasks:
             raise UserError(f"{self.domain.name}: there are no {split} tasks; take another split or file.")
         return tasks
