@@ -69,6 +69,11 @@ def test_nor_in_the_facts_of_other_commands(capsys: pytest.CaptureFixture[str]) 
     assert_harmless(capsys.readouterr().out)
 
 
+def test_a_row_is_one_line_for_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_facts("lineage", [("engine.arguments", "--a 1\n--b\t2\n"), ("seed", "7")])
+    assert capsys.readouterr().out == "engine.arguments\t--a 1 --b 2\nseed\t7\n"
+
+
 def test_nor_in_what_an_agent_says_to_whoever_plays_the_user() -> None:
     shown: list[str] = []
     messages = [Message("user", BAD), Message("assistant", BAD)]

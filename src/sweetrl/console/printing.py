@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     console = Screen()
     if not console.is_terminal:
         for row in (header, *rows) if header else rows:
-            print(printable("\t".join(row)))
+            print(printable("\t".join(re.sub(r"\s*[\n\t]\s*", " ", cell.strip()) for cell in row)))
         return
     table = Table(title=title, title_justify="left", show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     for name in header:
