@@ -162,6 +162,12 @@ class Tab:
         self.js(f"document.querySelector({json.dumps(selector)}).click(); 0")
         self.settle()
 
+    def press(self, words: str) -> None:
+        """Click the first button that says `words`."""
+        says = f"el => el.textContent.includes({json.dumps(words)})"
+        self.js(f"[...document.querySelectorAll('button')].find({says}).click(); 0")
+        self.settle()
+
     def picture(self, path: Path) -> None:
         """Write the visible part of the page as PNG."""
         self.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def other(project: Path, tmp_path: Path) -> Path:
+    """A copy of the project, to be changed."""
+    return Path(shutil.copytree(project, tmp_path / "project"))
 
 
 @pytest.fixture(scope="session")

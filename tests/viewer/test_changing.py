@@ -108,15 +108,13 @@ def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium
 
 
 def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
-    project: Path, settings: Settings, chromium: Chromium, tmp_path: Path
+    other: Path, settings: Settings, chromium: Chromium, tmp_path: Path
 ) -> None:
-    shutil.copytree(project, tmp_path / "project")
-    evaluated = TrajectoryStore(tmp_path / "project/data/evaluation/trained")
-    running = TrajectoryStore(tmp_path / "project/.scratch/evaluate-0123456789abcdef/dialogues/trained")
-    name = ".scratch/evaluate-0123456789abcdef/dialogues/trained"
+    evaluated = TrajectoryStore(other / "data/evaluation/trained")
+    running = TrajectoryStore(other / (name := ".scratch/evaluate-0123456789abcdef/dialogues/trained"))
     with running.growing(48):
         running.write_shard(0, list(evaluated.read_shard(0)))
-        viewer = open_viewer(str(tmp_path / "project"), settings, tmp_path)
+        viewer = open_viewer(str(other), settings, tmp_path)
         running.write_shard(1, list(evaluated.read_shard(1)))  # after the viewer has looked
         assert viewer.meta()["running"] == [{"source": name, "dialogues": 20, "of": 48}]
         shown = "#/dialogues?stage=evaluate%2C+running"
@@ -128,7 +126,7 @@ def test_a_stage_that_runs_now_is_listed_with_what_it_has_finished(
             tab.to("#/overview")
             text = tab.until("document.querySelector('.overviewhead')?.innerText")
             assert "comparisons of methods use the 48 of evaluations" in text and "running, 20 of 48" in text
-    over = open_viewer(str(tmp_path / "project"), settings, tmp_path)
+    over = open_viewer(str(other), settings, tmp_path)
     assert over.meta()["running"] == [] and over.dialogues.catalogue.count == 64, "it was killed, or is over"
 
 
@@ -137,10 +135,8 @@ def refused(row: int) -> Any:
 
 
 def test_other_dialogues_in_the_place_of_those_in_the_table_are_not_shown(
-    project: Path, settings: Settings, tmp_path: Path
+    other: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    other = tmp_path / "project"
-    shutil.copytree(project, other)
     viewer = open_viewer(str(other), settings, tmp_path / "links")
     catalogue, store = viewer.dialogues.catalogue, TrajectoryStore(other / "data/evaluation/base")
     shard = other / "data/evaluation/base/shard-00000.parquet"
@@ -232,10 +228,9 @@ def test_a_file_that_cannot_be_read_is_named(project: Path, settings: Settings, 
 
 
 def test_numbers_that_are_none_do_not_hide_a_dialogue(
-    project: Path, settings: Settings, chromium: Chromium, tmp_path: Path
+    other: Path, settings: Settings, chromium: Chromium, tmp_path: Path
 ) -> None:
     """A critic that has diverged, and rewards of somebody else."""
-    shutil.copytree(project, other := tmp_path / "project")
     first, *rest = TrajectoryStore(other / "data/trajectories")
     odd = replace(first, parts={"style": math.nan, "tests": 1.0})
     TrajectoryStore(other / "data/trajectories").write_shard(0, [odd, *rest])
@@ -249,7 +244,7 @@ def test_numbers_that_are_none_do_not_hide_a_dialogue(
     with serving(viewer) as address, chromium.looking(address + fragment(viewer.dialogues.catalogue, 48)) as tab:
         tab.until("document.querySelector('.about')?.innerText.includes('tests\\n1')")
         assert tab.js("document.querySelector('.candidates .heat span').title") == "no number"
-        tab.js("[...document.querySelectorAll('.buttons button')].find(b => b.innerText.includes('Tokens by')).click()")
+        tab.press("Tokens by the critic")
         tab.until("document.querySelectorAll('.heatplace .heat').length > 1")
         assert tab.js("document.querySelector('.heatplace').children.length") == 1, "nor has it a mean"
         made = tab.js("[...document.querySelectorAll('.pair')].map(pair => [pair.textContent, pair.title])")

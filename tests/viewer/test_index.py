@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,7 @@ def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
     assert [len(source.rankings) for source in sources.values()] == [0, 0, 1]
 
 
-def test_folders_on_another_disk_are_read_through_their_links_once(project: Path, tmp_path: Path) -> None:
-    shutil.copytree(project, other := tmp_path / "project")
+def test_folders_on_another_disk_are_read_through_their_links_once(project: Path, other: Path, tmp_path: Path) -> None:
     for name in ("trajectories", "evaluation"):
         (other / "data" / name).rename(tmp_path / name)
         (other / "data" / name).symlink_to(tmp_path / name)
@@ -99,10 +97,8 @@ def test_searching_finds_words_in_any_case_and_phrases(viewer: Viewer) -> None:
 
 
 def test_the_table_is_made_once_and_again_when_a_file_changes(
-    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    other: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "project"
-    shutil.copytree(project, other)
     made: list[str] = []
     write = index_module._write
     monkeypatch.setattr(index_module, "_write", lambda source, *rest: (made.append(source.name), write(source, *rest)))
@@ -202,7 +198,7 @@ def test_a_dialogue_is_described_with_candidates_pairs_and_verdicts(viewer: View
 
 
 def test_token_ratios_are_given_where_they_are_stored(
-    viewer: Viewer, rows: list[Row], settings: Settings, project: Path, tmp_path: Path
+    viewer: Viewer, rows: list[Row], settings: Settings, other: Path, tmp_path: Path
 ) -> None:
     collected = [row["row"] for row in rows if row["stage"] == "collect"]
     for number in (0, EXPLAINED):
@@ -211,8 +207,6 @@ def test_token_ratios_are_given_where_they_are_stored(
             if reply["heat"]:
                 assert reply["heat"][0][0] == HOSTILE and len(reply["heat"]) == 6
                 assert sum(ratio for _, ratio in reply["heat"]) / 6 == pytest.approx(reply["advantage"], abs=1e-5)
-    other = tmp_path / "project"
-    shutil.copytree(project, other)
     (other / "data/preferences" / TOKEN_RATIOS).unlink()  # `rank.token_ratios: 0`
     shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
     (turn, *_) = shown.describe(collected[0])["turns"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,10 +27,9 @@ FIRST = "#/dialogue/data%2Ftrajectories/{}/{}"
 
 
 @pytest.fixture
-def own(project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Viewer:
+def own(other: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Viewer:
     """The viewer of a project that may be written to, from within it."""
-    shutil.copytree(project, tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.chdir(other)
     return open_viewer(".", settings, tmp_path / "links")
 
 

@@ -76,9 +76,7 @@ def test_names_of_tasks_are_not_cut_and_a_narrow_page_keeps_its_columns(tab: Tab
 
 def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Path) -> None:
     numbers = listed(tab, "#/dialogues?method=base&sort=-turns")
-    tab.js(
-        "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('CSV')).click()"
-    )
+    tab.press("Numbers (CSV)")
     written = list(csv.DictReader(io.StringIO(taken(downloads, "dialogues.csv"))))
     assert list(written[0]) == list(KINDS) and len(written) == len(numbers)
     for line, number in zip(written, numbers, strict=True):
@@ -97,9 +95,7 @@ def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Pa
 
 def test_dialogues_are_written_in_full(tab: Tab, viewer: Viewer, downloads: Path) -> None:
     numbers = listed(tab, "#/dialogues?outcome=lost&columns=task,tokens")
-    tab.js(
-        "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('JSON')).click()"
-    )
+    tab.press("Dialogues (JSON Lines)")
     (line,) = taken(downloads, "dialogues.jsonl").splitlines()
     expected = viewer.dialogues.describe(numbers[0])
     del expected["row"]
@@ -137,13 +133,12 @@ def test_messages_as_written_and_one_of_them_copied(tab: Tab) -> None:
     tab.to(DIALOGUE)
     tab.until("document.querySelectorAll('.message').length > 2")
     assert tab.js("!!document.querySelector('.message .code')")
-    button = "[...document.querySelectorAll('.buttons button')].find(el => el.innerText.trim() === 'As written')"
-    tab.js(f"{button}.click(); 0")
+    tab.press("As written")
     shown = tab.js("[...document.querySelectorAll('.message.assistant .written')].pop().textContent")
     assert shown.startswith("I WANT TO ANSWER:\n```python\n") and not tab.js(
         "!!document.querySelector('.message .code')"
     )
-    tab.js(f"{button}.click(); 0")
+    tab.press("As written")
     assert tab.js("!!document.querySelector('.message .code')")
     tab.js("window.copied = []; sweetrl.copy = (text, what) => window.copied.push([what, text]); 0")
     tab.js("[...document.querySelectorAll('.message.assistant .copyone')].pop().click(); 0")
