@@ -31,14 +31,6 @@ from sweetrl.viewer.sources import Target, find_sources
 Row = dict[str, Any]
 
 
-def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
-    sources = {source.name: source for source in find_sources(project)}
-    assert list(sources) == ["data/evaluation/base", "data/evaluation/trained", "data/trajectories"]
-    assert [source.stage for source in sources.values()] == ["evaluate", "evaluate", "collect"]
-    assert [source.method for source in sources.values()] == ["base", "trained", ""]
-    assert [len(source.rankings) for source in sources.values()] == [0, 0, 1]
-
-
 def test_folders_on_another_disk_are_read_through_their_links_once(project: Path, other: Path, tmp_path: Path) -> None:
     for name in ("trajectories", "evaluation"):
         (other / "data" / name).rename(tmp_path / name)
