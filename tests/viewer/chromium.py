@@ -71,7 +71,6 @@ class Chromium(Browser):
             )
         os.close(to_browser)
         os.close(from_browser)
-        self.containment = "none"
         threading.Thread(target=self._read, name="browser-pipe", daemon=True).start()
         self.version: str = self.call("Browser.getVersion", timeout=START_SECONDS)["product"]
 

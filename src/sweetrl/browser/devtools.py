@@ -27,7 +27,6 @@ Handler = Callable[[str, dict[str, Any]], None]
 START_SECONDS = 60.0
 LONGEST = 512 * 2**20  # bytes of a message: the picture of a large page has some 60 MiB
 _LAUNCHER = Path(__file__).with_name("launch.py")
-_NAMESPACES = "namespaces"
 
 # No --no-sandbox, ever. Flags serve repeatable pixels, or silence: the browser fetches and writes nothing by itself.
 FLAGS = (
@@ -115,7 +114,8 @@ class Browser:
             )
         for descriptor in (to_browser, from_browser, status_writer):
             os.close(descriptor)
-        self.containment = os.read(status_reader, 200).decode(errors="replace") or "none"
+        # No network, and none of the machine's data folders.
+        self.isolated = os.read(status_reader, 200) == b"isolated"
         os.close(status_reader)
         threading.Thread(target=self._read, name="browser-pipe", daemon=True).start()
         try:
@@ -129,11 +129,6 @@ class Browser:
             if "sandbox" in why.lower():  # it is never switched off
                 advice = "its own sandbox needs user namespaces: allow them to unprivileged users, or " + INSTALL
             raise UserError(f"{program}: the browser does not start ({why[-300:]}); {advice}.") from error
-
-    @property
-    def isolated(self) -> bool:
-        """Whether the browser has no network and sees none of the machine's data folders."""
-        return self.containment == _NAMESPACES
 
     @property
     def alive(self) -> bool:

@@ -4,7 +4,7 @@ Run as a script with the standard library only: `python -I -S launch.py IN_FD OU
 ARGUMENT...`. It hands the two ends of the protocol to the program as its descriptors 3 and 4, makes namespaces
 (network, mounts, IPC; for a user who is not root a user namespace, too), covers every folder that programs do not need
 with an empty one, becomes nobody if it was root, and turns into the program. The browser's own sandbox then makes
-further namespaces for the processes that meet a page. What was achieved is written to STATUS_FD.
+further namespaces for the processes that meet a page. Whether it is isolated is written to STATUS_FD.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def main() -> None:
         os.close(int(number))
     memory, program, arguments = int(sys.argv[4]), sys.argv[5], sys.argv[5:]
     kept = [os.path.dirname(program), FONT_CACHE]
-    achieved = _hindrance(kept) or _isolate(kept)
+    isolated = _possible(kept)
+    if isolated:
+        _isolate(kept)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -42,43 +44,38 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory << 20, memory << 20))
-    home = "/tmp" if achieved == "namespaces" else os.environ["TMPDIR"]
+    home = "/tmp" if isolated else os.environ["TMPDIR"]
     environment = {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC"}
     profile = os.path.join(home, f"profile-{os.getpid()}")
     os.mkdir(profile, 0o700)
     os.dup2(inward, 3)
     os.dup2(outward, 4)
     os.closerange(5, 10)
-    os.write(status, achieved.encode())
+    os.write(status, b"isolated" if isolated else b"not isolated")
     os.chdir("/")
     os.execve(program, [*arguments, f"--user-data-dir={profile}"], environment)
 
 
-def _hindrance(kept: list[str]) -> str:
-    """What keeps this machine from isolating us, "" where nothing does; a child tries, because it cannot be undone.
+def _possible(kept: list[str]) -> bool:
+    """Whether this machine lets us isolate ourselves; a child tries, because it cannot be undone.
 
     Namespaces may be allowed, but not their use: containers and distributions forbid mounts or mappings.
     """
-    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
-            result = _isolate(kept)
-        except BaseException as error:
-            result = f"none: {error}"
-        os.write(writer, result.encode(errors="replace")[:200])
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    result = os.read(reader, 200).decode(errors="replace")
-    os.close(reader)
-    return "" if result == "namespaces" else result or "none"
+            _isolate(kept)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    return status == 0
 
 
-def _isolate(kept: list[str]) -> str:
+def _isolate(kept: list[str]) -> None:
     uid, gid = os.geteuid(), os.getegid()
     if _libc.unshare(NEWNS | NEWIPC | NEWNET | (NEWUSER if uid else 0)):
-        return f"none: {os.strerror(ctypes.get_errno())}"
+        raise OSError(ctypes.get_errno(), "unshare")
     if uid:
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -100,7 +97,6 @@ def _isolate(kept: list[str]) -> str:
             os.makedirs(path)
             _mount(f"/proc/self/fd/{folder}", path, None, BIND | REC)
         os.close(folder)
-    return "namespaces"
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
