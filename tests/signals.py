@@ -40,6 +40,13 @@ def at_work(root: Path) -> list[str]:
     return commands
 
 
+def ended(process: psutil.Process) -> bool:
+    """Whether a process has ended; one that nobody has waited for yet has."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
 def until(
     condition: Callable[[], object], otherwise: str = "it took too long", seconds: float = 60.0, pause: float = 0.05
 ) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image
 
@@ -18,6 +19,7 @@ from sweetrl.browser.binary import find_browser
 from sweetrl.browser.cache import PageCache
 from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
+from tests.signals import ended, until
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 PAGE = (
@@ -232,24 +234,12 @@ def test_equal_settings_share_one_browser(renderer: Renderer):
 def test_closing_ends_every_process(browser: None):
     renderer = Renderer(BrowserSettings(cache="", tabs=1, seconds=7.0))
     renderer.render(PAGE)
-    group = renderer._service._current.browser.pid  # type: ignore[union-attr]
+    leader = psutil.Process(renderer._service._current.browser.pid)  # type: ignore[union-attr]
+    processes = [leader, *leader.children(recursive=True)]
     renderer.close()
-    for _ in range(100):
-        if not any(_group(path) == group for path in Path("/proc").glob("[0-9]*")):
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("processes of the browser are left")
+    until(lambda: all(map(ended, processes)))
     with pytest.raises(UserError, match="closed"):
         renderer.render(PAGE)
-
-
-def _group(process: Path) -> int:
-    try:
-        state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
-    except OSError:
-        return 0
-    return 0 if state == "Z" else int(group)
 
 
 def test_the_cache_answers_without_a_tab(browser: None, tmp_path: Path):

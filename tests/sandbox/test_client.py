@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,11 +10,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.sandbox import Job, Limits, Sandbox, run_file
 from sweetrl.sandbox.tiers import lightest
+from tests.signals import ended, until
 
 DOUBLE = "def f(x):\n    return 2 * x"
 
@@ -31,42 +32,8 @@ def kinds(sandbox: Sandbox, source: str, *calls: str, **options: object) -> list
     return [call.kind for call in outcome.calls]
 
 
-def zygotes_of(pid: int) -> list[int]:
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if b"zygote.py" in (entry / "cmdline").read_bytes():
-                    status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                    if int(status[1]) == pid:
-                        pids.append(int(entry.name))
-            except OSError:
-                continue
-    return pids
-
-
-def gone(pids: list[int]) -> bool:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def below(pid: int) -> list[int]:
-    try:
-        children = [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return children + [lower for child in children for lower in below(child)]
+def below(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
 
 
 def test_values_come_back_in_order(sandbox: Sandbox) -> None:
@@ -139,8 +106,9 @@ def test_a_killed_zygote_is_replaced_and_its_job_done_again(sandbox: Sandbox) ->
     sandbox.layers()
     future = sandbox.submit(Job(("import time\ndef f(x):\n    time.sleep(0.2)\n    return x",), ("f(7)",)))
     time.sleep(0.05)
-    for pid in zygotes_of(os.getpid()):
-        os.kill(pid, signal.SIGKILL)
+    for process in psutil.Process().children():
+        if any("zygote.py" in word for word in process.cmdline()):
+            process.kill()
     assert future.result().calls[0].tree == 7
     assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
 
@@ -149,11 +117,11 @@ def test_nothing_is_left_after_close() -> None:
     descriptors, others = len(os.listdir("/proc/self/fd")), below(os.getpid())  # other tests' services may live on
     sandbox = Sandbox(workers=2)
     list(sandbox.run([Job((DOUBLE,), ("f(1)",))] * 5))
-    pids = [pid for pid in below(os.getpid()) if pid not in others]
-    assert len(pids) >= 2
+    started = [process for process in below(os.getpid()) if process not in others]
+    assert len(started) >= 2
     sandbox.close()
     sandbox.close()
-    assert gone(pids)
+    until(lambda: all(map(ended, started)), seconds=120)
     assert len(os.listdir("/proc/self/fd")) == descriptors
     with pytest.raises(UserError, match="closed"):
         sandbox.submit(Job((DOUBLE,), ("f(1)",)))
@@ -167,11 +135,11 @@ def test_everything_ends_when_the_client_is_killed() -> None:
     )
     client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert client.stdout is not None and client.stdout.readline() == b"ready\n"
-    pids = below(client.pid)
-    assert len(pids) >= 4
-    client.send_signal(signal.SIGKILL)
+    started = below(client.pid)
+    assert len(started) >= 4
+    client.kill()
     client.wait()
-    assert gone(pids)
+    until(lambda: all(map(ended, started)), seconds=120)
 
 
 def test_a_forked_copy_of_the_client_starts_zygotes_of_its_own(sandbox: Sandbox) -> None:
