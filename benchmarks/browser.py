@@ -2,7 +2,7 @@
 Tailwind, with Playwright where it is installed (`pip install playwright`) and without its driver; and whether memory
 stays flat over thousands of pages.
 
-    python benchmarks/browser.py [--pages 60] [--soak 3000] [--file TASKS.jsonl] [--json OUT]
+    python benchmarks/browser.py [--pages 60] [--soak 3000] [--file TASKS.jsonl]
 
 Counts processor seconds (this process, every process of the browser, Playwright's driver) up to the moment before a
 browser is closed: wall time says little on a busy machine. Pages come from an official frontend task file; without one,
@@ -186,9 +186,9 @@ def playwright(pages: list[str], each: bool) -> dict[str, float] | None:
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
 
 
-def soak(pages: list[str], count: int) -> list[dict[str, float]]:
+def soak(pages: list[str], count: int) -> list[float]:
     """Proportional memory of the browser (MiB) as pages go by; with the shipped settings."""
-    samples: list[dict[str, float]] = []
+    samples: list[float] = []
 
     def endless() -> Iterator[str]:
         for at in range(count):
@@ -197,9 +197,8 @@ def soak(pages: list[str], count: int) -> list[dict[str, float]]:
     with Renderer(BrowserSettings(cache="")) as renderer:
         for at, _ in enumerate(renderer.render_many(endless()), 1):
             if at % 100 == 0:
-                samples.append({"pages": at, "mib": round(memory(renderer), 1), "own_mib": round(own_memory(), 1)})
-                sizes = f"browser {samples[-1]['mib']} MiB, this process {samples[-1]['own_mib']} MiB"
-                print(f"  {at} pages: {sizes}", flush=True)
+                samples.append(round(memory(renderer), 1))
+                print(f"  {at} pages: browser {samples[-1]} MiB, this process {own_memory():.1f} MiB", flush=True)
     return samples
 
 
@@ -228,7 +227,6 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=60, help="pages of each measurement (rivals: a third)")
     parser.add_argument("--soak", type=int, default=3000, help="pages of the memory measurement; 0: none")
     parser.add_argument("--file", type=Path, default=SHARED, help="official frontend task file")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     tailwind.purge(())  # read once for a process, not for a page
     loaded = load(options.file)
@@ -242,21 +240,18 @@ def main() -> None:
         "Playwright, fresh context, whole CSS routed": lambda: playwright(rivals, each=False),
         "Playwright, a browser for each page, whole CSS routed": lambda: playwright(rivals, each=True),
     }
-    results: dict[str, Any] = {}
+    results: dict[str, dict[str, float] | None] = {}
     for name, method in methods.items():
         results[name] = method()
         print(f"{name}: {results[name] or 'not installed, not compared'}", flush=True)
-    base = min(results[name]["cpu_seconds"] for name in results if name.startswith("renderer"))
+    base = min(numbers["cpu_seconds"] for name, numbers in results.items() if numbers and name.startswith("renderer"))
     for name, numbers in results.items():
         if numbers:
             print(f"{numbers['cpu_seconds'] / base:6.1f} x the processor time of a page: {name}")
     if options.soak:
-        results["memory"] = soak(loaded, options.soak)
-        parts = [row["mib"] for row in results["memory"]]
+        parts = soak(loaded, options.soak)
         third = max(len(parts) // 3, 1)
         print(f"memory: at most {max(parts[:third])} MiB in the first third, {max(parts[-third:])} MiB in the last")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

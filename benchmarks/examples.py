@@ -1,6 +1,6 @@
 """What the examples come to: an own domain, an own method and an own reward, each trained and evaluated in small.
 
-    python benchmarks/examples.py [--control] [--only forms] [--seed 7] [--folder DIR] [--json OUT]
+    python benchmarks/examples.py [--control] [--only forms] [--seed 7] [--folder DIR]
 
 `forms` is examples/forms.py with SWEET-RL and a base agent pre-trained on its demonstrations, `best_attempt` is
 examples/best_attempt.py on the same dialogues, `brief` is examples/brief.py on Backend Programming with models/base.
@@ -127,14 +127,11 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="also random rewards, and temperature 0")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--folder", type=Path, help="work here and leave everything; default: a temporary folder")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     if options.folder is not None and options.folder.exists() and any(options.folder.iterdir()):
         parser.error(f"--folder: {options.folder} is not empty")
     with tempfile.TemporaryDirectory(prefix="examples-") as scratch:
-        measurements = measured(options.folder or Path(scratch), selected(options.only, options.control), options.seed)
-    if options.json is not None:
-        options.json.write_text(json.dumps(measurements, indent=2) + "\n", encoding="utf-8")
+        measure_all(options.folder or Path(scratch), selected(options.only, options.control), options.seed)
 
 
 def selected(only: Sequence[str] | None, control: bool) -> list[Part]:
@@ -147,20 +144,16 @@ def selected(only: Sequence[str] | None, control: bool) -> list[Part]:
     return [part for part in every if part.name in names]
 
 
-def measured(folder: Path, parts: Sequence[Part], seed: int) -> dict[str, Any]:
+def measure_all(folder: Path, parts: Sequence[Part], seed: int) -> None:
     rows: dict[str, Any] = {}
     for part in parts:
         rows[part.name] = run(folder, part, seed)
     print("\n".join(table(rows)), flush=True)
-    compared = [
-        against(folder, part.name, f"{part.name}-{control}", which)
-        for part in EXAMPLES
-        for control, which in (("chance", "trained"), ("greedy", "base"), ("greedy", "trained"))
-        if f"{part.name}-{control}" in rows
-    ]
-    for line in compared:
-        print(f"{line['trained']} minus {line['control']}: success {difference(line)}", flush=True)
-    return {"seed": seed, "parts": rows, "against": compared}
+    for part in EXAMPLES:
+        for control, which in (("chance", "trained"), ("greedy", "base"), ("greedy", "trained")):
+            if f"{part.name}-{control}" in rows:
+                gap = difference(against(folder, part.name, f"{part.name}-{control}", which))
+                print(f"{part.name} minus {part.name}-{control}/{which}: success {gap}", flush=True)
 
 
 def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
@@ -175,7 +168,7 @@ def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
         shutil.copytree(folder / part.start / name, place / name)
     if "suite" not in part.changes:
         shutil.copytree(REPOSITORY / BASE, place / BASE, dirs_exist_ok=True)
-    seconds = {}
+    seconds = 0.0
     for stage in part.stages:
         started = time.monotonic()
         done = subprocess.run(
@@ -186,17 +179,16 @@ def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
             text=True,
             check=False,
         )
-        seconds[stage] = round(time.monotonic() - started, 1)
+        taken = time.monotonic() - started
+        seconds += taken
         if done.returncode:
             sys.exit(f"{part.name}: the stage {stage} failed\n{(done.stdout + done.stderr)[-3000:]}")
-        print(f"{part.name}: {stage}, {seconds[stage]:.0f} s: {last_line(done.stdout)}", flush=True)
+        print(f"{part.name}: {stage}, {taken:.0f} s: {last_line(done.stdout)}", flush=True)
     evaluation = json.loads((place / "reports/evaluation.json").read_text(encoding="utf-8"))
     source = REPOSITORY / f"examples/{part.name}.py"
     return {
-        "tasks": evaluation["tasks"],
         **{name: measure(evaluation, name) for name in ("success", "reward")},
-        "seconds": round(sum(seconds.values()), 1),
-        "stages": seconds,
+        "seconds": seconds,
         "lines": len(source.read_text(encoding="utf-8").splitlines()) if source.exists() else None,
     }
 
@@ -224,7 +216,7 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def against(folder: Path, name: str, control: str, which: str) -> dict[str, Any]:
+def against(folder: Path, name: str, control: str, which: str) -> dict[str, float]:
     """Success of a trained agent minus that of a control's agent, on the same tasks."""
     from sweetrl.evaluation.metrics import AFTER, read_results
     from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
@@ -237,16 +229,8 @@ def against(folder: Path, name: str, control: str, which: str) -> dict[str, Any]
     shared = sorted(set(after) & set(before))
     pair = [before[task] for task in shared], [after[task] for task in shared]
     change = paired_difference(*pair, resamples=10_000)
-    return {
-        "trained": name,
-        "control": f"{control}/{which}",
-        "before": sum(pair[0]) / len(shared),
-        "after": sum(pair[1]) / len(shared),
-        "value": change.value,
-        "low": change.low,
-        "high": change.high,
-        "p_value": mcnemar_exact(*pair).p_value,
-    }
+    p_value = mcnemar_exact(*pair).p_value
+    return {"value": change.value, "low": change.low, "high": change.high, "p_value": p_value}
 
 
 def difference(gap: Mapping[str, float]) -> str:

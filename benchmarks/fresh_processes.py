@@ -7,33 +7,29 @@ load meets all of them alike; before the rounds each row runs once, which fills 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 Taken = dict[str, list[tuple[float, float]]]  # (seconds, processor seconds) of each round, by row
 
 
 class Options(argparse.ArgumentParser):
-    """The options --processes and --json; `description` is the script's docstring."""
+    """The option --processes; `description` is the script's docstring."""
 
     def __init__(self, description: str | None, processes: int) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--processes", type=int, default=processes, help="fresh processes for each row")
-        self.add_argument("--json", type=Path, help="write the numbers here")
 
-    def read(self) -> argparse.Namespace:
-        """Return what was given on the command line."""
-        given = self.parse_args()
-        if given.processes < 1:
+    def read(self) -> int:
+        """Return how many processes the command line asks for."""
+        processes: int = self.parse_args().processes
+        if processes < 1:
             self.error("--processes must be at least 1")
-        return given
+        return processes
 
 
 def rounds(rows: Mapping[str, Sequence[str]], count: int) -> Taken:
@@ -56,18 +52,11 @@ def seconds_of(arguments: Sequence[str]) -> tuple[float, float]:
     return time.perf_counter() - started, spent
 
 
-def print_ratios(taken: Taken, least: str, digits: int) -> dict[str, list[float]]:
-    """Print medians as a table, with the ratio of processor seconds to those of the row `least`; return the medians."""
+def print_ratios(taken: Taken, least: str) -> None:
+    """Print medians as a table, with the ratio of processor seconds to those of the row `least`."""
     medians = {
         name: [statistics.median(column) for column in zip(*times, strict=True)] for name, times in taken.items()
     }
     print(f"| | seconds, median | processor seconds | times `{least}` |\n|---|---|---|---|")
     for name, (wall, processor) in medians.items():
-        print(f"| `{name}` | {wall:.2f} | {processor:.2f} | {processor / medians[least][1]:.{digits}f} |")
-    return medians
-
-
-def write_numbers(path: Path | None, median: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
-    """Write medians and what was measured as JSON, if there is a path."""
-    if path is not None:
-        path.write_text(json.dumps({"median": median, "seconds": taken}, indent=2) + "\n", encoding="utf-8")
+        print(f"| `{name}` | {wall:.2f} | {processor:.2f} | {processor / medians[least][1]:.1f} |")

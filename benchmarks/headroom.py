@@ -1,6 +1,6 @@
 """What there is to learn on the synthetic suites: the untrained agent, scripted ones, and imitation.
 
-    python benchmarks/headroom.py [--tasks 200] [--temperatures 0 0.25 0.5 0.7 1] [--dialogues 1000] [--json OUT]
+    python benchmarks/headroom.py [--tasks 200] [--temperatures 0 0.25 0.5 0.7 1] [--dialogues 1000]
     python benchmarks/headroom.py --profile frontend      # pages, with the settings of reproduce/frontend
 
 On validation tasks, as the stage `tasks` makes them from params.yaml:
@@ -18,12 +18,10 @@ imitation  the base agent after likelihood training (the method `rft`) on the su
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -50,26 +48,25 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.25, 0.5, 0.7, 1.0])
     parser.add_argument("--attempts", type=int, default=32, help="at each of 40 tasks; 0: none")
     parser.add_argument("--dialogues", type=int, default=1000, help="of the scripted reader, to imitate; 0: none")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     settings = settings_of(options.profile)
     sizes = settings.tasks.model_copy(update={"train": max(1, options.dialogues), "validation": options.tasks})
     domain = load_domain(settings.model_copy(update={"tasks": sizes}))
     tasks = split_tasks(domain)
     base = Policy(settings.model, settings.engine)
-    rows = [line(f"base, T = {t:g}", at(domain, base, tasks["validation"], t)) for t in options.temperatures]
+    for t in options.temperatures:
+        line(f"base, T = {t:g}", at(domain, base, tasks["validation"], t))
     if options.attempts:
         often = at(domain, base, tasks["validation"][:FOUND], 1.0, options.attempts)
         solved = {dialogue.task.id for dialogue in often if dialogue.success}
-        rows.append(row(f"base, one of {options.attempts}", len(solved), len({dialogue.task.id for dialogue in often})))
+        row(f"base, one of {options.attempts}", len(solved), len({dialogue.task.id for dialogue in often}))
     for name, agent in scripted(domain).items():
-        rows.append(line(f"scripted: {name}", played(domain, agent, tasks["validation"])))
+        line(f"scripted: {name}", played(domain, agent, tasks["validation"]))
     if options.dialogues:
         with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
             trained = imitated(domain, base, tasks["train"], Path(folder))
-            rows += [line(f"imitation, T = {t:g}", at(domain, trained, tasks["validation"], t)) for t in (0.0, 1.0)]
-    if options.json is not None:
-        options.json.write_text(json.dumps({"tasks": options.tasks, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+            for t in (0.0, 1.0):
+                line(f"imitation, T = {t:g}", at(domain, trained, tasks["validation"], t))
 
 
 def settings_of(profile: str) -> Settings:
@@ -81,16 +78,15 @@ def settings_of(profile: str) -> Settings:
     return parse_settings(merged(tree, {"model.base": str(ROOT / tree["model"]["base"])}))
 
 
-def line(name: str, dialogues: Sequence[Trajectory]) -> dict[str, Any]:
-    """Print a row of as many attempts as dialogues, and return it."""
-    return row(name, sum(dialogue.success for dialogue in dialogues), len(dialogues))
+def line(name: str, dialogues: Sequence[Trajectory]) -> None:
+    """Print a row of as many attempts as dialogues."""
+    row(name, sum(dialogue.success for dialogue in dialogues), len(dialogues))
 
 
-def row(name: str, solved: int, tasks: int) -> dict[str, Any]:
-    """Print a row, and return it."""
+def row(name: str, solved: int, tasks: int) -> None:
+    """Print a row."""
     share = wilson_interval(solved, tasks)
     print(f"{name:<24}{share.value:6.1%} [{share.low:.1%}, {share.high:.1%}]", flush=True)
-    return {"name": name, "solved": solved, "tasks": tasks, "low": share.low, "high": share.high}
 
 
 def at(

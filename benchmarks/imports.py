@@ -1,6 +1,6 @@
 """How long a start takes: median seconds of fresh processes that import sweetrl, and what peers take to be imported.
 
-    python benchmarks/imports.py [--processes 9] [--json OUT]
+    python benchmarks/imports.py [--processes 9]
 
 The rounds are interleaved, so that other load meets all rows alike; before them each row runs once, which fills the
 disk's cache.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 
-from fresh_processes import Options, rounds, write_numbers
+from fresh_processes import Options, rounds
 
 ROWS = {
     "bare interpreter": "",
@@ -25,13 +25,12 @@ ROWS = {
 
 
 def main() -> None:
-    options = Options(__doc__, processes=9).read()
+    processes = Options(__doc__, processes=9).read()
     rows = {name: ["-c", code] for name, code in ROWS.items() if installed(code)}
-    taken = {name: [wall for wall, _ in seconds] for name, seconds in rounds(rows, options.processes).items()}
+    taken = {name: [wall for wall, _ in seconds] for name, seconds in rounds(rows, processes).items()}
     print("| | seconds, median | least | most |\n|---|---|---|---|")
     for name, seconds in taken.items():
         print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
-    write_numbers(options.json, {name: statistics.median(seconds) for name, seconds in taken.items()}, taken)
 
 
 def installed(code: str) -> bool:

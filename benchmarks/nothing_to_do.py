@@ -1,6 +1,6 @@
 """How long `sweetrl run` takes to say that there is nothing to do, and `sweetrl lineage` what a version comes from.
 
-    cd PROJECT && python benchmarks/nothing_to_do.py [--processes 5] [--json OUT]
+    cd PROJECT && python benchmarks/nothing_to_do.py [--processes 5]
 
 PROJECT must be up to date: where a stage has something to do, the script says so and starts nothing. In the same
 interleaved rounds are the import without which nobody can ask (`dvc.repo`) and those that a run with nothing to do
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fresh_processes import Options, print_ratios, rounds, write_numbers
+from fresh_processes import Options, print_ratios, rounds
 
 sys.path.insert(0, str(Path.cwd()))  # flows/ and tasks/ belong to the project, not to the package
 
@@ -29,13 +29,12 @@ ROWS = {
 
 def main() -> None:
     parser = Options(__doc__, processes=5)
-    options = parser.read()
+    processes = parser.read()
     from tasks.training import at_rest
 
     if at_rest(Path.cwd()) is None:
         parser.error(f"{Path.cwd()}: there is something to do here; `sweetrl run` first")
-    taken = rounds(ROWS, options.processes)
-    write_numbers(options.json, print_ratios(taken, LEAST, digits=1), taken)
+    print_ratios(rounds(ROWS, processes), LEAST)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What `sweetrl import` takes for official trajectory files: seconds, memory and disk, at several numbers of dialogues.
 
-    python benchmarks/official_data.py [--dialogues 1000 --dialogues 10000] [--attempts 10] [--scored] [--json OUT]
+    python benchmarks/official_data.py [--dialogues 1000 --dialogues 10000] [--attempts 10] [--scored]
     python benchmarks/official_data.py --write trajectories.jsonl --dialogues 1000     # only the file
 
 The file is made from the seed: tasks of the synthetic suite, dialogues as long as official ones (up to 10 turns,
@@ -12,7 +12,6 @@ of its own; its peak memory is that of its largest process. Without --scored it 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -42,7 +41,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--scored", action="store_true", help="score the answers in the sandbox")
     parser.add_argument("--write", type=Path, help="write the file for the first number here, and stop")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     sizes = options.dialogues or [1000, 10_000]
     if min(sizes) < options.attempts or options.attempts < 1:
@@ -51,14 +49,10 @@ def main() -> None:
         write(options.write, sizes[0], options.attempts, options.seed)
         return
     print("| dialogues | file, MiB | seconds | peak RSS, MiB | shards, MiB |\n|---|---|---|---|---|")
-    rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             row = measure(Path(folder), size, options)
-        rows.append(row)
         print("| {dialogues} | {file:.1f} | {seconds:.1f} | {memory:.0f} | {shards:.2f} |".format(**row), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps({"scored": options.scored, "rows": rows}, indent=2) + "\n", encoding="utf-8")
 
 
 def measure(folder: Path, size: int, options: argparse.Namespace) -> dict[str, float]:

@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--solutions", type=int, default=3000)
     parser.add_argument("--slow-solutions", type=int, default=150, help="for the peers that start an interpreter each")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     real = list(read_tasks(options.tasks, Backend()))
     many = [replace(real[i % len(real)], id=str(i)) for i in range(options.solutions)]
@@ -137,8 +136,6 @@ def main() -> None:
         if name in rows:
             print(f"wall: {speed * rows[name]['wall'] / rows[name]['solutions']:.1f} times as fast as {name}")
     print("(bubblewrap spends its CPU in a process namespace of its own, where this process cannot see it)")
-    if options.json:
-        options.json.write_text(json.dumps({"load": os.getloadavg(), "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much of a large base model an unchanged run reads: MiB through read() by fresh processes, for each that asks.
 
-    python benchmarks/unchanged_base.py [--gib 4] [--json OUT]
+    python benchmarks/unchanged_base.py [--gib 4]
 
 The base is a sparse file in a temporary project with two stages that depend on it: nothing is stored, but whoever
 hashes it reads it all. All rows, in this order, are asked three times: when the file has been written (and DVC has run
@@ -50,15 +50,12 @@ print(json.dumps([(read() - before) / 2**20, time.perf_counter() - started]))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.0, help="size of the base in GiB")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sweetrl-base-") as name:
         measured = measure(Path(name), int(options.gib * 2**30))
     print(f"| MiB read of {options.gib:g} GiB (seconds) | new | unchanged | touched |\n|---|---|---|---|")
     for row, values in measured.items():
         print(f"| {row} | " + " | ".join(f"{mib:,.0f} ({seconds:.1f})" for mib, seconds in values) + " |")
-    if options.json is not None:
-        options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
 def measure(project: Path, size: int) -> dict[str, list[tuple[float, float]]]:
