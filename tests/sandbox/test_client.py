@@ -37,9 +37,9 @@ def below(pid: int) -> list[psutil.Process]:
 
 
 def test_values_come_back_in_order(sandbox: Sandbox) -> None:
-    jobs = [Job((DOUBLE,), (f"f({n})", f"f({n}.5)")) for n in range(60)]
-    trees = [[call.tree for call in outcome.calls] for outcome in sandbox.run(jobs, window=7)]
-    assert trees == [[2 * n, 2 * (n + 0.5)] for n in range(60)]
+    jobs = [Job((DOUBLE,), (f"f({n})", f"f({n}.5)")) for n in range(100)]
+    trees = [[call.tree for call in outcome.calls] for outcome in sandbox.run(jobs)]
+    assert trees == [[2 * n, 2 * (n + 0.5)] for n in range(100)]
 
 
 def test_every_way_to_end(sandbox: Sandbox) -> None:

@@ -112,13 +112,12 @@ class Sandbox:
             self._poke()
         return future
 
-    def run(self, jobs: Iterable[Job], window: int | None = None) -> Iterator[Outcome]:
-        """Yield the outcomes of `jobs` in their order, holding at most `window` of them at a time."""
-        window = window or max(64, 8 * self._count)
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Yield the outcomes of `jobs` in their order; reads ahead only as far as keeps the zygotes busy."""
         waiting: deque[Future[Outcome]] = deque()
         for job in jobs:
             waiting.append(self.submit(job))
-            if len(waiting) >= window:
+            if len(waiting) >= max(64, 8 * self._count):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
