@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -64,6 +65,18 @@ def test_a_machine_that_has_no_descriptor_left_for_the_first_zygote_is_a_sentenc
             Sandbox(workers=1).layers()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_zygote_that_comes_too_late_is_a_sentence_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    uncaught: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    with Sandbox(workers=1) as sandbox:
+        sandbox.layers()
+        monkeypatch.setattr("sweetrl.sandbox.worker._READY_SECONDS", 0.01)
+        future = sandbox.submit(Job((f"import numpy\n{DOUBLE}",), ("f(1)",)))
+        with pytest.raises(UserError, match=r"did not start within .* s: run `sweetrl doctor`"):
+            future.result(timeout=120)
+    assert uncaught == []
 
 
 def test_a_limit_of_a_month_is_accepted() -> None:

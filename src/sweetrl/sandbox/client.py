@@ -205,6 +205,8 @@ class Sandbox:
                 for worker in self._workers():
                     if worker.due <= now:
                         worker.check()
+        except UserError as error:  # who waits for a result gets it
+            self._fail(error)
         except BaseException as error:
             self._fail(error)
             raise
