@@ -288,7 +288,7 @@ def trl(shape: str) -> list[Line]:
 
     def second(pairs: int) -> Line:
         with model_of(shape) as model:
-            numbers = train_trl(model, data, pairs, checkpointing=False, epochs=2)
+            numbers = train_trl(model, data, pairs, epochs=2)
             work = training_multiply_adds(shape, total)
             return {"steps": numbers["steps"] // 2} | figures(numbers["last_epoch"], float(total[0]), work)
 

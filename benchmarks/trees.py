@@ -9,7 +9,7 @@ after the other; on a CPU each in a process of its own (peak memory). Nothing is
 `--shape llama-8b` (bfloat16, with a CUDA device) are the shapes of those models, the others are made up. With a CUDA
 device each job is first run unmeasured, because FlexAttention is compiled for the first shapes that it meets.
 
-Lengths follow the official set (uniform, from a seed): 3 to 10 agent turns (`--turns` for another number); 300 to 1,000
+Lengths follow the official set (uniform): 3 to 10 agent turns (`--turns` for another number); 300 to 1,000
 tokens before the first reply (so that the last turns have prefixes of up to about 2,500); replies of 20 to 120 tokens,
 final ones of 150 to 400, the user's words 20 to 80. 16 candidates a turn, one in eight of them as long as a final
 reply; tokens are random, so that candidates share nothing but the dialogue before them.
@@ -20,7 +20,7 @@ ranking  log-probs with and without the adapter of all candidates. Peers: `packe
          one pass), and their cost is multiplied up by tokens.
 policy   DPO with LoRA on 4 pairs a turn, 8 pairs a step, the reference computed beforehand (counted). Peers: `trl`, its
          DPOTrainer (where it is installed) with precomputed reference on the very same token ids; `flat`, our padded
-         batches. Without gradient checkpointing, or all with it (`--checkpointing`).
+         batches. Without gradient checkpointing.
 critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system prompt and the request, and nothing after
          it. Peers: `pairs`, every pair a batch of its own, as trainers of preferences do; `flat`, our padded batches,
          which compute an attempt once for each step, however many pairs of the step it is in.
@@ -65,6 +65,8 @@ from sweetrl.config.settings import CriticSettings, PolicySettings
 from sweetrl.lm.data import MicroBatch, PreferenceData, Row
 from sweetrl.lm.forest import fed, split_rows
 from sweetrl.lm.passes import Layout, length_batches
+
+TRL_PAIRS = 2  # in a batch of TRL's
 
 # --- the jobs -------------------------------------------------------------------------------------------------------
 
@@ -130,15 +132,13 @@ class Counted(Layout):
         return super().collate(rows)
 
 
-def train(
-    model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, checkpointing: bool, pairs: int = 8
-) -> dict[str, Any]:
+def train(model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, pairs: int = 8) -> dict[str, Any]:
     """Our trainer on all pairs once; at most `pairs` pairs in a pass. `tokens` counts training three times."""
     from sweetrl.sweet import trainer as trainers
 
     options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch_size": pairs}
     options |= {"tokens": tokens, "layout": layout, "lora": LORA, "checkpoints": 1, "nll": 0.0}
-    options |= {"gradient_checkpointing": checkpointing}
+    options |= {"gradient_checkpointing": False}
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         if kind == "policy":
@@ -194,7 +194,7 @@ def selected(options: argparse.Namespace, *names: str) -> list[str]:
 def ranked_dialogues(options: argparse.Namespace) -> list[list[Row]]:
     """All candidates of each dialogue, as rows."""
     vocabulary = SHAPES[options.shape]["vocab_size"]
-    chance = random.Random(options.seed)
+    chance = random.Random(0)
     trunks = [dialogue(chance, vocabulary, options.turns) for _ in range(options.dialogues)]
     return [candidates(chance, trunk, vocabulary) for trunk in trunks]
 
@@ -253,7 +253,7 @@ def say_utilisation(options: argparse.Namespace, measured: dict[str, dict[str, A
     ceiling = float(measure(options, matrix_products, warm=())["flops"])
     for numbers in measured.values():
         numbers["utilisation"] = numbers["flops"] / ceiling
-        if on_cuda(options) and options.shape == "llama-8b":
+        if on_cuda() and options.shape == "llama-8b":
             numbers["mfu"] = numbers["flops"] / HOPPER
     shares = ", ".join(
         f"{name} {100 * row['utilisation']:.0f} %"
@@ -270,7 +270,7 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
     few = first_steps(data)
 
     def ours_or(layout: str, pairs: int = 8) -> dict[str, Any]:
-        more = (layout, options.training_tokens or options.tokens, options.checkpointing, pairs)
+        more = (layout, options.training_tokens or options.tokens, pairs)
         # Trees of all sizes are compiled before; flat batches have nothing to compile.
         return measure(options, train, kind, data, *more, warm=(kind, data if layout == "trees" else few, *more))
 
@@ -278,9 +278,8 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
     peers = {}
     for name in names:
         if name == "trl":
-            more = (options.trl_micro_batch, options.checkpointing)
             try:
-                numbers = measure(options, train_trl, data, *more, warm=(few, *more))
+                numbers = measure(options, train_trl, data, TRL_PAIRS, warm=(few, TRL_PAIRS))
             except Unavailable as reason:
                 print(f"  trl is left out: {reason}", flush=True)
                 continue
@@ -320,7 +319,7 @@ def first_steps(data: PreferenceData) -> PreferenceData:
 
 def policy(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = SHAPES[options.shape]["vocab_size"]
-    chance = random.Random(options.seed)
+    chance = random.Random(0)
     dialogues = [dialogue(chance, vocabulary, options.turns) for _ in range(options.dialogues)]
     names = selected(options, "trl", "flat")
     if "trl" in names:
@@ -328,16 +327,16 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
             import trl
             from trl import DPOConfig, DPOTrainer  # noqa: F401  before its process is measured
 
-            print(f"policy: TRL {trl.__version__}, {options.trl_micro_batch} pairs in a batch", flush=True)
+            print(f"policy: TRL {trl.__version__}, {TRL_PAIRS} pairs in a batch", flush=True)
         except ImportError:
             names.remove("trl")
             print("policy: trl is left out: it is not installed here (pip install trl)", flush=True)
-    return training(options, "policy", policy_data(dialogues, vocabulary, options.seed), names)
+    return training(options, "policy", policy_data(dialogues, vocabulary, 0), names)
 
 
 def critic(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = SHAPES[options.shape]["vocab_size"]
-    data = critic_data(options.dialogues, vocabulary, options.seed, options.turns)
+    data = critic_data(options.dialogues, vocabulary, 0, options.turns)
     return training(options, "critic", data, selected(options, "pairs", "flat"))
 
 
@@ -361,15 +360,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384, help="most tokens in one pass, of all peers")
     parser.add_argument("--training-tokens", type=int, help="the same where gradients are kept; default: --tokens")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="ranking,policy,critic")
     parser.add_argument("--peers", default="all", help="packed, padded, vllm; trl, flat; pairs, flat")
     parser.add_argument("--turns", type=int, help="of every dialogue, in place of 3 to 10")
     parser.add_argument("--sample", type=int, default=1, help="peers of the ranking compute every Nth candidate")
     parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="of an environment with vLLM")
-    parser.add_argument("--trl-micro-batch", type=int, default=2, choices=(1, 2, 4, 8))
-    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, in all trainings")
     parser.add_argument("--formula", action="store_true", help="say what the formulas give, for all shapes")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--plot", type=Path)

@@ -13,10 +13,10 @@ from trees_data import LORA, SHAPES
 from trees_peers import Unavailable
 
 
-def on_cuda(options: argparse.Namespace) -> bool:
+def on_cuda() -> bool:
     import torch
 
-    return torch.cuda.is_available() and options.device != "cpu"
+    return torch.cuda.is_available()
 
 
 def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
@@ -27,7 +27,7 @@ def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
     from sweetrl.lm.adapters import attach_adapter
 
     torch.set_num_threads(options.threads)
-    device = torch.device("cuda" if on_cuda(options) else "cpu")
+    device = torch.device("cuda" if on_cuda() else "cpu")
     torch.manual_seed(0)
     config = LlamaConfig(**SHAPES[options.shape], max_position_embeddings=32768, pad_token_id=0)
     torch.set_default_dtype(torch.bfloat16 if options.shape == "llama-8b" else torch.float32)
@@ -54,7 +54,7 @@ def measure(
     What `job` itself says of these counts. Unavailable if it says that. On a CUDA device `job(model, *warm)` runs
     before it, with a model of its own.
     """
-    if not on_cuda(options):
+    if not on_cuda():
         return own_process(options, job, *given, moved=moved)
     import gc
 

@@ -20,9 +20,7 @@ class Unavailable(Exception):
     """A peer cannot be run here; says why."""
 
 
-def train_trl(
-    model: Any, data: PreferenceData, micro_batch: int, checkpointing: bool, epochs: int = 1
-) -> dict[str, Any]:
+def train_trl(model: Any, data: PreferenceData, micro_batch: int, epochs: int = 1) -> dict[str, Any]:
     """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed; of more `epochs` the last is timed.
 
     It names its cache of the reference's log-probs by a hash of all weights: a minute at 8B, however few the pairs.
@@ -69,7 +67,7 @@ def train_trl(
             learning_rate=1e-5,
             beta=0.1,
             max_length=None,
-            gradient_checkpointing=checkpointing,
+            gradient_checkpointing=False,
             precompute_ref_log_probs=True,
             bf16=False,
             use_cpu=not next(model.parameters()).is_cuda,
