@@ -1,6 +1,5 @@
-"""What a rendered page costs: one reused browser against a browser for each page, and against routed pages with all of
-Tailwind, with Playwright where it is installed (`pip install playwright`) and without its driver; and whether memory
-stays flat over thousands of pages.
+"""What a rendered page costs: one reused browser against a browser for each page, and against Playwright where it is
+installed (`pip install playwright`); and whether memory stays flat over thousands of pages.
 
     python benchmarks/browser.py [--pages 60] [--soak 3000] [--file TASKS.jsonl]
 
@@ -12,7 +11,6 @@ from a few of the benchmark's own.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import lzma
 import resource
@@ -28,7 +26,7 @@ import psutil
 
 from sweetrl.browser import Renderer, tailwind
 from sweetrl.browser.binary import find_browser
-from sweetrl.browser.devtools import Browser, Clock
+from sweetrl.browser.devtools import Browser
 from sweetrl.browser.placeholders import picture, size
 from sweetrl.browser.prepare import prepare
 from sweetrl.browser.tab import Tab, View
@@ -93,52 +91,6 @@ def browser_for_each(pages: list[str]) -> dict[str, float]:
         spent += tree_cpu(browser.pid)
         browser.close()
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
-
-
-def routed(pages: list[str]) -> dict[str, float]:
-    """A fresh context for each page, the page and all of Tailwind routed: Playwright's way, without its driver."""
-    packed = files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()
-    css = base64.b64encode(lzma.decompress(packed)).decode()
-    began, wall = own_cpu(), time.monotonic()
-    browser = Browser(find_browser(), 0)
-    for page in pages:
-        tab = RoutedTab(browser, 1366, 682)
-        tab.go(page, css)
-        tab.close()
-    spent = tree_cpu(browser.pid)
-    browser.close()
-    return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
-
-
-class RoutedTab(Tab):
-    """Navigates to an address and answers every request itself."""
-
-    def go(self, page: str, css: str) -> bytes:
-        self.page, self.css = base64.b64encode(page.encode()).decode(), css
-        self._loaded.clear()
-        self.browser.call("Page.navigate", self._session, timeout=60.0, url="http://page.test/")
-        self._loaded.wait(60.0)
-        metrics = self.browser.call("Page.getLayoutMetrics", self._session, timeout=60.0)["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": 1366, "height": max(metrics["height"], 682), "scale": 1}
-        clock = Clock(self.browser, 60.0)
-        shot = self._draw("Page.captureScreenshot", clock, format="png", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(shot["data"])
-
-    def _answer(self, paused: dict[str, Any]) -> None:
-        address, request = paused["request"]["url"], {"requestId": paused["requestId"]}
-        if address == "http://page.test/":
-            body, kind = self.page, "text/html; charset=utf-8"
-        elif "tailwind" in address:
-            body, kind = self.css, "text/css"
-        elif (dimensions := size(address)) is not None:
-            body, kind = base64.b64encode(picture(*dimensions)).decode(), "image/svg+xml"
-        else:
-            self.browser.send("Fetch.failRequest", self._session, **request, errorReason="Failed")
-            return
-        headers = [{"name": "Content-Type", "value": kind}]
-        self.browser.send(
-            "Fetch.fulfillRequest", self._session, **request, responseCode=200, responseHeaders=headers, body=body
-        )
 
 
 def playwright(pages: list[str], each: bool) -> dict[str, float] | None:
@@ -236,7 +188,6 @@ def main() -> None:
         "renderer, 1 tab": lambda: service(pages, 1),
         "a browser for each page": lambda: browser_for_each(rivals),
         "renderer, 4 tabs": lambda: service(pages, 4),
-        "fresh context, whole CSS routed": lambda: routed(rivals),
         "Playwright, fresh context, whole CSS routed": lambda: playwright(rivals, each=False),
         "Playwright, a browser for each page, whole CSS routed": lambda: playwright(rivals, each=True),
     }

@@ -1,9 +1,8 @@
 """What `sweetrl import` takes for official trajectory files: seconds, memory and disk, at several numbers of dialogues.
 
-    python benchmarks/official_data.py [--dialogues 1000 --dialogues 10000] [--attempts 10] [--scored]
-    python benchmarks/official_data.py --write trajectories.jsonl --dialogues 1000     # only the file
+    python benchmarks/official_data.py [--dialogues 1000 --dialogues 10000] [--scored]
 
-The file is made from the seed: tasks of the synthetic suite, dialogues as long as official ones (up to 10 turns,
+The file is made from a seed: tasks of the synthetic suite, dialogues as long as official ones (up to 10 turns,
 questions of one to three sentences, user replies of at most 400 characters, a program at the end), and in each turn the
 whole formatted prompt, as official files have it. Half of the answers are the reference. The import runs in a process
 of its own; its peak memory is that of its largest process. Without --scored it takes the file's rewards.
@@ -29,6 +28,8 @@ WORDS = (
     "should the function handle empty input and return zero or raise an error when the list has no valid entries "
     "also what is the expected format of the result and are negative values allowed in this case please clarify"
 )
+SEED = 7
+ATTEMPTS = 10  # at each task
 TURNS = (3, 10)  # agent turns of a dialogue, the answer among them
 QUESTION, REPLY = (60, 450), (40, 400)  # characters
 MIB = 2**20
@@ -37,32 +38,26 @@ MIB = 2**20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dialogues", type=int, action="append", help="how many; any number of times")
-    parser.add_argument("--attempts", type=int, default=10, help="attempts at each task")
-    parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--scored", action="store_true", help="score the answers in the sandbox")
-    parser.add_argument("--write", type=Path, help="write the file for the first number here, and stop")
     options = parser.parse_args()
     sizes = options.dialogues or [1000, 10_000]
-    if min(sizes) < options.attempts or options.attempts < 1:
-        parser.error("--dialogues must be at least --attempts, and that at least 1")
-    if options.write is not None:
-        write(options.write, sizes[0], options.attempts, options.seed)
-        return
+    if min(sizes) < ATTEMPTS:
+        parser.error(f"--dialogues must be at least {ATTEMPTS}")
     print("| dialogues | file, MiB | seconds | peak RSS, MiB | shards, MiB |\n|---|---|---|---|---|")
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(Path(folder), size, options)
+            row = measure(Path(folder), size, options.scored)
         print("| {dialogues} | {file:.1f} | {seconds:.1f} | {memory:.0f} | {shards:.2f} |".format(**row), flush=True)
 
 
-def measure(folder: Path, size: int, options: argparse.Namespace) -> dict[str, float]:
+def measure(folder: Path, size: int, scored: bool) -> dict[str, float]:
     """Write a file of `size` dialogues, import it in a fresh process, and return what that took."""
     source, out = folder / "trajectories.jsonl", folder / "shards"
-    made = write(source, size, options.attempts, options.seed)
+    made = write(source, size)
     command = [sys.executable, "-m", "sweetrl.cli", "import", str(source), "--out", str(out)]
     started = time.perf_counter()
     process = subprocess.Popen(
-        [*command, *([] if options.scored else ["--keep-rewards"])], cwd=folder, stdout=subprocess.DEVNULL
+        [*command, *([] if scored else ["--keep-rewards"])], cwd=folder, stdout=subprocess.DEVNULL
     )
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
@@ -78,22 +73,19 @@ def measure(folder: Path, size: int, options: argparse.Namespace) -> dict[str, f
     }
 
 
-def write(path: Path, size: int, attempts: int, seed: int) -> int:
+def write(path: Path, size: int) -> int:
     """Write an official trajectory file of about `size` dialogues in blocks of equal tasks; return how many."""
     domain = find_domain("backend")
     system = Message("system", domain.system_prompt("full"))
-    count = size // attempts
-    tasks = list(domain.tasks("train", count, seed, 3))
-    return write_trajectories(
-        path, dialogues(tasks, attempts, seed), attempts, lambda messages: neutral_format([system, *messages])
-    )
+    tasks = list(domain.tasks("train", size // ATTEMPTS, SEED, 3))
+    return write_trajectories(path, dialogues(tasks), ATTEMPTS, lambda messages: neutral_format([system, *messages]))
 
 
-def dialogues(tasks: list[Task], attempts: int, seed: int) -> Iterator[Trajectory]:
+def dialogues(tasks: list[Task]) -> Iterator[Trajectory]:
     """Yield the attempts at each task, every second one with the reference as its answer."""
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     for task in tasks:
-        for attempt in range(attempts):
+        for attempt in range(ATTEMPTS):
             messages, turns = [Message("user", task.problem_description)], []
             for _ in range(chance.randint(*TURNS) - 1):
                 question = sentence(chance, *QUESTION) + "?"

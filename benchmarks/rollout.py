@@ -4,10 +4,9 @@
 
 The user answers after a log-normal wait (median 0.3 s, 95th percentile 3 s), the agent's server after 0.05 to
 0.15 s. Both are waits and no work, so the schemes differ in nothing but what waits for what. Every wait follows from
-the dialogue and the turn, so all schemes meet the same ones. `lock-step` is the scheme of the official code: of
+the dialogue and the turn, so both schemes meet the same ones. `lock-step` is the scheme of the official code: of
 `--concurrent` dialogues all take a turn, all users are asked side by side, and the slowest one is waited for; a new
-set begins when the last dialogue of the old one has ended. `lock-step, refilled` puts a new dialogue into the place of
-an ended one at every turn.
+set begins when the last dialogue of the old one has ended.
 """
 
 from __future__ import annotations
@@ -106,17 +105,6 @@ def lock_step(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -
     return closed
 
 
-def refilled(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
-    closed: dict[int, Trajectory] = {}
-    waiting, active = list(attempts), []
-    while waiting or active:
-        room = concurrent - len(active)
-        active += begin(waiting[:room], user)
-        waiting = waiting[room:]
-        active = wait(one_turn(active, user, closed))
-    return closed
-
-
 def begin(attempts: Sequence[Attempt], user: WaitingUser) -> list[tuple[int, Dialogue]]:
     def seed_of(task: Task, attempt: int) -> Callable[[int], int]:
         return lambda turn: dialogue_seed(0, task.id, attempt, turn)
@@ -164,7 +152,7 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    schemes = {"asynchronous": asynchronous, "lock-step": lock_step, "lock-step, refilled": refilled}
+    schemes = {"asynchronous": asynchronous, "lock-step": lock_step}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in schemes}
     waits: list[float] = []
     for repeat in range(options.repeats):

@@ -1,17 +1,15 @@
 """Mixed innocent and hostile load for a while: flat memory, nothing left behind, every innocent verdict right.
 
-    python benchmarks/sandbox_soak.py --minutes 30 [--workers 2] [--seed 0] [--pages] [--tasks FILE]
+    python benchmarks/sandbox_soak.py --minutes 30 [--workers 2] [--seed 0] [--pages]
 
 Answers come in an order that the seed decides: innocent ones, the attacks of tests/hostile (frames forged, too long
 or deep, errors that no file can hold, results cut short), texts hard to read, large honest values. With --pages
-hostile pages are rendered among honest ones. At the end real tasks, where there are some (--tasks), tell how much
-processor time the sandbox takes of the official scheme's.
+hostile pages are rendered among honest ones.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -19,20 +17,19 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from sweetrl.backend import Backend
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "hostile"))  # tests are no package
+
+from attacks import ATTACKS
+
 from sweetrl.backend.rewards import CodeScorer
 from sweetrl.browser import Renderer
-from sweetrl.colbench.files import read_tasks
 from sweetrl.config.settings import BrowserSettings, RewardSettings
 from sweetrl.types import Score, Task
 
-ROOT = Path(__file__).resolve().parents[1]
 # Answers that are hard to read, or honest and large; none of them is right.
 TEXTS = (
     "```python\n" + "\n" * 32_000 + "```",
@@ -58,7 +55,7 @@ class Soak:
 
     def __init__(self, scorer: CodeScorer, renderer: Renderer | None, seed: int, innocents: int) -> None:
         self.scorer, self.renderer, self.innocents = scorer, renderer, innocents
-        self.random, self.attacks = random.Random(seed), module(ROOT / "tests" / "hostile" / "attacks.py").ATTACKS
+        self.random = random.Random(seed)
         calls = tuple((f"test{x}", f"square({x})") for x in range(2, 7))
         self.task = Task("square", "Square a number.", "def square(x):\n    return x * x", calls)
         self.number = 0
@@ -67,7 +64,7 @@ class Soak:
     def round(self) -> None:
         """Some attacks and texts, each with its innocents, in an order of the seed's; then some pages."""
         items: list[tuple[str, str]] = []
-        for attack in self.random.sample(self.attacks, 16):
+        for attack in self.random.sample(ATTACKS, 16):
             items.append((attack.outcome, attack.source))
         items += [("zero", text.format(self.number)) for text in self.random.sample(TEXTS, 2)]
         for _ in range(self.innocents * len(items)):
@@ -102,30 +99,6 @@ def mount_points() -> list[str]:
     return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
 
 
-def module(path: Path) -> Any:
-    """Load a file of the tests or of this folder, which are no packages."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = loaded
-    sys.path.insert(0, str(path.parent))  # what it imports lies beside it
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-def compared(file: Path, solutions: int, workers: int) -> str:
-    """Processor time and time on the clock beside the official scheme's, as benchmarks/sandbox.py measures them."""
-    benchmark = module(ROOT / "benchmarks" / "sandbox.py")
-    real = list(read_tasks(file, Backend()))
-    tasks = [replace(real[i % len(real)], id=str(i)) for i in range(solutions)]
-    wall, cpu, good = benchmark.sandbox(tasks, workers)
-    official_wall, official_cpu, _ = benchmark.official(tasks)
-    return (
-        f"{good} of {len(tasks)} real references right, at {cpu / official_cpu:.2f} times the official scheme's "
-        f"processor time and {wall / official_wall:.2f} times its time"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
@@ -133,8 +106,6 @@ def main() -> None:
     parser.add_argument("--innocents", type=int, default=20, help="innocent solutions for each hostile one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pages", action="store_true", help="render pages, too")
-    parser.add_argument("--tasks", type=Path, default=Path("../shared/colbench/backend_300.jsonl"))
-    parser.add_argument("--solutions", type=int, default=3000, help="real references for the comparison")
     options = parser.parse_args()
     me = psutil.Process()
     mounts = mount_points()
@@ -161,8 +132,6 @@ def main() -> None:
     # The sandbox mounts on /tmp, in a namespace of its own; what others mount meanwhile is theirs.
     leaked = mount_points().count("/tmp") > mounts.count("/tmp")
     print(f"memory first {memory[0]}, last {memory[-1]}; processes left {len(left)}; mounts left: {leaked}")
-    if options.tasks.exists():
-        print(compared(options.tasks, options.solutions, options.workers))
     bad = sum(soak.seen[name] for name in ("wrong", "fooled", "lost", "wrong pages"))
     sys.exit(bool(bad or left or leaked))
 
