@@ -6,7 +6,6 @@ load meets all of them alike; before the rounds each row runs once, which fills 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -14,33 +13,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-Taken = dict[str, list[tuple[float, float]]]  # (seconds, processor seconds) of each round, by row
 
-
-class Options(argparse.ArgumentParser):
-    """The option --processes; `description` is the script's docstring."""
-
-    def __init__(self, description: str | None, processes: int) -> None:
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.add_argument("--processes", type=int, default=processes, help="fresh processes for each row")
-
-    def read(self) -> int:
-        """Return how many processes the command line asks for."""
-        processes: int = self.parse_args().processes
-        if processes < 1:
-            self.error("--processes must be at least 1")
-        return processes
-
-
-def rounds(rows: Mapping[str, Sequence[str]], count: int) -> Taken:
-    """Run every row `count` times, in turn."""
+def measure(rows: Mapping[str, Sequence[str]], rounds: int) -> None:
+    """Run every row so many times, in turn, and print the medians of its seconds as a table."""
     for arguments in rows.values():
         seconds_of(arguments)
-    taken: Taken = {name: [] for name in rows}
-    for _ in range(count):
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
+    for _ in range(rounds):
         for name, arguments in rows.items():
             taken[name].append(seconds_of(arguments))
-    return taken
+    print("| | seconds | processor seconds |\n|---|---|---|")
+    for name, times in taken.items():
+        wall, processor = (statistics.median(column) for column in zip(*times, strict=True))
+        print(f"| `{name}` | {wall:.2f} | {processor:.2f} |")
 
 
 def seconds_of(arguments: Sequence[str]) -> tuple[float, float]:
@@ -50,13 +35,3 @@ def seconds_of(arguments: Sequence[str]) -> tuple[float, float]:
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     return time.perf_counter() - started, spent
-
-
-def print_ratios(taken: Taken, least: str) -> None:
-    """Print medians as a table, with the ratio of processor seconds to those of the row `least`."""
-    medians = {
-        name: [statistics.median(column) for column in zip(*times, strict=True)] for name, times in taken.items()
-    }
-    print(f"| | seconds, median | processor seconds | times `{least}` |\n|---|---|---|---|")
-    for name, (wall, processor) in medians.items():
-        print(f"| `{name}` | {wall:.2f} | {processor:.2f} | {processor / medians[least][1]:.1f} |")

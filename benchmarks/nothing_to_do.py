@@ -1,41 +1,25 @@
-"""How long `sweetrl run` takes to say that there is nothing to do, and `sweetrl lineage` what a version comes from.
+"""How long `sweetrl run` takes to say that there is nothing to do, beside the import without which nobody can ask.
 
-    cd PROJECT && python benchmarks/nothing_to_do.py [--processes 5]
+    cd PROJECT && python benchmarks/nothing_to_do.py [ROUNDS]
 
-PROJECT must be up to date: where a stage has something to do, the script says so and starts nothing. In the same
-interleaved rounds are the import without which nobody can ask (`dvc.repo`) and those that a run with nothing to do
-avoids (mlflow, prefect; `sweetrl lineage` needs the first). Processor seconds say more than seconds on a busy machine;
-the last column is their ratio to that of `import dvc.repo`. Each row runs once before, which fills the disk's cache.
+PROJECT must be up to date: where a stage has something to do, the script says so and starts nothing. Processor seconds
+say more than seconds on a busy machine.
 """
-
-from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from fresh_processes import Options, print_ratios, rounds
+from fresh_processes import measure
 
-sys.path.insert(0, str(Path.cwd()))  # flows/ and tasks/ belong to the project, not to the package
-
-LEAST = "import dvc.repo"
 ROWS = {
-    LEAST: ["-c", LEAST],
+    "import dvc.repo": ["-c", "import dvc.repo"],
     "sweetrl run, nothing to do": ["-m", "flows.run"],
-    "sweetrl lineage": ["-m", "sweetrl.cli", "lineage"],
-    "import mlflow": ["-c", "import mlflow"],
-    "import prefect": ["-c", "import prefect"],
 }
 
-
-def main() -> None:
-    parser = Options(__doc__, processes=5)
-    processes = parser.read()
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))  # flows/ and tasks/ belong to the project, not to the package
     from tasks.training import at_rest
 
     if at_rest(Path.cwd()) is None:
-        parser.error(f"{Path.cwd()}: there is something to do here; `sweetrl run` first")
-    print_ratios(rounds(ROWS, processes), LEAST)
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(f"{Path.cwd()}: there is something to do here; `sweetrl run` first")
+    measure(ROWS, int((sys.argv[1:] or ["5"])[0]))
