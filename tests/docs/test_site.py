@@ -47,7 +47,7 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
                 continue
             options = [option for option in parameter.opts if option.startswith("-")]
             assert all(option in part for option in options), (words, options)
-    assert "| `--semantics fixed\\|official\\|official-noblacklist` | `fixed` |" in page
+    assert "| `--dtype bfloat16\\|float16\\|float32` | `bfloat16` |" in page
 
 
 def test_a_flowchart_is_drawn_with_its_arrows_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
