@@ -189,15 +189,17 @@ def test_show_finds_by_number_and_policy_and_says_what_is_missing(folder: Path) 
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any) -> Callable[..., tuple[Trajectory, str]]:
+def played(monkeypatch: pytest.MonkeyPatch, fake_server: Any) -> Callable[..., tuple[Trajectory, str]]:
     """A function that plays with an agent whose replies are prepared; the dialogue, and what was printed."""
 
     def play_it(replies: tuple[str, ...], typed: str) -> tuple[Trajectory, str]:
         monkeypatch.setattr(sys, "stdin", StringIO(typed))
-        user = show.TerminalUser(wide(), BACKEND, tmp_path)
+        user = show.TerminalUser(wide(), BACKEND)
         remaining = iter(replies)
         with fake_server(reply=lambda body: next(remaining)) as server:
-            return show.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0), printed(user.console)
+            trajectory = show.play(BACKEND, user, TASK, Policy.server(server.url, model="m"), seed=0)
+        assert "folder" not in vars(user), "a program is shown in the terminal: no folder is left behind"
+        return trajectory, printed(user.console)
 
     return play_it
 

@@ -162,8 +162,8 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     assert show.known_more(spoken, domain, None, False) == {}
     with pytest.raises(UserError, match="no peft adapter here"):
         TrainedCritic.load(domain, tmp_path)
-    user = show.TerminalUser(console, domain, tmp_path, TrainedCritic.load(domain, critic))
+    user = show.TerminalUser(console, domain, TrainedCritic.load(domain, critic))
     user.task = TESTS[1]
     advantage = user.advantage([spoken.messages[0], Message("assistant", "Rate: how high is it?")])
     assert advantage is not None and abs(advantage) > 1e-6
-    assert show.TerminalUser(console, domain, tmp_path).advantage(spoken.messages) is None
+    assert show.TerminalUser(console, domain).advantage(spoken.messages) is None

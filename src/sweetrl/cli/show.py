@@ -10,6 +10,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,15 +235,20 @@ def _cost(turn: AgentTurn) -> str:
 class TerminalUser:
     """The user is whoever sits at the terminal; the end of the input (Ctrl-D) ends the dialogue.
 
-    What the agent hands over and a terminal cannot show (a page) is written to `folder`, and the file is named.
+    What the agent hands over and a terminal cannot show (a page) is written to a file, which is named and stays.
     """
 
     name = "human"
     serial = True
 
-    def __init__(self, console: Screen, domain: Domain, folder: Path, critic: TrainedCritic | None = None) -> None:
-        self.console, self.domain, self.folder, self.critic = console, domain, folder, critic
+    def __init__(self, console: Screen, domain: Domain, critic: TrainedCritic | None = None) -> None:
+        self.console, self.domain, self.critic = console, domain, critic
         self.task: Task | None = None
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where these files are; made for the first of them."""
+        return Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Show the agent's words, and what a critic thinks of them, and return what the user types."""
@@ -294,7 +300,7 @@ def play_task(
     console.print(f"loading the agent ({policy}) ...", style="dim")
     agent = load_agent(policy, settings)
     judge = None if critic is None else TrainedCritic.load(domain, critic)
-    user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")), judge)
+    user = TerminalUser(console, domain, judge)
     introduce(user, task, settings.agent.max_turns, blind)
     return play(domain, user, task, agent, seed)
 
