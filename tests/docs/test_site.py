@@ -116,9 +116,10 @@ def test_formulas_are_set_and_docstrings_are_there(site: dict[Path, Links]) -> N
     assert "sweetrl-evaluate" in site[SITE / "cli.html"].names, "the commands' own words"
 
 
-def test_no_list_or_table_is_set_as_a_paragraph(site: dict[Path, Links]) -> None:
+def test_no_list_table_or_quote_is_set_as_a_paragraph(site: dict[Path, Links]) -> None:
     for path in site:  # a forge does without the empty line before a list; the site needs it
         text = path.read_text(encoding="utf-8")
+        assert not re.search(r"<blockquote>\s*<p>[^<]*&gt; ", text), path.relative_to(SITE)
         assert not re.search(r"<p>[^<]*(?:<(?!/p>)[^<]*)*\n(?:- |\d+\. |\| )", text), path.relative_to(SITE)
 
 
