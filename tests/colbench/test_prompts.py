@@ -12,6 +12,7 @@ from sweetrl.colbench.prompts import load_prompt
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
+from sweetrl.types import Task
 
 BACKEND = Backend()
 BYTES = {"backend": "a2951679676b6a594118b415b1d74725", "frontend": "112b93928af4f3f98b65f17c24371007"}
@@ -37,6 +38,11 @@ def test_the_full_prompt_names_the_turns_that_there_are(max_turns: int, replies:
 def test_the_full_prompts_of_ten_turns_are_the_bytes_that_agents_were_trained_with() -> None:
     digests = {d.name: hashlib.md5(d.system_prompt("full").encode()).hexdigest() for d in (Backend(), Frontend())}
     assert digests == BYTES
+
+
+def test_the_words_before_c_are_those_that_the_shipped_bases_were_taught_with() -> None:
+    prefixes = [domain.privileged_prompt(Task("t", "?", "\nIt.\n")) for domain in (Backend(), Frontend())]
+    assert prefixes == ["The finished program is:\nIt.\n", "The finished page is:\nIt.\n"]
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
