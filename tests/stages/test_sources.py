@@ -11,6 +11,7 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.stages.parameters import check_declared
+from sweetrl.stages.run import StageRun
 
 
 @pytest.fixture
@@ -80,3 +81,14 @@ def test_a_prompt_of_ones_own_lies_where_dvc_looks(project: Path) -> None:
     ):
         with pytest.raises(UserError, match=rf"`{key}\.prompt: .*mine\.txt`: DVC looks into"):
             check_declared(parse_settings(wrong))
+
+
+def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path) -> None:
+    prompt = Path("src/sweetrl/prompts/mine.txt")
+    prompt.parent.mkdir(parents=True)
+    settings = parse_settings({"agent": {"prompt": str(prompt)}})
+    places = []
+    for words in ("Ask.", "Ask twice.", "Ask."):
+        prompt.write_text(words)
+        places.append(StageRun("collect", settings).scratch())
+    assert places[0] == places[2] != places[1]
