@@ -19,7 +19,7 @@ from sweetrl.errors import UserError
 from sweetrl.lm.data import Row, encode
 from sweetrl.lm.passes import Layout
 from sweetrl.methods import credit
-from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits
+from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 from tests.lm.slowly import TOLERANCE, adapted_model, slow_logprobs
 
@@ -134,6 +134,18 @@ def test_no_reference_is_one_sentence(policy: Any, trajectories: list[Trajectory
     dialogue = replace(trajectories[0], task=replace(trajectories[0].task, ground_truth=""))
     with pytest.raises(UserError, match=r"task train-00000: grpo\.credit `igpo` needs a reference"):
         reference_gains(policy[0], [dialogue], [encode(dialogue, chat, SYSTEM)], BACKEND, chat, Layout(None))
+
+
+@pytest.mark.parametrize("kind", ["infopo", "igpo"])
+def test_each_credit_has_its_own_gains(
+    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, kind: Any
+) -> None:
+    model, tolerance = policy
+    dialogue = trajectories[0]
+    rows = [encode(dialogue, chat, SYSTEM)]
+    (gains,) = turn_gains(model, [dialogue], rows, BACKEND, chat, GrpoSettings(credit=kind, layout="flat"))
+    slowly = slow_feedback(model, dialogue, chat, credit.PLACEHOLDER), slow_reference(model, dialogue, chat)
+    assert gains == pytest.approx(slowly[kind == "igpo"], abs=20 * tolerance)
 
 
 # Which turn gets what
