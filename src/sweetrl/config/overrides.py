@@ -63,6 +63,8 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
         if is_section(kind := type_of(key)):
             first = setting_keys(kind)[0]
             raise UserError(f"{where}: `{key}` is a section; set one of its keys, for example {key}.{first}=VALUE.")
+        if longer := next((other for other in changes if other.startswith(f"{key}.")), None):
+            raise UserError(f"{where}: `{key}` and `{longer}` cannot both be set; leave one of them.")
         set_key(changed, key, value, where)
     settings = section(Settings, changed, where)
     read = settings.model_dump(mode="json", by_alias=True)  # 1e-3 is a text for YAML
