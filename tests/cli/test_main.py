@@ -256,9 +256,12 @@ def test_a_task_that_nobody_will_make_is_not_waited_for(tmp_path: Path, monkeypa
     few = load_domain(Settings(tasks=Settings().tasks.model_copy(update={"test": 3})))
     later = load_domain(Settings(tasks=few.settings.tasks.model_copy(update={"test_first": 2})))
     assert show.find_task("0002", None, few) == show.find_task("2", None, few) == show.find_task("0", None, later)
-    for number in ("3", "9" * 400, "t-1"):
+    for number in ("3", "9" * 400, "9" * 5000, "t-1"):
         with pytest.raises(UserError, match="give a number from 0 to 2"):
             show.find_task(number, None, few)
+    monkeypatch.setattr(show, "own_tasks", lambda domain, split, count: [TASK])
+    with pytest.raises(UserError, match=r"no test task behind the first 2; lower `tasks\.test_first`"):
+        show.find_task("0", None, later)
 
 
 @pytest.mark.usefixtures("browser")

@@ -344,12 +344,14 @@ def find_task(reference: str, tasks: Path | None, domain: Domain) -> Task:
 
     Without a file: the pipeline's test tasks, or where it has not run yet, a freshly generated one (only by number).
     """
-    number = int(reference) if reference.isdecimal() else None
+    number = int(reference) if reference.isdecimal() and len(reference) < 10 else None
     if tasks is None and not TEST_TASKS.exists():
         count, first = domain.settings.tasks.test, domain.settings.tasks.test_first
         if number is None or number >= count:
             raise UserError(f"{TEST_TASKS}: not there yet; give a number from 0 to {count - 1}, or run `sweetrl run`.")
         there = own_tasks(domain, "test", first + number + 1)[first:]  # each one before it is made, too
+        if not there:
+            raise UserError(f"{domain.spec}: there is no test task behind the first {first}; lower `tasks.test_first`.")
     else:
         there = read_any_tasks(tasks or TEST_TASKS, domain)
     for task in there:
