@@ -107,7 +107,9 @@ def test_lineage_is_few_lines(store: Path, monkeypatch: pytest.MonkeyPatch, caps
 
     few = printed()
     assert few[0].startswith("model\tagent version 3 (@champion)") and len(few) <= 15
-    assert {"params\t2 values", "commit\tc0ffee"} <= set(few) and few[-1] == "more\tsweetrl lineage agent/3 --json"
+    assert "params\t2 values" in few and few[-1] == "more\tsweetrl lineage agent/3 --all"
+    everything = printed("--all")
+    assert "param policy.beta\t0.1" in everything and "commit\tc0ffee" in everything
     assert json.loads("".join(printed("--json")))["params"] == {"policy.beta": "0.1", "seed": "7"}
 
 

@@ -168,6 +168,9 @@ def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
     assert origins.cost == {"seconds": 2.0, "generated_tokens": 3.0, "simulator_generated_tokens": 9.0}
     assert [stage.run_id for stage in origins.stages] == [origins.run.run_id]
     assert origins.evaluation["mean"] == 0.5
+    text = dict(origins.rows())
+    assert origins.commit in text["commit"]
+    assert text["data data/trajectories"] == "0123.dir"
 
 
 def test_of_equal_runs_of_a_stage_the_newest_counts_that_has_ended_well(project: Path, settings: Settings) -> None:

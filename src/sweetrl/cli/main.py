@@ -244,6 +244,7 @@ def lineage(
         str | None,
         Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
     ] = None,
+    everything: Annotated[bool, Option("--all", help="Print every hash, stage run, parameter and result.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
@@ -251,9 +252,9 @@ def lineage(
 
     settings = settings_here().tracking
     chain = find(model or settings.model, settings)
-    hint = ("more", shlex.join(["sweetrl", "lineage", f"{chain.model}/{chain.version}", "--json"]))
-    facts = [*chain.summary(), hint]
-    print_facts(f"lineage of {chain.model} version {chain.version}", facts, asdict(chain) if as_json else None)
+    hint = ("more", shlex.join(["sweetrl", "lineage", f"{chain.model}/{chain.version}", "--all"]))
+    rows = [*chain.rows()] if everything else [*chain.summary(), hint]
+    print_facts(f"lineage of {chain.model} version {chain.version}", rows, asdict(chain) if as_json else None)
 
 
 @app.command()

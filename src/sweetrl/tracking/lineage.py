@@ -157,14 +157,7 @@ class Lineage:
 
     def summary(self) -> Iterator[tuple[str, str]]:
         """Yield the chain as (what, value) in few lines: what is many is counted."""
-        names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
-        yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
-        yield "adapter", self.adapter_hash
-        yield "base", f"{self.base} {self.base_hash}".strip()
-        yield "run", str(self.run or "not in this store")
-        yield "pipeline run", str(self.parent or "none")
-        yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
-        yield "dvc.lock", self.dvc_lock or "none"
+        yield from self._head()
         yield "code", ", ".join(f"{key} {value}" for key, value in self.code.items()) or "not known"
         yield "data", f"{len(self.data)} files and folders by hash"
         yield "stages", f"{len(self.stages)} runs"
@@ -176,6 +169,27 @@ class Lineage:
         yield "result", f"{measure} {numbers} on {tasks:,} tasks" if numbers else "not measured"
         costs = (f"{amount:,.0f} {name.replace('_', ' ')}" for name, amount in self.cost.items())
         yield "cost", ", ".join(costs) or "not known"
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the whole chain as (what, value), in the order in which a user asks."""
+        yield from self._head()
+        yield from self.code.items()
+        yield from ((f"data {path}", content) for path, content in self.data.items())
+        yield from ((f"stage {stage.name}", f"run {stage.run_id} ({stage.status})") for stage in self.stages)
+        yield from ((f"param {name}", value) for name, value in self.params.items())
+        for name, value in self.evaluation.items():
+            yield f"result {name}", f"{value:.4g}" if isinstance(value, float) else str(value)
+        yield from ((f"cost {name}", f"{amount:,.0f}") for name, amount in self.cost.items())
+
+    def _head(self) -> Iterator[tuple[str, str]]:
+        names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
+        yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
+        yield "adapter", self.adapter_hash
+        yield "base", f"{self.base} {self.base_hash}".strip()
+        yield "run", str(self.run or "not in this store")
+        yield "pipeline run", str(self.parent or "none")
+        yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
+        yield "dvc.lock", self.dvc_lock or "none"
 
 
 def lineage(reference: str, settings: TrackingSettings, root: Path | None = None) -> Lineage:
