@@ -71,10 +71,11 @@ def test_patterns_of_an_adapter_that_take_years_are_refused_in_seconds(
         load_lora(load_weights(tiny_model, "float32"), adapter)
 
 
-def test_an_honest_pattern_of_an_adapter_is_taken(tiny_model: Path, adapter: Path) -> None:
+@pytest.mark.parametrize("pattern", [r"(?!.*visual).*\.\w+_proj", r"(?i).*\.\w+_PROJ"])
+def test_an_honest_pattern_of_an_adapter_is_taken(tiny_model: Path, adapter: Path, pattern: str) -> None:
     from sweetrl.models.load import load_lora, load_weights
 
-    change(adapter / "adapter_config.json", target_modules=r"(?!.*visual).*\.\w+_proj")
+    change(adapter / "adapter_config.json", target_modules=pattern)
     assert load_lora(load_weights(tiny_model, "float32"), adapter).peft_config["default"].r == 2
 
 

@@ -18,7 +18,8 @@ from sweetrl.errors import UserError
 
 CPU_SECONDS = 5
 KEYS = ("target_modules", "exclude_modules", "modules_to_save", "layers_pattern", "rank_pattern", "alpha_pattern")
-NAMED = ("target_modules", "exclude_modules")  # which hold names where they are lists
+NAMED = ("target_modules", "exclude_modules")  # which hold names where they are lists, else a pattern of a whole name
+PARTS = (r"(.*\.)?({})$", r"(?:^|.*?\.){}\.\d+\.", r"(^|.*\.){}($|\..*)")  # as peft puts the others into its own
 
 
 def try_patterns(adapter: Path | str, config: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -28,7 +29,11 @@ def try_patterns(adapter: Path | str, config: Mapping[str, Any], names: Sequence
     """
     values = {key: config[key] for key in KEYS if config.get(key) and config[key] != "all-linear"}
     kept = {key: value for key, value in values.items() if isinstance(value, str) or key not in NAMED}
-    patterns = [text for value in kept.values() for text in (value if isinstance(value, list | dict) else [value])]
+    patterns = [
+        (text, ("{}",) if key in NAMED else PARTS)
+        for key, value in kept.items()
+        for text in (value if isinstance(value, list | dict) else [value])
+    ]
     if not patterns:
         return
     try:
@@ -45,11 +50,11 @@ def main() -> None:
     patterns, names = json.loads(sys.stdin.buffer.read())
     limit(CPU_SECONDS)
     try:
-        for pattern in patterns:
-            for form in (r"(?:{})\Z", r"(.*\.)?({})$", r"(?:^|.*?\.){}\.\d+\.", r"(^|.*\.){}($|\..*)"):
+        for pattern, forms in patterns:
+            for form in forms:
                 compiled = re.compile(form.replace("{}", str(pattern)))
                 for name in names:
-                    compiled.match(name)
+                    compiled.fullmatch(name) if form == "{}" else compiled.match(name)
     except (re.error, OverflowError, RecursionError) as error:
         sys.exit(f"it is no pattern ({error})")
 
