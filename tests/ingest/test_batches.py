@@ -179,7 +179,7 @@ def test_files_over_the_limits_wait_or_are_named(intake: Intake, monkeypatch: py
     made = intake.take()
     assert made is not None and (made.batch, made.bad) == ("", 1)
     assert not intake.folder("dialogues-000003").exists(), "nothing was taken, so there is no batch"
-    assert "signs that are not shown" in intake.aside("000003")[0]["why"]
+    assert "signs not shown" in intake.aside("000003")[0]["why"]
     assert intake.take() is None
     raw = (intake.state.folder / "seen/000003.jsonl").read_bytes()
     assert raw.isascii(), "names of others steer no terminal"

@@ -70,7 +70,7 @@ def name_fault(name: str) -> str | None:
     """Say why a file of this name is not read, None where it is."""
     odd = printable(name) != name or set("\n\t\\") & set(name)
     if odd or name.startswith("/") or {".", ".."} & set(name.split("/")) or len(os.fsencode(name)) > LONGEST_NAME:
-        return f"its name has signs that are not shown, a backslash, `..`, or more than {LONGEST_NAME} bytes"
+        return f"its name has signs not shown, `\\`, folders `.` or `..`, a `/` in front, or over {LONGEST_NAME} bytes"
     return None if name.endswith(END) else f"it is no {END} file"
 
 
