@@ -39,6 +39,7 @@ def test_nothing_comes_before_the_doctype():
     [
         ('<script src="https://cdn.tailwindcss.com"></script>', ("tailwind-other",)),
         ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^2/dist/tailwind.min.css">', ()),
+        ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@2.x/dist/tailwind.min.css">', ()),
         ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@3.4.1/base.css">', ("tailwind-other",)),
         ('<link rel="stylesheet" href="https://fonts.googleapis.com/css?family=Inter">', ("external-stylesheet",)),
         ('<style>@import url("https://a.example/x.css")</style>', ("external-stylesheet",)),

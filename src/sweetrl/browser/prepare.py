@@ -26,7 +26,7 @@ _EQUIV = re.compile(r"http-equiv", re.I)
 _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
 _IMPORT = re.compile(r"@import\s++(?:url\()?+\s*+[\"']?+\s*+(?:https?:)?//", re.I)
-_TAILWIND_VERSION = re.compile(r"tailwindcss@?[/^~]*+(\d[\d.]*+)", re.I)
+_TAILWIND_VERSION = re.compile(r"tailwindcss@?[/^~]*+(\d++(?:\.\d++)*+)", re.I)
 _SHEETS = 8  # copies of Tailwind in one page, at most
 
 # The first layer's important declarations win over every other important one of the page's style sheets.
