@@ -27,6 +27,12 @@ _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
 _IMPORT = re.compile(r"@import\s++(?:url\()?+\s*+[\"']?+\s*+(?:https?:)?//", re.I)
 _TAILWIND_VERSION = re.compile(r"tailwindcss@?[/^~]*+(\d++(?:\.\d++)*+)", re.I)
+# Names that Tailwind has had since version 3 only (its orange and teal were in version 1, and real pages use them).
+_V3_CLASS = re.compile(
+    r"^(?:[\w-]++:)*+(?:(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|amber|lime"
+    r"|emerald|cyan|sky|violet|fuchsia|rose)-\d+|[\w-]+-\d+/\d{2,3}|aspect-(?:video|square|auto)|(?:columns|basis|grow"
+    r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
+)
 _SHEETS = 8  # copies of Tailwind in one page, at most
 
 # The first layer's important declarations win over every other important one of the page's style sheets.
@@ -55,6 +61,8 @@ def prepare(html: str) -> Prepared:
     text = html.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
     text = _replace(_META, lambda tag: _refresh(tag, flags), text)
     text = _inline(text, classes, flags)
+    if any(_arbitrary(name) or _V3_CLASS.match(name) for name in classes if not tailwind.knows(name)):
+        flags.add("tailwind-v3-class")
     if _IMPORT.search(text):
         flags.add("external-stylesheet")
     lowered = text.lower()
@@ -85,6 +93,11 @@ def _classes(html: str) -> frozenset[str]:
 def _unescape(text: str) -> str:
     """Read character references; a number of thousands of digits, which Python refuses to read, is no letter's."""
     return entities.unescape(_NUMBERED.sub(lambda match: f"&#{1114112 if match[2] else match[1] or 0}", text))
+
+
+def _arbitrary(name: str) -> bool:
+    # `w-[37px]`: something between the first bracket and the last
+    return 0 <= name.find("[") < name.rfind("]") - 1
 
 
 def _replace(opening: re.Pattern[str], change: Callable[[str], str], text: str) -> str:

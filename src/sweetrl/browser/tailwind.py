@@ -53,6 +53,11 @@ def purge(classes: Iterable[str]) -> str:
     return "".join(parts) + ("}" if open_media else "")
 
 
+def knows(name: str) -> bool:
+    """Whether Tailwind 2.2.19 has a rule for this class."""
+    return name in _sheet().by_class
+
+
 @lru_cache(maxsize=1)
 def _sheet() -> _Sheet:
     packed = files("sweetrl.browser").joinpath("vendor", _FILE).read_bytes()
