@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, read_json, write_json
 from sweetrl.lm.distributed import wants_shards
 from sweetrl.lm.full import load_full, refuse_not_finite, save_full, train_all
-from sweetrl.lm.head import HEAD, add_head
+from sweetrl.lm.head import HEAD, add_head, compute_dtype
 from sweetrl.models.check import ADAPTER_WEIGHTS, FULL, check_adapter, is_full
 from sweetrl.models.load import load_lora, load_tokenizer, load_weights, quiet_peft, resolve_device, shared_targets
 
@@ -52,7 +53,8 @@ def trainable(
 def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
     """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`.
 
-    With `head` a critic's head of zeros comes with it (sweetrl.lm.head), trained and saved in full.
+    Its weights are float32, and it computes in the model's precision. With `head` a critic's head of zeros comes with
+    it (sweetrl.lm.head), trained and saved in full.
     """
     import torch
     from peft import LoraConfig, get_peft_model
@@ -81,7 +83,35 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
             f"lora.target_modules = {lora.target_modules!r}: this base uses the weights of `{shared[0]}` as embeddings "
             "and as head, and an adapter on one of the two cannot be merged; leave it out."
         )
+    if compute_dtype(model).itemsize < 4:
+        _compute_in_half(adapted)
     return adapted
+
+
+def _compute_in_half(adapted: nn.Module) -> None:
+    """Have the products of an adapter with float32 weights computed, and kept, in the precision of what comes in.
+
+    peft converts what comes in to float32 instead, for every layer that reads it.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    for layer in adapted.modules():
+        if isinstance(layer, LoraLayer):
+            layer.cast_input_dtype_enabled = False
+            for product in (*layer.lora_A.values(), *layer.lora_B.values()):
+                product.__class__ = _half_product()
+
+
+@cache
+def _half_product() -> Any:
+    """The class of A and of B (made when first used: its base class is torch's)."""
+    import torch
+
+    class HalfProduct(torch.nn.Linear):
+        def forward(self, states: Tensor) -> Tensor:
+            return torch.nn.functional.linear(states, self.weight.to(states.dtype))
+
+    return HalfProduct
 
 
 def load_trained(model: Any, folder: Path) -> nn.Module:

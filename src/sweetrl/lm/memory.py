@@ -1,10 +1,10 @@
 """What training and scoring take of a device's memory, from a model's shape; and how many tokens fit into one pass.
 
 Kept for the backward pass, for each token and layer of a model with gated MLPs whose base is frozen and has adapters on
-all linear layers (width d, MLP f, query and key width q and k, rank r; peft computes adapters in float32):
+all linear layers (width d, MLP f, query and key width q and k, rank r):
 
-half precision   28 d + 8 q + 4 k + 10 f + 28 r bytes: norms 8 d, the adapters' inputs 24 d + 4 q + 4 f, attention
-                 4 q + 4 k, the MLP 6 f, what A gives 28 r
+half precision   12 d + 4 q + 4 k + 8 f + 14 r bytes: norms 8 d, the adapters' inputs 4 d + 2 f, attention 4 q + 4 k,
+                 the MLP 6 f, what A gives 14 r
 float32          16 d + 12 q + 8 k + 16 f + 28 r bytes
 
 Where all weights are trained: 26 d + 4 q + 4 k + 8 f, in float32 24 d + 8 q + 8 k + 16 f.
@@ -96,7 +96,7 @@ class Shape:
         if self.adapter and not self.rank:
             return 26 * d + 4 * (q + k) + 8 * f if self.size < 4 else 24 * d + 8 * (q + k) + 16 * f
         if self.size < 4:
-            return 28 * d + 8 * q + 4 * k + 10 * f + 28 * self.rank
+            return 12 * d + 4 * (q + k) + 8 * f + 14 * self.rank
         return 16 * d + 12 * q + 8 * k + 16 * f + 28 * self.rank
 
     def token(self, checkpointing: bool = False) -> int:
@@ -108,7 +108,7 @@ class Shape:
     @property
     def state(self) -> int:
         """Bytes beside each trained number: STATE, and its copy in half precision where layers compute in that."""
-        return STATE + (self.size if self.size < 4 and not self.rank else 0)
+        return STATE + (self.size if self.size < 4 else 0)
 
     @property
     def cached(self) -> int:

@@ -94,7 +94,10 @@ def load_pictures(kind: Any, model: Path | str) -> Any:
 
 
 def load_lora(model: Any, adapter: Path | str) -> Any:
-    """Put the LoRA adapter in a folder on `model`, whatever base it names; UserError for a missing or unfit one."""
+    """Put the LoRA adapter in a folder on `model`, whatever base it names; UserError for a missing or unfit one.
+
+    It is frozen, and has the model's precision.
+    """
     from peft import LoraConfig, get_peft_model
 
     stated = check_adapter(adapter)
@@ -117,6 +120,9 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
             f"{adapter}: the adapter lacks {len(missing)} of the tensors that its configuration asks for on this base "
             f"({missing[0]}); it was trained on another base, or is not whole: fetch it again."
         )
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            weight.data = weight.data.to(model.dtype)
     return adapted
 
 
