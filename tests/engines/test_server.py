@@ -108,6 +108,18 @@ def test_a_server_that_cannot_live_says_why(tmp_path: Path) -> None:
         ManagedServer(["no-such-program"], free_port(), tmp_path / "none")
 
 
+def test_a_server_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> None:
+    command = tmp_path / "server"
+    command.write_text("#!/bin/sh\nrm $0\nexit 3\n")
+    command.chmod(0o755)
+    server = ManagedServer([str(command)], free_port(), tmp_path / "log")
+    try:
+        with pytest.raises(UserError, match="ended with status 3"):
+            server.wait_ready(30.0)
+    finally:
+        server.close()
+
+
 def test_the_command_line() -> None:
     words = vllm_command("vllm serve {model}", "--enforce-eager --seed '1'", "/models/a b", 81, "base", 12)
     assert words[:6] == ["vllm", "serve", "/models/a b", "--enforce-eager", "--seed", "1"]

@@ -152,7 +152,11 @@ class ManagedServer:
                     self.log,
                     self.last_words(),
                 )
-                self.process, self._guard = self._start()
+                try:
+                    self.process, self._guard = self._start()
+                except UserError as error:  # as where the command has gone since
+                    self.restarts = self._allowed
+                    logger.warning("%s", error)
 
 
 def vllm_command(template: str, arguments: str, model: str, port: int, served: str, rank: int) -> list[str]:
