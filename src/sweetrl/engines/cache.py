@@ -109,7 +109,7 @@ class RowCache:
         wider = RowCache(self.shape, len(rows), self.width, self.store)
         index = torch.as_tensor(rows, device=self.store.device)
         used = self.store[:, :, :, :, self.left : self.stop]
-        wider.store[:, :, :, :, : self.width] = used.index_select(2, index)
+        torch.index_select(used, 2, index, out=wider.store[:, :, :, :, : self.width])
         self.store, self.rows, self.left, self.stop = wider.store, wider.rows, 0, wider.stop
 
     def append(self, other: RowCache, in_place: bool) -> None:
