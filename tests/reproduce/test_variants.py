@@ -217,25 +217,23 @@ def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
     assert (tmp_path / "models").exists() == (name == "frontend")
 
 
-@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter"])
-def test_rows_with_and_without_c_differ_in_nothing_else_and_are_tuned_with_equal_budgets(name: str) -> None:
-    profile = run.Profile(ROOT / "reproduce" / name)
+def test_rows_with_and_without_c_differ_in_nothing_else_where_they_are_untuned() -> None:
+    profile = run.Profile(ROOT / "reproduce" / "smollm2-quarter")
     sweet, without = (settings_of(profile.tree(31), profile.variant(row)) for row in ("sweet", "no-privileged"))
     assert sweet.critic.privileged and not without.critic.privileged
     seen = without.critic.model_copy(update={"privileged": True})
     assert without.model_copy(update={"critic": seen}) == sweet, "these rows differ in c alone"
-    tuning = profile.values["tuning"]
-    assert tuning["sweet"] == tuning["no-privileged"]
-    assert {"rft", "multi-turn-dpo"} <= tuning.keys() and {len(grid) for grid in tuning.values()} == {4}
 
 
-def test_rows_on_a_base_that_was_not_taught_have_the_best_of_equally_many_runs() -> None:
-    values = run.Profile(ROOT / "reproduce/uninformed").values
-    runs = read_tuning(ROOT / "reproduce/uninformed/tuning.yaml")
-    tuning = values["tuning"]
-    assert tuning["sweet"] == tuning["no-privileged"] == tuning["conditioned"]
-    for name in ("rft", "multi-turn-dpo", "answered-turns", "sweet", "no-privileged", "conditioned"):
-        own = [run for run in runs if run["variant"] == name]
-        assert [each["settings"] for each in own] == tuning[name] and len(own) == 7
+@pytest.mark.parametrize(
+    ("name", "budget", "more"), [("uninformed", 7, "conditioned"), ("smollm2", 4, "forced-answer")]
+)
+def test_rows_have_the_best_of_equally_many_runs(name: str, budget: int, more: str) -> None:
+    values = run.Profile(ROOT / "reproduce" / name).values
+    runs, tuning = read_tuning(ROOT / "reproduce" / name / "tuning.yaml"), values["tuning"]
+    assert tuning["sweet"] == tuning["no-privileged"] == tuning.get("conditioned", tuning["sweet"])
+    for row in ("rft", "multi-turn-dpo", "answered-turns", "sweet", "no-privileged", more):
+        own = [run for run in runs if run["variant"] == row]
+        assert [each["settings"] for each in own] == tuning[row] and len(own) == budget
         best = max(own, key=lambda each: each["at"]["0"]["success"])
-        assert values["variant_settings"][name] == best["settings"]
+        assert values["variant_settings"][row].items() >= best["settings"].items()
