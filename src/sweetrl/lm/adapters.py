@@ -91,14 +91,17 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
 def _compute_in_half(adapted: nn.Module) -> None:
     """Have the products of an adapter with float32 weights computed, and kept, in the precision of what comes in.
 
-    peft converts what comes in to float32 instead, for every layer that reads it.
+    peft converts what comes in to float32 instead, for every layer that reads it; so it does still for convolutions.
     """
+    import torch
     from peft.tuners.lora import LoraLayer
 
-    for layer in adapted.modules():
-        if isinstance(layer, LoraLayer):
+    layers: list[Any] = [module for module in adapted.modules() if isinstance(module, LoraLayer)]
+    for layer in layers:
+        products = [*layer.lora_A.values(), *layer.lora_B.values()]
+        if all(type(product) is torch.nn.Linear for product in products):
             layer.cast_input_dtype_enabled = False
-            for product in (*layer.lora_A.values(), *layer.lora_B.values()):
+            for product in products:
                 product.__class__ = _half_product()
 
 
