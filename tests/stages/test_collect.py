@@ -14,6 +14,7 @@ from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
+from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import TRAJECTORIES
 from sweetrl.stages.collect import collect
 from sweetrl.viewer.sources import find_sources
@@ -101,6 +102,12 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
     assert content(TRAJECTORIES) == undisturbed
+
+
+def test_outside_of_a_project_nobody_asks_the_hub_for_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"models/base: there is no folder here; .*, run from the project's root"):
+        load_tokenizer("models/base")
 
 
 def test_missing_parts_are_one_sentence(project: Path) -> None:

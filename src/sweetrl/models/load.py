@@ -265,11 +265,11 @@ def _as_user_error(model: Path | str, what: str) -> Iterator[None]:
 
 
 def _check_folder(model: Path | str) -> None:
-    # A name like models/base whose parent is a folder here is meant as a folder, not as a name on the hub.
+    # A name like models/base, or one whose parent is a folder here, is meant as a folder, not as a name on the hub.
     path = Path(model)
     if path.is_dir() and not (path / "config.json").exists():
         raise UserError(_missing(model, "config.json"))
-    if not path.exists() and (path.is_absolute() or path.parent.is_dir()):
+    if not path.exists() and (path.is_absolute() or path.parent.is_dir() or path.parts[0] == "models"):
         raise UserError(_missing(model, "folder"))
 
 
@@ -278,5 +278,5 @@ def _missing(model: Path | str, what: str, error: BaseException | None = None) -
     reason = f" that can be loaded ({' '.join(cause.split())[:300]})" if cause else ""
     return (
         f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull dvc.yaml` or "
-        "`make base-model`) or set `model.base` in params.yaml."
+        "`make base-model`), run from the project's root, or set `model.base` in params.yaml."
     )
