@@ -21,8 +21,8 @@ KIND-SHAPE             warm-start, critic, policy: steps of 8 as the trainer mak
 policy-SHAPE-full      the same steps with all weights trained, in float32 under autocast, instead of adapters
 policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, the second time, with as many in a batch as fit; its
                        reference is computed before and not counted, as ours
-quarter-PART           reproduce/smollm2-quarter with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
-                       .scratch/gpu-quarter, by the project's own stages (needs models/smollm2 and mlflow); a measured
+smollm2-PART           reproduce/smollm2 with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
+                       .scratch/gpu-smollm2, by the project's own stages (needs models/smollm2 and mlflow); a measured
                        variant's line has its success rates
 """
 
@@ -67,8 +67,8 @@ MODELS = {"135m": "smollm2-135m", "0.5b": "qwen-0.5b", "8b": "llama-8b"}
 KINDS = ("warm-start", "critic", "ranking", "policy")
 STEPS = 6  # made twice: the first time kernels are compiled
 ROOT = Path(__file__).resolve().parent.parent
-QUARTER, SEED = ROOT / ".scratch" / "gpu-quarter", 41
-VARIANTS = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "sharpened")
+SMOLLM2, SEED = ROOT / ".scratch" / "gpu-smollm2", 41
+VARIANTS = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "no-rewards")
 
 Line = dict[str, Any]
 
@@ -302,29 +302,29 @@ def trl(shape: str) -> list[Line]:
     return [line | {"layout": "trl", "pairs": pairs, "gradient_checkpointing": False}]
 
 
-def quarter(*part: str) -> list[Line]:
+def smollm2(*part: str) -> list[Line]:
     """One part of the reproduction, by the project's own command; killed, it goes on where it was."""
     prepare()
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "sweetrl.reproduce", *part], cwd=QUARTER, check=True)
+    subprocess.run([sys.executable, "-m", "sweetrl.reproduce", *part], cwd=SMOLLM2, check=True)
     line: Line = {"seconds": time.perf_counter() - start}
     if part[0] == "measure":
-        line["measured"] = read_json(QUARTER / "measured" / part[1] / part[2] / "summary.json")
+        line["measured"] = read_json(SMOLLM2 / "measured" / part[1] / part[2] / "summary.json")
     return [line]
 
 
 def prepare() -> None:
     """The profile's folder, with more data, and limits that follow from the device."""
-    source = ROOT / "reproduce" / "smollm2-quarter"
+    source = ROOT / "reproduce" / "smollm2"
     values = yaml.safe_load((source / "params.yaml").read_text(encoding="utf-8"))
     settings = {name: value for name, value in values["settings"].items() if not name.endswith(".tokens")}
     settings |= {"warm_start.dialogues": 3000, "collect.tasks": 250, "collect.batch": 256, "evaluate.batch": 256}
     settings |= {"evaluate.tasks": 300, "model.threads": 4, "rank.block": 32}
     passes = dict.fromkeys(("trainer.tokens", "rank.tokens"), "auto")
     values |= {"seeds": [SEED], "settings": settings | passes, "warm_start_settings": {}}
-    QUARTER.mkdir(parents=True, exist_ok=True)
-    (QUARTER / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-    shutil.copy(source / "claims.yaml", QUARTER)
+    SMOLLM2.mkdir(parents=True, exist_ok=True)
+    (SMOLLM2 / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    shutil.copy(source / "claims.yaml", SMOLLM2)
 
 
 def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
@@ -346,7 +346,7 @@ def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     parts += [(what, name, seed) for name in VARIANTS for what in ("variant", "measure")]
     for part in parts:
         name = "-".join(word for word in part if word != seed)
-        functions[f"quarter-{name}"] = 9.0, partial(quarter, *part)
+        functions[f"smollm2-{name}"] = 9.0, partial(smollm2, *part)
     return functions
 
 
@@ -356,11 +356,11 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     def profile() -> list[Line]:
         from sweetrl.reproduce.run import Profile
 
-        there = QUARTER.exists()
+        there = SMOLLM2.exists()
         prepare()
-        variants = [variant.name for variant in Profile(QUARTER).variants]
+        variants = [variant.name for variant in Profile(SMOLLM2).variants]
         if not there:
-            shutil.rmtree(QUARTER)
+            shutil.rmtree(SMOLLM2)
         return [{"variants": variants}]
 
     functions: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {
@@ -369,7 +369,7 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     }
     functions |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
     functions["full"] = 1, partial(train, "policy", "tiny", 1, full=True)
-    return functions | {"ranking": (1, partial(rank, "tiny", 1)), "quarter": (1, profile)}
+    return functions | {"ranking": (1, partial(rank, "tiny", 1)), "smollm2": (1, profile)}
 
 
 def device() -> Line:

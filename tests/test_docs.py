@@ -138,9 +138,9 @@ def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str])
 
 def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
     text = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split()).replace("\u2212", "-")
-    folders = (REPOSITORY / "reproduce" / name for name in ("small", "uninformed", "smollm2-quarter"))
+    folders = (REPOSITORY / "reproduce" / name for name in ("small", "uninformed", "smollm2"))
     measured = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in folders]
-    small, untaught, _ = measured
+    small, untaught, pretrained = measured
     controls, vague = (
         json.loads((REPOSITORY / "reproduce" / name / "results.json").read_text(encoding="utf-8"))
         for name in ("controls", "vague")
@@ -164,6 +164,7 @@ def test_every_figure_of_the_readme_is_a_recorded_one() -> None:
     figures += [f"{cell('privileged-ratio')}, {cell('privileged-ratio', form=change)} points"]
     figures += [cell("sweet", at="1"), cell("conditioned")]
     figures += [cell(name, untaught, form=change) for name in ("no-privileged", "other-c")]
+    figures += [f"{cell('answered-turns', pretrained, form=change)} points"]
     figures += [cell(name, controls, form=change) for name in ("other-c", "no-privileged")]
     figures += [cell(name, controls) for name in ("sweet", "no-rewards")]
     figures += [cell(name, vague) for name in ("sweet", "median-centred", "median-centred-other-c")]

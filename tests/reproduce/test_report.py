@@ -22,7 +22,7 @@ from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import CHOSEN, ROOT, edit, keep, measured, profile_folder, record_of, results, write_report
 
-PROFILES = ("small", "frontend", "smollm2-quarter")
+PROFILES = ("small", "frontend", "smollm2")
 RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.json").exists()]
 
 
@@ -298,7 +298,9 @@ def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
 def test_where_one_temperature_is_measured_none_was_chosen(folder: Path) -> None:
     edit(folder / "params.yaml", choose={"grid": [0.0], "tasks": 100})
     for name, rate in (("zero-shot", 0.3), ("sweet", 0.5)):
-        keep(folder, name, 7, {"0": results(rate, 7)}, chosen=0.0)
+        tried = {"0": {"success": rate, "reward": rate, "questions": 3.0, "tasks": 100}}
+        keep(folder, name, 7, {"0": results(rate, 7)}, chosen=0.0, validation=tried)
     recorded = write_report()
     assert recorded["temperatures"] == ["0"]
-    assert "chosen T" not in Path("results.md").read_text(encoding="utf-8")
+    text = Path("results.md").read_text(encoding="utf-8")
+    assert "chosen T" not in text and "Temperatures" not in text

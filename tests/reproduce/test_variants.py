@@ -96,7 +96,6 @@ def test_all_profiles_run_the_same_pipeline() -> None:
         "full",
         "small",
         "smollm2",
-        "smollm2-quarter",
         "uninformed",
         "vague",
     ]
@@ -112,24 +111,20 @@ def test_all_profiles_run_the_same_pipeline() -> None:
         assert {f"{base}-frontend", f"{package}/frontend"} <= set(pages[name]["deps"])
 
 
-def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_start() -> None:
-    def read(name: str) -> dict[str, Any]:
-        stages: dict[str, Any] = yaml.safe_load((ROOT / "reproduce" / name / "dvc.yaml").read_text())["stages"]
-        return stages
-
-    smollm2, quarter, small = read("smollm2"), read("smollm2-quarter"), read("small")
-    converted = [*smollm2.pop("smollm2")["outs"][0]]
-    assert smollm2 == quarter
+def test_the_profile_of_a_pretrained_model_runs_the_same_stages_on_its_warm_start() -> None:
+    smollm2, small = (
+        yaml.safe_load((ROOT / "reproduce" / name / "dvc.yaml").read_text())["stages"] for name in ("smollm2", "small")
+    )
+    converted = [*smollm2["smollm2"]["outs"][0]]
     assert smollm2["warm-start"]["deps"][0] == converted[0] == "../../models/smollm2"
     for name in ("seed-data", "variant", "measure"):
         own = [dep for dep in smollm2[name]["deps"] if dep not in converted]  # the row `pretrained` is measured of it
         assert own == [dep.replace("../../models/base", "models/smollm2-warm") for dep in small[name]["deps"]]
         assert {**smollm2[name], "deps": ()} == {**small[name], "deps": ()}
-    outs = smollm2["warm-start"]["outs"]
-    for name in ("smollm2", "smollm2-quarter"):
-        tree = run.Profile(ROOT / "reproduce" / name).settings
-        assert [tree["model"]["base"]] == outs and f"../../{tree['warm_start']['base']}" == converted[0]
-        assert VARIANTS["pretrained"].settings["model.base"] == tree["warm_start"]["base"]
+    tree = run.Profile(ROOT / "reproduce" / "smollm2").settings
+    assert [tree["model"]["base"]] == smollm2["warm-start"]["outs"]
+    assert f"../../{tree['warm_start']['base']}" == converted[0]
+    assert VARIANTS["pretrained"].settings["model.base"] == tree["warm_start"]["base"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -218,8 +213,8 @@ def test_a_base_that_does_not_ship_is_made_in_the_profiles_own_folder(
 
 
 def test_rows_with_and_without_c_differ_in_nothing_else_where_they_are_untuned() -> None:
-    profile = run.Profile(ROOT / "reproduce" / "smollm2-quarter")
-    sweet, without = (settings_of(profile.tree(31), profile.variant(row)) for row in ("sweet", "no-privileged"))
+    profile = run.Profile(ROOT / "reproduce" / "colbench")
+    sweet, without = (settings_of(profile.tree(71), profile.variant(row)) for row in ("sweet", "no-privileged"))
     assert sweet.critic.privileged and not without.critic.privileged
     seen = without.critic.model_copy(update={"privileged": True})
     assert without.model_copy(update={"critic": seen}) == sweet, "these rows differ in c alone"

@@ -317,7 +317,7 @@ def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """How each variant did on validation tasks at the temperatures of the grid."""
     measure, tried = results["measure"], [row for row in rows if row["validation"]]
     names = sorted({name for row in tried for name in row["validation"]}, key=float)
-    if not names:
+    if len(names) < 2:  # nothing was chosen
         return
     label = f"{results['labels'][measure]}, validation tasks"
     body = [
