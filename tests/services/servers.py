@@ -28,15 +28,21 @@ START_SECONDS = 600.0  # beside other busy processes MLflow's server takes minut
 KEY, SECRET = "team", "of-the-team"
 PASSWORD = "only-in-tests"
 PR_SET_PDEATHSIG = 1
+_returned: set[int] = set()
 
 
 def own_port() -> int:
-    """Return a free port below the system's ephemeral ports: nobody takes it while its server is down."""
+    """Return a free port below the system's ephemeral ports: nobody takes it while its server is down.
+
+    No port is returned twice: that of a server which is not yet started is free, too.
+    """
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _returned:
+                _returned.add(port)
+                return port
 
 
 def die_with_parent() -> None:
