@@ -1,8 +1,8 @@
-"""What a GPU makes of sweetrl, in one command: speeds and memory at three shapes of models, and a reproduction.
+"""What a GPU makes of sweetrl, in one command: speeds and memory at three shapes of models, and two reproductions.
 
     python benchmarks/gpu.py [--out gpu.jsonl] [--minutes 10] [--only critic-8b,policy-8b]
     python benchmarks/gpu.py --list         the pieces and the minutes that each may take
-    python benchmarks/gpu.py --dry-run      every kind of piece but the reproduction, tiny, on the CPU
+    python benchmarks/gpu.py --dry-run      every kind of piece but the reproductions, tiny, on the CPU
 
 Each piece adds a line to the file of results; what has one is not measured again, and none is begun that may take
 longer than is left of `--minutes`: give the same command until it says that all is measured. Needs torch, transformers,
@@ -22,8 +22,9 @@ policy-SHAPE-full      the same steps with all weights trained, in float32 under
 policy-SHAPE-trl       TRL's DPOTrainer on the same pairs, the second time, with as many in a batch as fit; its
                        reference is computed before and not counted, as ours
 smollm2-PART           reproduce/smollm2 with 3,000 demonstrations, 250 x 4 dialogues and `tokens: auto` in
-                       .scratch/gpu-smollm2, by the project's own stages (needs models/smollm2 and mlflow); a measured
-                       variant's line has its success rates
+                       .scratch/gpu-smollm2, by the project's own stages (needs models/smollm2 and mlflow)
+colbench-PART          reproduce/colbench alike: 8 dialogues on each of the 180 tasks that are not imitated, 300 test
+                       tasks (needs models/qwen2.5-coder-0.5b, data/colbench and mlflow)
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from trees_data import (
 )
 from trees_peers import train_trl
 
-from sweetrl.config.settings import CriticSettings, PolicySettings, RftSettings
+from sweetrl.config.settings import CriticSettings, PolicySettings, RftSettings, parse_settings
 from sweetrl.io import read_json
 from sweetrl.lm.data import PreferenceData, Row, plan
 
@@ -67,8 +68,18 @@ MODELS = {"135m": "smollm2-135m", "0.5b": "qwen-0.5b", "8b": "llama-8b"}
 KINDS = ("warm-start", "critic", "ranking", "policy")
 STEPS = 6  # made twice: the first time kernels are compiled
 ROOT = Path(__file__).resolve().parent.parent
-SMOLLM2, SEED = ROOT / ".scratch" / "gpu-smollm2", 41
-VARIANTS = ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "no-rewards")
+SCRATCH, SEED = ROOT / ".scratch", 41
+# Profile -> what is larger than on two cores, and the variants.
+REPRODUCTIONS = {
+    "smollm2": (
+        {"warm_start.dialogues": 3000, "collect.tasks": 250, "evaluate.tasks": 300},
+        ("zero-shot", "rft", "multi-turn-dpo", "sweet", "no-privileged", "no-rewards"),
+    ),
+    "colbench": (
+        {"collect.tasks": 180, "collect.attempts": 8, "evaluate.tasks": 300},
+        ("zero-shot", "forced-answer", "rft", "multi-turn-dpo", "sweet", "no-privileged", "other-c"),
+    ),
+}
 
 Line = dict[str, Any]
 
@@ -302,29 +313,29 @@ def trl(shape: str) -> list[Line]:
     return [line | {"layout": "trl", "pairs": pairs, "gradient_checkpointing": False}]
 
 
-def smollm2(*part: str) -> list[Line]:
-    """One part of the reproduction, by the project's own command; killed, it goes on where it was."""
-    prepare()
+def reproduction(profile: str, *part: str) -> list[Line]:
+    """One part of a reproduction, by the project's own command; killed, it goes on where it was."""
+    folder = prepare(profile)
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "sweetrl.reproduce", *part], cwd=SMOLLM2, check=True)
+    subprocess.run([sys.executable, "-m", "sweetrl.reproduce", *part], cwd=folder, check=True)
     line: Line = {"seconds": time.perf_counter() - start}
     if part[0] == "measure":
-        line["measured"] = read_json(SMOLLM2 / "measured" / part[1] / part[2] / "summary.json")
+        line["measured"] = read_json(folder / "measured" / part[1] / part[2] / "summary.json")
     return [line]
 
 
-def prepare() -> None:
-    """The profile's folder, with more data, and limits that follow from the device."""
-    source = ROOT / "reproduce" / "smollm2"
+def prepare(profile: str) -> Path:
+    """Make and return the profile's folder, with more data, and limits that follow from the device."""
+    source, folder = ROOT / "reproduce" / profile, SCRATCH / f"gpu-{profile}"
     values = yaml.safe_load((source / "params.yaml").read_text(encoding="utf-8"))
     settings = {name: value for name, value in values["settings"].items() if not name.endswith(".tokens")}
-    settings |= {"warm_start.dialogues": 3000, "collect.tasks": 250, "collect.batch": 256, "evaluate.batch": 256}
-    settings |= {"evaluate.tasks": 300, "model.threads": 4, "rank.block": 32}
-    passes = dict.fromkeys(("trainer.tokens", "rank.tokens"), "auto")
-    values |= {"seeds": [SEED], "settings": settings | passes, "warm_start_settings": {}}
-    SMOLLM2.mkdir(parents=True, exist_ok=True)
-    (SMOLLM2 / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
-    shutil.copy(source / "claims.yaml", SMOLLM2)
+    settings |= {"collect.batch": 256, "evaluate.batch": 256, "model.threads": 4, "rank.block": 32}
+    settings |= dict.fromkeys(("trainer.tokens", "rank.tokens"), "auto") | REPRODUCTIONS[profile][0]
+    values |= {"seeds": [SEED], "settings": settings, "warm_start_settings": {}}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    shutil.copy(source / "claims.yaml", folder)
+    return folder
 
 
 def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
@@ -342,26 +353,29 @@ def pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
             functions[f"policy-{name}-full"] = 3.0 * long, partial(train, "policy", shape, full=True)
         functions[f"policy-{name}-trl"] = 2.5 * long, partial(trl, shape)
     seed = str(SEED)
-    parts = [("warm-start",), ("seed-data", seed)]
-    parts += [(what, name, seed) for name in VARIANTS for what in ("variant", "measure")]
-    for part in parts:
-        name = "-".join(word for word in part if word != seed)
-        functions[f"smollm2-{name}"] = 9.0, partial(smollm2, *part)
+    for profile, (_, variants) in REPRODUCTIONS.items():
+        parts = [("warm-start",), ("seed-data", seed)]
+        parts += [(what, name, seed) for name in variants for what in ("variant", "measure")]
+        for part in parts:
+            name = "-".join(word for word in (profile, *part) if word != seed)
+            functions[name] = 9.0, partial(reproduction, profile, *part)
     return functions
 
 
 def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
-    """The same functions on a tiny model, but for TRL and the reproduction, whose profile is written and read."""
+    """The same functions on a tiny model, but for TRL and the reproductions, whose profiles are written and read."""
 
-    def profile() -> list[Line]:
+    def read(name: str) -> list[Line]:
         from sweetrl.reproduce.run import Profile
 
-        there = SMOLLM2.exists()
-        prepare()
-        variants = [variant.name for variant in Profile(SMOLLM2).variants]
+        there = (SCRATCH / f"gpu-{name}").exists()
+        folder = prepare(name)
+        profile = Profile(folder)
+        for variant in map(profile.variant, REPRODUCTIONS[name][1]):
+            parse_settings(profile.tree(SEED, variant.settings), f"{name}'s {variant.name}")
         if not there:
-            shutil.rmtree(SMOLLM2)
-        return [{"variants": variants}]
+            shutil.rmtree(folder)
+        return [{"variants": list(REPRODUCTIONS[name][1])}]
 
     functions: dict[str, tuple[float, Callable[[], Iterable[Line]]]] = {
         "sampling": (1, partial(sample, "tiny", 3, in_slots, 4)),
@@ -369,7 +383,8 @@ def dry_pieces() -> dict[str, tuple[float, Callable[[], Iterable[Line]]]]:
     }
     functions |= {kind: (1, partial(train, kind, "tiny", 1)) for kind in KINDS if kind != "ranking"}
     functions["full"] = 1, partial(train, "policy", "tiny", 1, full=True)
-    return functions | {"ranking": (1, partial(rank, "tiny", 1)), "smollm2": (1, profile)}
+    functions |= {name: (1, partial(read, name)) for name in REPRODUCTIONS}
+    return functions | {"ranking": (1, partial(rank, "tiny", 1))}
 
 
 def device() -> Line:

@@ -58,8 +58,10 @@ def test_the_dry_run_measures_every_kind_once(
     assert not [line for line in lines if "failed" in line]
     names = [line["piece"] for line in lines]
     trained = 3 * ["warm-start", "critic", "policy", "full"]
-    assert sorted(names) == sorted(["smollm2", "sampling", "sampling-lock-step", *trained, *(2 * ["ranking"])])
-    assert all(line["tokens_per_second"] > 0 for line in lines if line["piece"] != "smollm2")
+    assert sorted(names) == sorted(
+        ["smollm2", "colbench", "sampling", "sampling-lock-step", *trained, *(2 * ["ranking"])]
+    )
+    assert all(line["tokens_per_second"] > 0 for line in lines if line["piece"] not in gpu.REPRODUCTIONS)
     assert made and not left and not short
     by_layout = {line["layout"]: line["tokens"] for line in lines if line["piece"] == "policy"}
     assert by_layout["trees"] == by_layout["trees, not compiled"] < by_layout["flat"]
@@ -73,4 +75,5 @@ def test_the_dry_run_measures_every_kind_once(
         "critic-0.5b",
         "policy-135m-trl",
         "smollm2-measure-sweet",
+        "colbench-variant-other-c",
     } <= {name for _, name in listed}
